@@ -1,0 +1,43 @@
+# Every target sets up what it needs in .venv; nothing is installed outside this directory.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench storm docs clean
+
+$(VENV)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group test
+	touch $@
+
+$(VENV)/.check: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --group check
+	touch $@
+
+demo: $(VENV)/.test
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
+	$(VENV)/bench/bin/python bench/run.py $(ARGS)
+
+# A long run of the kill tests: make storm SECONDS=600
+storm: $(VENV)/.test
+	HOLDFAST_TEST_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/process/test_exclusion.py $(ARGS)
+
+# The pages are plain Markdown; this checks that their links and the tests that they cite exist.
+docs: $(VENV)/.test
+	$(BIN)/python -m pytest -q tests/unit/test_docs.py
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,40 @@
+"""Lock files that every language agrees on: held by the kernel, waited for without polling."""
+
+from .errors import (
+    AcquireTimeout,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidPath,
+    LockLost,
+    LockStale,
+    MalformedRecord,
+    NotHeld,
+    ProtocolMismatch,
+    UnsupportedFilesystem,
+    WouldDeadlock,
+)
+from .lock import Hold, Lock
+from .model import Evidence, Holder, Liveness, Record, Status
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "EngineUnavailable",
+    "Evidence",
+    "Hold",
+    "Holder",
+    "HoldfastError",
+    "InvalidPath",
+    "Liveness",
+    "Lock",
+    "LockLost",
+    "LockStale",
+    "MalformedRecord",
+    "NotHeld",
+    "ProtocolMismatch",
+    "Record",
+    "Status",
+    "UnsupportedFilesystem",
+    "WouldDeadlock",
+]

@@ -1,0 +1,5 @@
+"""`python -m holdfast`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,136 @@
+"""What the engine may ask of the operating system: one method is one step, so that a simulation can own every step.
+
+`_core` touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
+Descriptors that come from here never cross `exec`, and a forked child closes its copies.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, Flag, auto
+from typing import Any, NamedTuple, Protocol
+
+from ..model import Identity
+
+
+class Presence(Enum):
+    """What the process table says about a pid."""
+
+    RUNNING = "running"
+    ZOMBIE = "zombie"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class Process(NamedTuple):
+    """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
+
+    presence: Presence
+    started: str = "-"
+    since: float | None = None
+
+
+class Stat(Protocol):
+    """The part of `os.stat_result` that the engine reads."""
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_dev(self) -> int: ...
+    @property
+    def st_ino(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+
+
+class Change(Flag):
+    """What a watch has seen since it was last asked."""
+
+    NOTHING = 0
+    CHANGED = auto()
+    CLOSED = auto()
+
+
+class Watch(Protocol):
+    """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors to wait on until one is readable; ask again before each wait."""
+
+    def take(self) -> Change:
+        """What happened since the last call, without waiting."""
+
+    def close(self) -> None:
+        """End the watch. Idempotent."""
+
+
+class Wait(NamedTuple):
+    """What a generator of the engine yields: wake me when one of `fds` is readable, at `deadline` at the latest.
+
+    `deadline` is on the monotonic clock. Waking early is harmless.
+    """
+
+    fds: tuple[int, ...]
+    deadline: float
+
+
+class Environment(Protocol):
+    """One process's view of its operating system. `holds` and `generation` belong to that process."""
+
+    guards: bool
+    """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
+    generation: int
+    """Changes in a forked child, which owns nothing of what its parent held."""
+    holds: dict[tuple[int, int], Any]
+    """The holds of this process, by (st_dev, st_ino) of their lock files."""
+
+    # who and when
+    def identity(self, pid: int | None = None) -> Identity: ...
+    def inspect(self, pid: int) -> Process: ...
+    def command(self, pid: int) -> str | None: ...
+    def time(self) -> float: ...
+    def monotonic(self) -> float: ...
+    def token(self) -> str: ...
+
+    # files
+    def open_unnamed(self, directory: str, mode: int) -> int: ...
+    def open_new(self, path: str, mode: int) -> int: ...
+    def open_existing(self, path: str, *, write: bool) -> int: ...
+    def link_unnamed(self, fd: int, path: str) -> None: ...
+    def link(self, existing: str, path: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def stat(self, path: str) -> Stat: ...
+    def fstat(self, fd: int) -> Stat: ...
+    def read(self, fd: int, size: int) -> bytes: ...
+    def write(self, fd: int, data: bytes, offset: int) -> int: ...
+    def chmod(self, fd: int, mode: int) -> None: ...
+    def sync(self, fd: int) -> None: ...
+    def sync_directory(self, directory: str) -> None: ...
+    def make_directories(self, directory: str) -> None: ...
+    def list_directory(self, directory: str) -> list[str]: ...
+    def close(self, fd: int) -> None: ...
+    def adopt(self, fd: int) -> int: ...
+
+    # the guard
+    def guard(self, fd: int) -> bool | None:
+        """Take the exclusive guard without waiting: True, False when another has it, None where there is none."""
+
+    def guarded(self, fd: int) -> bool | None:
+        """Whether somebody else has the guard, by a shared probe that leaves nothing behind; None: cannot be known."""
+
+    def unguard(self, fd: int) -> None:
+        """Drop the guard for every copy of the descriptor, also those that a child still has."""
+
+    def claim(self, fd: int, path: str, data: bytes) -> bool:
+        """The exclusive right to replace the record `data` at `path`; the guard, where there is one."""
+
+    def end_claim(self, fd: int, *, replaced: bool) -> None:
+        """End a claim that is not a guard, after the record was replaced or because it is left as it is."""
+
+    # events
+    def watch(self, path: str) -> Watch | None: ...
+    def watch_process(self, pid: int) -> int | None: ...
+    def poll_limit(self, path: str) -> float:
+        """The longest pause between polls of a file here, in seconds, where no events arrive."""
+
+    def events_reach(self, path: str) -> bool:
+        """Whether every change of a file here makes an event, whoever makes it."""

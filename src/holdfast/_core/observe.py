@@ -1,0 +1,157 @@
+"""What is at the lock path now: absent, a lock file with its record, or something that no lock file can be.
+
+Reading never hangs and never follows: not a symlink, a FIFO or a device. One descriptor stays open for the whole wait,
+because opening and closing a file wakes whoever watches it.
+
+O1  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
+O2  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
+    reads again under the guard, and goes back if a single byte differs.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from ..errors import InvalidPath, MalformedRecord, ProtocolMismatch
+from ..model import Record
+from ..protocols import recognise
+from ..protocols.base import MAX_RECORD_BYTES
+from .environment import Environment, Stat
+from .request import Request
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+_UNREADABLE = (errno.EACCES, errno.EPERM)
+# A file that was created but not yet written carries this bit; see publish.py, X2.
+UNFINISHED = stat.S_ISVTX
+
+
+class Observation:
+    """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
+
+    __slots__ = ("blocked", "data", "fd", "identity", "mode", "problem", "record")
+
+    def __init__(self, found: Stat, fd: int) -> None:
+        self.identity = (found.st_dev, found.st_ino)
+        self.mode = found.st_mode
+        self.fd = fd
+        self.data = b""
+        self.record: Record | None = None
+        self.problem: str | None = None
+        self.blocked: str | None = None
+        """Why a takeover that would be right is impossible for this user."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Created by a holdfast process that has not yet written its record."""
+        return not self.data and bool(self.mode & UNFINISHED)
+
+
+def observe(env: Environment, request: Request) -> Observation | None:
+    """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
+    path = request.path
+    try:
+        _require_regular(env.stat(path), request)
+        fd = env.open_existing(path, write=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return _unreadable(env, request)
+        raise explained(error, request) from error
+    try:
+        found = env.fstat(fd)
+        _require_regular(found, request)
+        seen = Observation(found, fd)
+        reread(env, request, seen)
+        if not env.guards:
+            env.close(fd)
+            seen.fd = -1
+        return seen
+    except BaseException:
+        env.close(fd)
+        raise
+
+
+def reread(env: Environment, request: Request, seen: Observation) -> None:
+    """Read the record again from the descriptor that is kept."""
+    data = env.read(seen.fd, MAX_RECORD_BYTES + 1)
+    if seen.data and data == seen.data:
+        return
+    seen.data, seen.record, seen.problem = data, None, None
+    if not data:
+        seen.mode = env.fstat(seen.fd).st_mode
+    try:
+        seen.record = request.protocol.decode(data)
+    except MalformedRecord as error:
+        seen.problem = str(error) if data else "the record is empty"
+
+
+def forget(env: Environment, seen: Observation | None) -> None:
+    """Close the descriptor."""
+    if seen is not None and seen.fd >= 0:
+        env.close(seen.fd)
+        seen.fd = -1
+
+
+def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
+    """Whether the path names this very inode now."""
+    try:
+        found = env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (found.st_dev, found.st_ino) == identity
+
+
+def require_same_protocol(request: Request, seen: Observation) -> None:
+    """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
+    if seen.problem is None or not seen.data:
+        return
+    other = recognise(seen.data)
+    if other is not None and other != request.protocol.name:
+        raise ProtocolMismatch(
+            f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
+            f"they would not exclude each other. Use protocol={other!r}, or another path.",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+
+
+def explained(error: OSError, request: Request) -> Exception:
+    """The same failure in words that say what to do, where the operating system's are about something else."""
+    path, directory = request.path, request.directory
+    message = {
+        errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
+        "(parents=True, --parents)",
+        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it",
+        errno.ENAMETOOLONG: f"the name is too long for this filesystem: {path!r}",
+        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle",
+    }.get(error.errno or 0)
+    return InvalidPath(message, path=path, protocol=request.protocol.name) if message else error
+
+
+def _require_regular(found: Stat, request: Request) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    raise InvalidPath(
+        f"{request.path} is {kind}, not a lock file; remove it or choose another path",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _unreadable(env: Environment, request: Request) -> Observation | None:
+    try:
+        seen = Observation(env.stat(request.path), -1)
+    except FileNotFoundError:
+        return None
+    seen.problem = "the lock file may not be read by this user"
+    return seen

@@ -1,0 +1,93 @@
+"""May this lock be taken over? One decision, from the record, the evidence, and what the caller asked for.
+
+V1  A guard that is held is respected, whatever was asked for.
+V2  A record that is malformed or unreadable is never reclaimed.
+V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
+    the evidence must say dead. Unknown is held.
+V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..model import Evidence, Holder, Liveness, Status
+from .environment import Environment
+from .liveness import Assessment
+from .observe import Observation
+from .request import Request
+
+ASK_AGAIN = 1.0
+"""Seconds after which a callable is asked again: what it looks at makes no event."""
+
+
+class Verdict(NamedTuple):
+    reclaim: bool
+    by_proof: bool
+    """Whether the verdict cannot be outdated by anything that a foreign process does meanwhile."""
+    reason: str
+    stale_at: float | None = None
+    """When time alone may change the verdict, in seconds since the epoch."""
+
+
+def judge(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> Verdict:
+    """Whether the lock that was seen may be taken over now."""
+    record, evidence, stale = seen.record, assessed.evidence, request.stale
+    if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
+        return Verdict(False, False, "its holder is alive")  # V1
+    if record is None:
+        return Verdict(False, False, "what cannot be read counts as held")  # V2
+    if seen.blocked is not None:
+        return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
+    if stale == "never":
+        return Verdict(False, False, "this contender takes over nothing (stale='never')")
+    if callable(stale):
+        unjudged = describe(env, request, seen, assessed, Verdict(False, False, ""))
+        if stale(unjudged):
+            return Verdict(True, False, "the caller calls it stale")
+        return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)
+    if stale == "safe" and assessed.liveness is Liveness.DEAD and evidence.proven:
+        return Verdict(True, True, "its holder is proven dead")
+    now, limit = env.time(), request.stale_after
+    by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
+    stale_at = None if by_rule else request.protocol.stale_at(record, limit)
+    if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
+        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale (older than {limit:g} s)")
+    if by_rule:
+        return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
+    return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
+
+
+def describe(
+    env: Environment, request: Request, seen: Observation | None, assessed: Assessment | None, verdict: Verdict | None
+) -> Status:
+    """The same knowledge as a value for the caller."""
+    name = request.protocol.name
+    if seen is None or assessed is None or verdict is None:
+        nothing = Evidence("none", "there is no lock file", proven=True)
+        return Status(request.path, name, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
+    record = seen.record
+    return Status(
+        path=request.path,
+        protocol=name,
+        locked=not verdict.reclaim,
+        stale=verdict.reclaim,
+        liveness=assessed.liveness,
+        evidence=assessed.evidence,
+        holder=_holder(env, seen, assessed),
+        record=record,
+        reason=verdict.reason,
+        age=None if record is None or record.created is None else max(0.0, env.time() - record.created),
+    )
+
+
+def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder:
+    record = seen.record
+    if record is None:
+        return Holder()
+    # The process table is asked only about a pid that means something here and is not somebody else by now.
+    marker, here = record.marker, env.identity()
+    local = marker is None or (marker.identity.boot, marker.identity.pid_namespace) == (here.boot, here.pid_namespace)
+    alive = assessed.liveness is Liveness.ALIVE and record.pid is not None and record.pid > 0
+    command = env.command(record.pid) if alive and local and record.pid is not None else None
+    return Holder(pid=record.pid, host=record.host, since=record.created, tag=record.tag, command=command)

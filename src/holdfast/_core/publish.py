@@ -1,0 +1,257 @@
+"""Publishing: the lock file appears with its whole record and its guard taken, or not at all.
+
+The ways, best first; a directory that cannot do one gets the next, and the request remembers it:
+
+    unnamed     O_TMPFILE, guard, write, link. A crash leaves nothing.
+    named       a temporary name, write, link(2), open the path, guard. A crash leaves at most the temporary name, which
+                the next process to publish here removes.
+    exclusive   O_CREAT|O_EXCL on the path itself, guard, write.
+
+P1  Creating the name is exclusive in every way (EEXIST), so two publishers never both succeed. Never by rename, which
+    replaces.
+P2  The guard is taken before a marker that claims it can be read. Otherwise a prober between the two would find
+    "guard free, marker matches", a false proof of death.
+P3  Hence, where the guard cannot be taken before the name exists (named: on FUSE the two names do not share it), the
+    record first says `n`, "known by its process", and one byte is flipped to `g` once the guard is held.
+P4  Whoever is interrupted looks whether the path is its own inode, and then removes it: it cannot trust what it
+    remembers of a call that did not return.
+X1  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
+    the file is still empty.
+X2  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
+    with that bit and an unheld guard is a creator that died, or has yet to do X1: a contender may take the guard and
+    do X1 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import zlib
+from collections.abc import Generator
+
+from ..errors import UnsupportedFilesystem
+from ..model import Identity
+from .environment import Environment, Presence, Wait
+from .hold import Held
+from .observe import UNFINISHED, explained, is_there
+from .request import Request
+
+_NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
+_NOT_HERE = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
+)
+_GUARD_RETRIES = 200
+_GUARD_PAUSE = 0.0005
+
+
+def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
+    """A new hold, or None because the path exists."""
+    while True:
+        try:
+            if request.method == "unnamed":
+                return _publish_unnamed(env, request)
+            if request.method == "named":
+                return (yield from _publish_named(env, request))
+            return (yield from _publish_exclusive(env, request))
+        except FileExistsError:
+            return None
+        except OSError as error:
+            _fall_back(env, request, error)
+
+
+def _publish_unnamed(env: Environment, request: Request) -> Held:
+    path, durable = request.path, request.durable
+    data = b""
+    fd = env.open_unnamed(request.directory, request.mode)
+    try:
+        guarded = env.guard(fd) is True  # P2; nobody else can know this inode, so it is never refused
+        found = env.fstat(fd)
+        data = request.compose(env, found.st_dev, guarded=guarded)
+        write_all(env, fd, data)
+        if durable:
+            env.sync(fd)
+        env.link_unnamed(fd, path)
+        if durable:
+            env.sync_directory(request.directory)
+        return Held(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
+    except FileExistsError:
+        env.close(fd)
+        raise
+    except BaseException:
+        withdraw(env, path, fd, data)
+        raise
+
+
+def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
+    if not request.swept:
+        sweep(env, request)
+        request.swept = True
+    temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+    data = b""
+    fd = env.open_new(temporary, request.mode)
+    try:
+        try:
+            data = request.compose(env, env.fstat(fd).st_dev, guarded=False)
+            write_all(env, fd, data)
+            if request.durable:
+                env.sync(fd)
+            env.link(temporary, request.path)
+        finally:
+            env.unlink(temporary)
+        if request.durable:
+            env.sync_directory(request.directory)
+        # From here on only the lock path's own descriptor counts: the other name may have another guard (P3).
+        try:
+            opened = env.open_existing(request.path, write=True)
+        except FileNotFoundError:
+            env.close(fd)
+            return None  # removed by somebody already; the name itself worked
+        fd, previous = opened, fd
+        env.close(previous)
+        return (yield from _guard_late(env, request, fd, data))
+    except FileExistsError:
+        env.close(fd)
+        raise
+    except BaseException:
+        withdraw(env, request.path, fd, data)
+        raise
+
+
+def _guard_late(env: Environment, request: Request, fd: int, data: bytes) -> Generator[Wait, None, Held | None]:
+    """Guard a hold that is known by its process so far, and say so in the record (P3)."""
+    found = env.fstat(fd)
+    if env.read(fd, len(data) + 1) != data:
+        env.close(fd)
+        return None  # replaced by somebody already
+    held = Held(env, request, fd, (found.st_dev, found.st_ino), data, False)
+    for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
+        guard = env.guard(fd)
+        if guard is None:
+            break  # a filesystem without kernel locks: the process stays the proof of life
+        if guard and env.read(fd, len(data) + 1) == data:
+            held.data = data.replace(b"holdfast=1 n ", b"holdfast=1 g ", 1)
+            write_all(env, fd, held.data)
+            held.guarded = True
+            break
+        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a prober has it for an instant
+    return held
+
+
+def _publish_exclusive(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
+    fd = env.open_new(request.path, request.mode | UNFINISHED)
+    return (yield from finish(env, request, fd, created=True))
+
+
+def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Generator[Wait, None, Held | None]:
+    """Make the empty, unfinished file of `fd` ours (X1), or close it and return None.
+
+    Its creator does this, and so does a contender that found it; the contender only where there are guards.
+    """
+    data = b""
+    try:
+        for _ in range(_GUARD_RETRIES):
+            guard = env.guard(fd)
+            if guard is not False:
+                break
+            yield Wait((), env.monotonic() + _GUARD_PAUSE)
+        found = env.fstat(fd)
+        mine = guard is True or (guard is None and created)
+        if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
+            env.unguard(fd)
+            env.close(fd)
+            return None
+        data = request.compose(env, found.st_dev, guarded=guard is True)
+        write_all(env, fd, data)
+        try:
+            env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED)
+        except PermissionError:
+            pass  # vfat keeps no such bits; there the record alone says that the file is finished
+        if request.durable:
+            env.sync(fd)
+            env.sync_directory(request.directory)
+        return Held(env, request, fd, (found.st_dev, found.st_ino), data, guard is True)
+    except BaseException:
+        withdraw(env, request.path, fd, data)
+        raise
+
+
+def write_all(env: Environment, fd: int, data: bytes) -> None:
+    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
+    written = env.write(fd, data, 0)
+    while written < len(data):
+        count = env.write(fd, data[written:], written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
+        written += count
+
+
+def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
+    """Undo whatever part of publishing was done (P4). Never removes what another has made of the file since."""
+    try:
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        env.holds.pop(identity, None)
+        if is_there(env, path, identity):
+            content = env.read(fd, len(data) + 1)
+            if data.startswith(content) and (content == data or env.guard(fd) is not False):
+                env.unlink(path)
+    except OSError:
+        pass  # the first failure is the one to report; what is left has no guard and will be taken over
+    env.unguard(fd)
+    env.close(fd)
+
+
+def _fall_back(env: Environment, request: Request, error: OSError) -> None:
+    """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
+    if error.errno == errno.ENOENT and not _has_directory(env, request):
+        if not request.parents:
+            raise explained(error, request) from error
+        env.make_directories(request.directory)
+        return
+    following = _NEXT_METHOD.get(request.method)
+    if error.errno in _NOT_HERE and following is not None:
+        request.method = following
+        return
+    if error.errno in _NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
+        raise UnsupportedFilesystem(
+            f"{request.directory} cannot hold lock files: it supports neither unnamed files, nor links, nor exclusive "
+            f"creation ({error.strerror}). Use a directory on a local filesystem.",
+            path=request.path,
+            protocol=request.protocol.name,
+        ) from error
+    if error.filename is None:
+        error.filename = request.path
+    raise explained(error, request) from error
+
+
+def _has_directory(env: Environment, request: Request) -> bool:
+    try:
+        env.stat(f"{request.directory}/.")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise explained(error, request) from error
+    return True
+
+
+def temporary_name(identity: Identity, token: str) -> str:
+    """A name that tells whose it is, short enough beside any lock name, and hidden."""
+    return f"{_temporary_prefix(identity)}{identity.pid}-{token}.tmp"
+
+
+def _temporary_prefix(identity: Identity) -> str:
+    place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
+    return f".holdfast-{place:08x}-"
+
+
+def sweep(env: Environment, request: Request) -> None:
+    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory."""
+    prefix = _temporary_prefix(env.identity())
+    for name in env.list_directory(request.directory):
+        if name.startswith(prefix) and name.endswith(".tmp"):
+            pid = name[len(prefix) :].partition("-")[0]
+            if pid.isdecimal() and env.inspect(int(pid)).presence is Presence.GONE:
+                try:
+                    env.unlink(f"{request.directory}/{name}")
+                except OSError:
+                    pass  # another sweeper was faster, or it is not ours to remove

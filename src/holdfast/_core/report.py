@@ -1,0 +1,83 @@
+"""What people are told: who holds, since when, why, and what to do next. Safe to print on a terminal."""
+
+from __future__ import annotations
+
+import time
+
+from ..errors import AcquireTimeout
+from ..model import Liveness, Status
+from .acquire import Refusal
+
+_SHOWN_TAG = 200
+_SHOWN_COMMAND = 120
+
+
+def refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
+    """The error for a lock that could not be had in time."""
+    status = refusal.status
+    within = f"within {timeout:g} s" if timeout else "at once"
+    return AcquireTimeout(
+        f"could not get {status.path} {within}: {sentence(status)}. {advice(status)}",
+        path=status.path,
+        protocol=status.protocol,
+        holder=status.holder,
+    )
+
+
+def waiting(status: Status) -> str:
+    """The one line that a wait of more than a second is announced with."""
+    return f"waiting for {status.path}: {sentence(status)}"
+
+
+def sentence(status: Status) -> str:
+    """Who holds it, since when, why, and how that is known."""
+    holder = status.holder
+    if holder is None or holder.pid is None:
+        return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
+    words = [f"held by process {holder.pid}"]
+    if holder.command:
+        words.append(f"({printable(holder.command, _SHOWN_COMMAND)})")
+    if holder.host and status.evidence.source == "none":
+        words.append(f"on {printable(holder.host)}")
+    if holder.since is not None:
+        words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)})" if status.age else ""))
+    if holder.tag:
+        words.append(f"for {printable(holder.tag, _SHOWN_TAG)!r}")
+    known = f"{status.liveness.value}: {printable(status.evidence.text)}"
+    return f"{' '.join(words)}; {known}" + (
+        "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"
+    )
+
+
+def advice(status: Status) -> str:
+    """The next step."""
+    if status.record is None:
+        return "Look at the file; if nobody uses it, remove it, for example with Lock.break_lock()"
+    pid = status.holder.pid if status.holder else None
+    if status.liveness is Liveness.ALIVE:
+        return f"Wait longer, or end process {pid}"
+    if status.liveness is Liveness.DEAD:
+        return "It can be taken over once its protocol calls it stale; if you are sure, break it"
+    return "Ask on the host that wrote it; if its holder is gone, break the lock"
+
+
+def moment(epoch: float) -> str:
+    """Local time, to the second."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
+    except (OverflowError, ValueError, OSError):
+        return f"second {epoch:.0f} of the epoch"
+
+
+def duration(seconds: float) -> str:
+    """Roughly, in the largest unit that fits."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """One line that no terminal takes for a command: what is not printable is escaped, what is long is cut."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

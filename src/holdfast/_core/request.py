@@ -1,0 +1,156 @@
+"""What a caller asks for, checked once, before anything is touched."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from ..errors import InvalidPath, LockLost
+from ..model import Status, marker_text
+from ..protocols import Protocol, get
+from ..protocols.base import clean_tag
+
+if TYPE_CHECKING:
+    from .environment import Environment
+
+Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
+
+
+class Options(TypedDict, total=False):
+    """Every option of a lock, spelled here and nowhere else. `Lock` documents them."""
+
+    protocol: str
+    tag: str | None
+    timeout: float | None
+    stale: Stale
+    stale_after: float | None
+    mode: int | None
+    durable: bool
+    heartbeat: float | None
+    owner: Hashable | None
+    parents: bool
+    on_lost: Callable[[LockLost], object] | None
+
+
+class Request:
+    """One lock as it is asked for: where, by which protocol, with which options."""
+
+    __slots__ = (
+        "beat_every",
+        "directory",
+        "durable",
+        "method",
+        "mode",
+        "name",
+        "notice",
+        "on_behalf_of",
+        "on_lost",
+        "owner",
+        "parents",
+        "path",
+        "protocol",
+        "stale",
+        "stale_after",
+        "swept",
+        "tag",
+        "timeout",
+    )
+
+    def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise TypeError(
+                f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}"
+            )
+        self.protocol: Protocol = get(options.get("protocol", "sema"))
+        self.path = check_path(path, self.protocol.name)
+        self.directory, self.name = os.path.split(self.path)
+        self.tag = _tag(options.get("tag"))
+        self.timeout = check_timeout(options.get("timeout"))
+        self.stale = _stale(options.get("stale", "safe"))
+        self.mode = _mode(options.get("mode"), self.protocol.mode)
+        self.durable = bool(options.get("durable", False))
+        self.parents = bool(options.get("parents", False))
+        self.owner = options.get("owner")
+        self.on_lost = options.get("on_lost")
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError("on_lost is a callable that takes the LockLost error")
+        hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
+        own = self.protocol.stale_after
+        chosen = _seconds("stale_after", options.get("stale_after"), zero=False)
+        self.stale_after = own if chosen is None else chosen
+        # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity is never.
+        every = _seconds("heartbeat", options.get("heartbeat"), zero=True)
+        self.beat_every = min(self.stale_after, own) / 3 if every is None else every or math.inf
+        # How this directory publishes; moves on when a way turns out not to work here.
+        self.method = "unnamed"
+        self.swept = False
+        # Called once, with the status, when a wait has lasted a second.
+        self.notice: Callable[[Status], None] | None = None
+        # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
+        self.on_behalf_of: int | None = None
+
+    def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
+        """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
+        identity = env.identity(self.on_behalf_of)
+        guarded = guarded and self.on_behalf_of is None
+        return self.protocol.compose(identity.pid, env.time(), self.tag, marker_text(guarded, device, identity))
+
+
+def check_path(path: str | os.PathLike[str], protocol: str) -> str:
+    """The absolute path; `..` stays, because it means what the kernel says and not what the text says."""
+    text = os.fsdecode(path)
+    if not text:
+        raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
+    if "\0" in text:
+        raise InvalidPath(f"the lock path contains a NUL byte: {text!r}", path=text, protocol=protocol)
+    if os.path.basename(text) in ("", ".", ".."):
+        raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """None waits for ever, 0 tries once; negative and NaN are mistakes, not requests."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
+    if math.isnan(timeout) or timeout < 0:
+        raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (for ever), not {timeout!r}")
+    return None if timeout == math.inf else timeout
+
+
+def _seconds(name: str, value: float | None, *, zero: bool) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    if math.isnan(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
+    return value
+
+
+def _stale(stale: Stale) -> Stale:
+    if not callable(stale) and stale not in ("safe", "protocol", "never"):
+        raise ValueError(f"stale is 'safe', 'protocol', 'never' or a callable, not {stale!r}")
+    return stale
+
+
+def _tag(tag: str | None) -> str | None:
+    if tag is None:
+        return None
+    if not isinstance(tag, str):
+        raise TypeError(f"tag is a str, not {tag!r}")
+    return clean_tag(tag)
+
+
+def _mode(mode: int | None, default: int) -> int:
+    if mode is None:
+        return default
+    if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
+        raise ValueError(f"mode is permission bits from 0 to 0o777, not {mode!r}")
+    if mode & 0o600 != 0o600:
+        raise ValueError(f"mode {mode:#o} would keep the holder itself from reading and writing its lock file")
+    return mode

@@ -1,0 +1,139 @@
+"""Taking over a lock whose holder is dead or stale, in place: the path is never absent, so nobody barges in between.
+
+T1  One contender has the claim on the inode (its guard); the others are refused and go back to waiting.
+T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
+    judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
+T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
+T4  The path is checked again after the write: a foreign process may have removed it since T2.
+T5  A judgement by rule, not by proof, may be shared by a foreign process that is about to act on it. So the new hold
+    settles: it waits, and looks again whether the lock is still its own, before anyone is let in. A foreign process
+    that is stopped for longer than that, between its own check and its removal, is not covered; `check()` notices.
+T6  Where the file may not be written but the directory may, the file is removed under the guard, and the lock is
+    published anew. Between the two, others may be faster; then this contender waits like anyone.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Generator
+
+from ..protocols.base import MAX_RECORD_BYTES
+from .environment import Environment, Wait
+from .hold import Held
+from .observe import Observation, is_there
+from .policy import Verdict
+from .publish import finish, publish, withdraw, write_all
+from .request import Request
+
+SETTLE = 0.020
+"""Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def take_over(
+    env: Environment, request: Request, seen: Observation, verdict: Verdict
+) -> Generator[Wait, None, Held | None]:
+    """The hold, or None when another contender or the holder itself was faster."""
+    try:
+        fd = env.open_existing(request.path, write=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        held = yield from _replace(env, request, seen)
+    else:
+        held = _seize(env, request, seen, fd)
+    if held is not None:
+        held.recovered_from = seen.record
+        if not verdict.by_proof:
+            return (yield from _settle(env, held))
+    return held
+
+
+def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> Held | None:
+    """Overwrite the record through `fd`, which is closed again unless the hold now owns it."""
+    data = b""
+    held = None
+    try:
+        found = env.fstat(fd)
+        if (found.st_dev, found.st_ino) == seen.identity and env.claim(fd, request.path, seen.data):  # T1
+            try:
+                if _is_as_judged(env, request, seen, fd):
+                    guarded = env.guard(fd) is True  # taken by the claim already, or not to be had here
+                    new = request.compose(env, found.st_dev, guarded=guarded)
+                    data = new.ljust(len(seen.data), request.protocol.padding)
+                    _write_or_restore(env, fd, data, seen.data)
+                    if is_there(env, request.path, seen.identity):  # T4
+                        held = Held(env, request, fd, seen.identity, data, guarded)
+            finally:
+                env.end_claim(fd, replaced=bool(data))
+        return held
+    except BaseException:
+        held = None
+        if data:
+            withdraw(env, request.path, fd, data)
+        raise
+    finally:
+        if held is None:
+            env.unguard(fd)
+            env.close(fd)
+
+
+def _is_as_judged(env: Environment, request: Request, seen: Observation, fd: int) -> bool:
+    """T2."""
+    return is_there(env, request.path, seen.identity) and env.read(fd, MAX_RECORD_BYTES + 1) == seen.data
+
+
+def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> None:
+    try:
+        write_all(env, fd, data)  # T3
+    except OSError:
+        # The disk is full or failing. Half a record would count as held for ever; the old one can be judged again.
+        try:
+            written = len(env.read(fd, MAX_RECORD_BYTES + 1))
+            env.write(fd, old.ljust(written, b"\n"), 0)
+        except OSError:
+            pass
+        raise
+
+
+def _replace(env: Environment, request: Request, seen: Observation) -> Generator[Wait, None, Held | None]:
+    """T6."""
+    if seen.fd < 0 or not env.claim(seen.fd, request.path, seen.data):
+        return None
+    try:
+        if not _is_as_judged(env, request, seen, seen.fd):
+            return None
+        env.unlink(request.path)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        seen.blocked = "this user may neither write to the lock file nor remove it"
+        return None
+    finally:
+        env.end_claim(seen.fd, replaced=False)
+        env.unguard(seen.fd)
+    return (yield from publish(env, request))
+
+
+def _settle(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
+    """T5."""
+    try:
+        yield Wait((), env.monotonic() + SETTLE)
+        if held.verify():
+            return held
+    except BaseException:
+        withdraw(env, held.path, held.fd, held.data)
+        raise
+    held.abandon()
+    return None
+
+
+def complete(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
+    """Make an unfinished file ours, whose creator died before it wrote its record (publish.py, X2)."""
+    try:
+        fd = env.open_existing(request.path, write=True)
+    except OSError:
+        return None
+    return (yield from finish(env, request, fd, created=False))

@@ -1,0 +1,153 @@
+"""What runs beside the holds of a process: one thread for heartbeats and loss, and the clean-up at exit.
+
+K1  The thread starts with the first hold that needs it, and ends when it wakes and finds none. A steady stream of short
+    holds therefore neither wakes it nor starts it anew.
+K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table.
+K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; where no events arrive it is looked at once
+    a second.
+K4  In a forked child there is no thread and nothing to keep: the table is emptied.
+K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from .._core.environment import Wait, Watch
+from .sync import wait_for
+
+if TYPE_CHECKING:
+    from .._core.environment import Environment
+    from .._core.hold import Held
+
+_LOOK_EVERY = 1.0
+
+
+class Keeper:
+    """One per process."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._reset()
+        atexit.register(self.release_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._kept: dict[Held, Watch | None] = {}
+        self._next_wake = 0.0
+        self._thread: threading.Thread | None = None
+        self._doorbell: tuple[int, int] | None = None
+
+    def keep(self, held: Held, every: float) -> None:
+        """Beat for this hold every so many seconds until it is released."""
+        held.next_beat = time.monotonic() + every
+        watched = held.request.on_lost is not None
+        with self._mutex:
+            self._kept[held] = self._watch(held) if watched else None  # a hold lost before this is found by K3's look
+            if self._thread is None:
+                self._start()
+            elif watched or held.next_beat < self._next_wake:  # K2
+                self._ring()
+
+    def forget(self, held: Held) -> None:
+        """The hold has ended."""
+        with self._mutex:
+            watch = self._kept.pop(held, None)
+            if watch is not None:
+                watch.close()
+
+    def release_all(self) -> None:
+        """At exit: what this process still holds is released; a lock that was lost stays as it is."""
+        for held in list(self._env.holds.values()):
+            try:
+                held.release()
+            except Exception as error:  # the interpreter is going down: say it, and go on with the next
+                print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
+
+    def _watch(self, held: Held) -> Watch | None:
+        try:
+            return self._env.watch(held.path) if self._env.events_reach(held.path) else None
+        except FileNotFoundError:
+            return None  # lost already; the first look tells
+
+    def _start(self) -> None:
+        self._next_wake = 0.0
+        if self._doorbell is None:
+            self._doorbell = os.pipe()
+            for fd in self._doorbell:
+                self._env.adopt(fd)
+                os.set_blocking(fd, False)
+        self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+        # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
+        blocking = hasattr(signal, "pthread_sigmask")
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
+        try:
+            self._thread.start()
+        finally:
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _ring(self) -> None:
+        if self._doorbell is not None:
+            try:
+                os.write(self._doorbell[1], b"!")
+            except BlockingIOError:
+                pass  # it is ringing already
+
+    def _run(self) -> None:
+        generation = self._env.generation
+        while generation == self._env.generation:
+            wait = self._turn()
+            if wait is None:
+                return
+            wait_for(wait)
+
+    def _turn(self) -> Wait | None:
+        """Do what is due; say what to wait for, or None to end the thread (K1)."""
+        assert self._doorbell is not None
+        try:
+            os.read(self._doorbell[0], 1024)
+        except BlockingIOError:
+            pass
+        now = time.monotonic()
+        with self._mutex:
+            if not self._kept:
+                self._thread = None
+                return None
+            holds = list(self._kept.items())
+        for held, watch in holds:
+            self._attend(held, watch, now)
+        with self._mutex:
+            fds = {self._doorbell[0]}
+            self._next_wake = now + 3600
+            for held, watch in self._kept.items():
+                self._next_wake = min(self._next_wake, held.next_beat)
+                if watch is not None:
+                    fds.update(watch.fds())
+                elif held.request.on_lost is not None:
+                    self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
+            return Wait(tuple(fds), self._next_wake)
+
+    def _attend(self, held: Held, watch: Watch | None, now: float) -> None:
+        # Taken in any case: an event that nobody takes would keep the descriptor readable.
+        changed = watch is None or bool(watch.take())
+        try:
+            if held.next_beat <= now:
+                held.next_beat = now + held.request.beat_every
+                held.beat()
+            elif changed and held.request.on_lost is not None:
+                held.check()
+        except Exception as error:  # K5; also whatever the caller's on_lost raises
+            import logging
+
+            logging.getLogger("holdfast").exception("while keeping %s: %s", held.path, error)
+        if held.lost or held.released:
+            self.forget(held)

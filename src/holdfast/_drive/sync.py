@@ -1,0 +1,52 @@
+"""The synchronous driver: runs a generator of the engine and does its waiting, in the calling thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from typing import TypeVar
+
+from .._core.environment import Wait
+
+T = TypeVar("T")
+_thread = threading.local()
+
+
+def drive(steps: Generator[Wait, None, T]) -> T:
+    """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
+    try:
+        while True:
+            wait_for(next(steps))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        steps.close()
+
+
+def wait_for(wait: Wait) -> None:
+    """Return when a descriptor is readable, or at the deadline."""
+    pause = wait.deadline - time.monotonic()
+    if not wait.fds:
+        if pause > 0:
+            time.sleep(pause)
+        return
+    import select
+
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        for fd in wait.fds:
+            poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, pause) * 1000)
+    else:
+        select.select(wait.fds, (), (), max(0.0, pause))
+
+
+def caller() -> object:
+    """A name for this thread that no later thread will have; the number of a thread is given out again."""
+    try:
+        return _thread.name
+    except AttributeError:
+        _thread.name = object()
+        return _thread.name

@@ -1,0 +1,308 @@
+"""Portable Python only: what macOS, Windows and everything else get until somebody writes better.
+
+No guard (its place is taken by the identity of the holder's process), no events (waits poll). PID evidence comes from
+psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
+
+Claims, in place of the guard, so that exactly one contender replaces a dead holder's record:
+
+C1  A claim file is created exclusively, and its name is a digest of the record that it is about, or of the claim before
+    it. So there is one winner for each record, and one for each dead claimant.
+C2  A claimant replaces the record only if every claim before its own belongs to a process that is gone.
+C3  Claim files go away only after the record has changed; whoever claims later reads the record again and finds that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from .._core.environment import Presence, Process, Watch
+from .._core.publish import temporary_name
+from ..model import Identity
+
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+
+
+class GenericEnvironment:
+    """The portable environment, and the base of the others."""
+
+    guards = False
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+    unlink = staticmethod(os.unlink)
+    stat = staticmethod(os.lstat)
+    fstat = staticmethod(os.fstat)
+    sync = staticmethod(os.fsync)
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        self.without = without
+        self.generation = 0
+        self.holds: dict[tuple[int, int], Any] = {}
+        # Every descriptor that must not live on in a forked child. The lock keeps a fork from falling between the
+        # opening of a descriptor and its entry here; re-entrant, because a signal handler may fork at any point.
+        self._descriptors: set[int] = set()
+        self._forking = threading.RLock()
+        self._identity: Identity | None = None
+        self._claims: dict[int, list[str]] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child
+            )
+
+    # -- fork ------------------------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        self._forking.acquire()
+
+    def _after_fork(self) -> None:
+        self._forking.release()
+
+    def _in_child(self) -> None:
+        # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
+        for fd in self._descriptors:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        self._descriptors.clear()
+        self._forking = threading.RLock()
+        self._identity = None
+        self._claims = {}
+        self.holds = {}
+        self.generation += 1
+
+    def adopt(self, fd: int) -> int:
+        """Enter a descriptor among those that a forked child closes."""
+        self._descriptors.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor of ours; in a forked child, where all of them are closed already, do nothing."""
+        with self._forking:
+            if fd in self._descriptors:
+                self._descriptors.discard(fd)
+                os.close(fd)
+
+    # -- who ---------------------------------------------------------------------------------------------------------
+
+    def identity(self, pid: int | None = None) -> Identity:
+        mine = self._identity
+        if mine is None:
+            mine = self._identity = self._identify(os.getpid())
+        return mine if pid is None or pid == mine.pid else self._identify(pid)
+
+    def _identify(self, pid: int) -> Identity:
+        return Identity(pid, self._boot(), self._pid_namespace(), self.inspect(pid).started, _host())
+
+    def _boot(self) -> str:
+        # No boot id is portable. The machine's own number is as good for recognising records of this machine; that a
+        # reboot is then invisible is safe, because a number in use counts as alive.
+        import uuid
+
+        return f"machine:{uuid.getnode():x}"
+
+    def _pid_namespace(self) -> str:
+        return "0"
+
+    def inspect(self, pid: int) -> Process:
+        try:
+            import psutil
+        except ImportError:
+            return Process(_presence_by_kill(pid))
+        try:
+            process = psutil.Process(pid)
+            since = process.create_time()
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess as error:
+            return Process(Presence.ZOMBIE if isinstance(error, psutil.ZombieProcess) else Presence.GONE)
+        except psutil.Error:
+            return Process(Presence.RUNNING)
+        # psutil derives the start from the wall clock, which may step: good for showing, not for telling two apart.
+        return Process(Presence.ZOMBIE if zombie else Presence.RUNNING, "-", since)
+
+    def command(self, pid: int) -> str | None:
+        try:
+            import psutil
+
+            return " ".join(psutil.Process(pid).cmdline()) or None
+        except Exception:  # decoration for a message: whatever fails, the message goes out without it
+            return None
+
+    def token(self) -> str:
+        return os.urandom(8).hex()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _open(self, path: str, flags: int, mode: int = 0) -> int:
+        with self._forking:
+            return self.adopt(os.open(path, flags | _CLOEXEC | _BINARY, mode))
+
+    def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
+        raise OSError(_unsupported(), "unnamed files are not portable", directory)
+
+    def open_new(self, path: str, mode: int) -> int:
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode)
+
+    def open_existing(self, path: str, *, write: bool) -> int:
+        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK)
+
+    def link_unnamed(self, fd: int, path: str) -> None:  # noqa: ARG002
+        raise OSError(_unsupported(), "unnamed files are not portable", path)
+
+    def link(self, existing: str, path: str) -> None:
+        if "link" in self.without or not hasattr(os, "link"):
+            raise OSError(_unsupported(), "hard links are not available", path)
+        os.link(existing, path)
+
+    def read(self, fd: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(fd, size, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        if hasattr(os, "pwrite"):
+            return os.pwrite(fd, data, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, mode)
+
+    def sync_directory(self, directory: str) -> None:
+        try:
+            fd = self._open(directory, os.O_RDONLY)
+        except OSError:
+            return  # Windows opens no directories; the file itself is on disk
+        try:
+            os.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def make_directories(self, directory: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+
+    def list_directory(self, directory: str) -> list[str]:
+        return os.listdir(directory)
+
+    # -- the guard, and what stands in for it --------------------------------------------------------------------------
+
+    def guard(self, fd: int) -> bool | None:  # noqa: ARG002
+        return None
+
+    def guarded(self, fd: int) -> bool | None:  # noqa: ARG002
+        return None
+
+    def unguard(self, fd: int) -> None:  # noqa: ARG002
+        return None
+
+    def claim(self, fd: int, path: str, data: bytes) -> bool:
+        who = self.identity()
+        mine = f"{who.pid} {who.boot} {who.pid_namespace} {self.token()}".encode()
+        chain: list[str] = []
+        subject = os.fsencode(path) + b"\0" + data
+        while True:
+            claim = os.path.join(os.path.dirname(path), f".holdfast-{_digest(subject)}.claim")
+            chain.append(claim)
+            try:
+                self._create_whole(claim, mine)
+            except FileExistsError:
+                subject = _read_claim(claim)
+                if not self._is_gone(subject):
+                    return False
+                continue  # C2: dead; the next link of the chain is named after it
+            self._claims[fd] = chain
+            return True
+
+    def end_claim(self, fd: int, *, replaced: bool) -> None:
+        chain = self._claims.pop(fd, [])
+        for claim in chain if replaced else chain[-1:]:  # C3
+            try:
+                os.unlink(claim)
+            except FileNotFoundError:
+                pass
+
+    def _is_gone(self, claimant: bytes) -> bool:
+        who = self.identity()
+        pid, _, place = claimant.decode("utf-8", "replace").partition(" ")
+        ours = place.startswith(f"{who.boot} {who.pid_namespace} ")
+        return ours and pid.isdecimal() and self.inspect(int(pid)).presence is Presence.GONE
+
+    def _create_whole(self, path: str, data: bytes) -> None:
+        """Create a file that is never seen without its content, where links allow it."""
+        temporary = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
+        fd = self.open_new(temporary, 0o600)
+        try:
+            self.write(fd, data, 0)
+            self.link(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            with open(path, "xb") as file:
+                file.write(data)
+        finally:
+            self.close(fd)
+            os.unlink(temporary)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str) -> Watch | None:  # noqa: ARG002
+        return None
+
+    def watch_process(self, pid: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def poll_limit(self, path: str) -> float:  # noqa: ARG002
+        return 0.025
+
+    def events_reach(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
+
+def _presence_by_kill(pid: int) -> Presence:
+    if os.name != "posix":
+        return Presence.UNKNOWN  # on Windows, signal 0 is Ctrl-C
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Presence.GONE
+    except (PermissionError, OverflowError):
+        return Presence.RUNNING
+    return Presence.RUNNING
+
+
+def _read_claim(claim: str) -> bytes:
+    try:
+        with open(claim, "rb") as file:
+            return file.read(100)
+    except FileNotFoundError:
+        return b""
+
+
+def _digest(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _host() -> str:
+    if hasattr(os, "uname"):
+        name = os.uname().nodename
+    else:
+        import platform
+
+        name = platform.node()
+    # The host name is the last word of a marker, so a blank in it shifts nothing; a control character would.
+    return "".join(c if c.isprintable() else "?" for c in name).strip() or "-"
+
+
+def _unsupported() -> int:
+    import errno
+
+    return errno.EOPNOTSUPP

@@ -1,0 +1,179 @@
+"""One inotify instance for the whole process, shared by all waits.
+
+Why one: closing an instance that ever had a watch costs milliseconds, and a user may have 128 of them.
+
+Events go to waits in one of two ways, so that a wake-up costs one thread, not all of them:
+
+N1  The *leader*, one of the waits, waits on the instance's descriptor itself. It reads whatever is there and hands
+    each event to the waits on that inode.
+N2  The others, the *followers*, wait on an eventfd each, written when an event is handed to them.
+N3  When the leader leaves, it makes a follower the leader and writes its eventfd. Events that come before that one
+    looks stay in the kernel's queue, and the descriptor stays readable: none is lost.
+N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
+N5  Two watches of one inode share one kernel watch, and the kernel's mask is replaced by a second add: hence one mask
+    for all, and a count per inode. An inode that is gone takes its kernel watch with it (IN_IGNORED).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+
+from .._core.environment import Change
+
+IN_ATTRIB = 0x4
+IN_CLOSE_WRITE = 0x8
+IN_CLOSE_NOWRITE = 0x10
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000
+IN_DONT_FOLLOW = 0x2000000
+
+_MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | IN_DONT_FOLLOW
+_EVENT = struct.Struct("iIII")
+_BUFFER = 64 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FileWatch:
+    """A wait's interest in one inode. See `Watch`."""
+
+    __slots__ = ("_change", "_hub", "_wake", "wd")
+
+    def __init__(self, hub: Hub, wd: int) -> None:
+        self._hub = hub
+        self.wd = wd
+        self._change = Change.NOTHING
+        self._wake: int | None = None
+
+    def fds(self) -> tuple[int, ...]:
+        hub = self._hub
+        with hub.mutex:
+            if hub.leader is None:
+                hub.leader = self
+            leading = hub.leader is self
+            if leading and not self._change:
+                return (hub.fd,)
+            if self._wake is None:
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                hub.descriptors.add(self._wake)
+            if self._change:  # handed over after the last look: this wait must not sleep on it
+                os.eventfd_write(self._wake, 1)
+            return (hub.fd, self._wake) if leading else (self._wake,)
+
+    def take(self) -> Change:
+        hub = self._hub
+        with hub.mutex:
+            if hub.leader is self:
+                hub.read()
+            if self._wake is not None:
+                try:
+                    os.eventfd_read(self._wake)
+                except BlockingIOError:
+                    pass
+            change, self._change = self._change, Change.NOTHING
+        return change
+
+    def close(self) -> None:
+        self._hub.remove(self)
+
+    def tell(self, change: Change) -> None:
+        self._change |= change
+        self.wake()
+
+    def wake(self) -> None:
+        if self._wake is not None:
+            os.eventfd_write(self._wake, 1)
+
+    def dispose(self) -> None:
+        # After a fork the set is empty, and the number may be another file's by now.
+        if self._wake is not None and self._wake in self._hub.descriptors:
+            self._hub.descriptors.discard(self._wake)
+            os.close(self._wake)
+        self._wake = None
+
+
+class Hub:
+    """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
+
+    def __init__(self, descriptors: set[int]) -> None:
+        self.mutex = threading.RLock()
+        self.leader: FileWatch | None = None
+        self.descriptors = descriptors
+        self._watches: dict[int, list[FileWatch]] = {}
+        self.fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise _error("inotify_init1")
+        descriptors.add(self.fd)
+
+    def orphan(self) -> None:
+        """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
+        self.mutex = threading.RLock()
+        self.leader = None
+        self._watches = {}
+        self.fd = -1
+
+    def add(self, path: str) -> FileWatch:
+        """Watch the inode that `path` names now. OSError when there is none or no watch is left."""
+        with self.mutex:
+            wd = _libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK)
+            if wd < 0:
+                raise _error(path)
+            watch = FileWatch(self, wd)
+            self._watches.setdefault(wd, []).append(watch)
+            return watch
+
+    def remove(self, watch: FileWatch) -> None:
+        with self.mutex:
+            sharing = self._watches.get(watch.wd, [])
+            if watch in sharing:
+                sharing.remove(watch)
+                if not sharing:
+                    del self._watches[watch.wd]
+                    _libc.inotify_rm_watch(self.fd, watch.wd)  # EINVAL: the inode is gone, and the watch with it
+            if self.leader is watch:
+                self._promote()
+            watch.dispose()
+
+    def _promote(self) -> None:
+        # N3. Any wait will do; one that is not waiting just now takes the lead when it next asks for its descriptors.
+        self.leader = None
+        for sharing in self._watches.values():
+            for watch in sharing:
+                self.leader = watch
+                watch.wake()
+                return
+
+    def read(self) -> None:
+        """Hand out all events that are there."""
+        while True:
+            try:
+                data = os.read(self.fd, _BUFFER)
+            except BlockingIOError:
+                return
+            offset = 0
+            while offset < len(data):
+                wd, mask, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size + length
+                self._dispatch(wd, mask)
+
+    def _dispatch(self, wd: int, mask: int) -> None:
+        if mask & IN_Q_OVERFLOW:  # N4
+            for sharing in self._watches.values():
+                for watch in sharing:
+                    watch.tell(Change.CHANGED | Change.CLOSED)
+            return
+        closed = mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE)
+        for watch in self._watches.get(wd, ()):
+            watch.tell(Change.CLOSED if closed else Change.CHANGED)
+        if mask & IN_IGNORED:
+            self._watches.pop(wd, None)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), what)

@@ -1,0 +1,231 @@
+"""Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import time
+from typing import TYPE_CHECKING
+
+from .._core.environment import Presence, Process
+from .generic import GenericEnvironment
+
+if TYPE_CHECKING:
+    from .inotify import FileWatch, Hub
+
+_UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
+_PROBE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
+_NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
+)
+_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
+
+
+class LinuxEnvironment(GenericEnvironment):
+    guards = True
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        super().__init__(without)
+        self._hub: Hub | None = None
+
+    def _in_child(self) -> None:
+        super()._in_child()
+        if self._hub is not None:
+            self._hub.orphan()
+            self._hub = None
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip() or "-"
+        except OSError:
+            return "-"
+
+    def _pid_namespace(self) -> str:
+        try:
+            return str(os.stat("/proc/self/ns/pid").st_ino)
+        except OSError:
+            return "-"
+
+    def inspect(self, pid: int) -> Process:
+        presence = _presence(pid)
+        if presence is not Presence.RUNNING:
+            return Process(presence)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
+                ticks = int(file.read().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return Process(presence, f"t{ticks}", booted + ticks / os.sysconf("SC_CLK_TCK"))
+
+    def command(self, pid: int) -> str | None:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read(4096).rstrip(b"\0").split(b"\0")
+        except OSError:
+            return None
+        return " ".join(word.decode("utf-8", "replace") for word in words).strip() or None
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def open_unnamed(self, directory: str, mode: int) -> int:
+        if "unnamed" in self.without:
+            raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
+        with self._forking:
+            fd = os.open(directory, _UNNAMED, mode)
+            self._descriptors.add(fd)
+        return fd
+
+    def link_unnamed(self, fd: int, path: str) -> None:
+        # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
+        # absolute path. Without one it would be link(), which fails with EXDEV.
+        if "proc" not in self.without:
+            try:
+                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                return
+            except FileNotFoundError:
+                pass  # /proc is hidden, or the directory is gone: the next call tells which
+        _link_empty_path(fd, path)
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard(self, fd: int) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            fcntl.flock(fd, _LOCK_NOW)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        return True
+
+    def guarded(self, fd: int) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            # Shared, because two exclusive probes would each take the other for the holder.
+            fcntl.flock(fd, _PROBE_NOW)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+
+    def unguard(self, fd: int) -> None:
+        if "flock" not in self.without:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise
+
+    def claim(self, fd: int, path: str, data: bytes) -> bool:
+        guard = self.guard(fd)
+        return super().claim(fd, path, data) if guard is None else guard
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str) -> FileWatch | None:
+        if "events" in self.without:
+            return None
+        if self._hub is None:
+            from .inotify import Hub
+
+            with self._forking:
+                if self._hub is None:
+                    try:
+                        self._hub = Hub(self._descriptors)
+                    except OSError:
+                        return None  # no instance left for this user: the wait polls, and tries again next time
+        try:
+            return self._hub.add(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return None  # no watch left
+
+    def watch_process(self, pid: int) -> int | None:
+        try:
+            with self._forking:
+                return self.adopt(os.pidfd_open(pid))
+        except OSError:
+            return None
+
+    def poll_limit(self, path: str) -> float:
+        return 0.1 if _is_network(_mount_type(path)) else 0.025
+
+    def events_reach(self, path: str) -> bool:
+        kind = _mount_type(path)
+        return not (kind.startswith("fuse") or _is_network(kind))
+
+
+def _presence(pid: int) -> Presence:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return Presence.GONE
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return Presence.GONE  # the number now names a thread, so no process
+        return _presence_by_signal(pid)  # no descriptor left, or an old kernel
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return Presence.ZOMBIE if poll.poll(0) else Presence.RUNNING
+    finally:
+        os.close(fd)
+
+
+def _presence_by_signal(pid: int) -> Presence:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Presence.GONE
+    except OSError:
+        pass
+    return Presence.RUNNING
+
+
+def _link_empty_path(fd: int, path: str) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+
+
+def _is_network(kind: str) -> bool:
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
+
+
+def _mount_type(path: str) -> str:
+    """The type of the mount that `path` is on. `statfs` cannot tell sshfs from other FUSE; the mount table can."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+        device = os.stat(os.path.dirname(path)).st_dev
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if left.split(" ", 3)[2:3] == [wanted]:
+            return right.split(" ", 1)[0]
+    return ""

@@ -1,0 +1,81 @@
+"""The command line. Each command's module is imported only when that command runs.
+
+Exit status: 0 done; 1 held, or not free in time (`run`: 75; `-E` chooses another); 2 usage; 3 an error of the system or
+of the lock path; 4 the lock was lost. `run` otherwise ends as its command ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
+HELD_RUN = 75
+"""EX_TEMPFAIL: it differs from the 1 of a command that failed."""
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        sys.exit(_dispatch(arguments))
+    except KeyboardInterrupt:
+        die_of(signal.SIGINT)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from .arguments import parse
+
+    options = parse(arguments)
+    try:
+        if options.command == "run":
+            from .run import run
+
+            return run(options)
+        if hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
+        from . import basic
+
+        command = getattr(basic, options.command + "_")
+        status: int = command(options)
+        return status
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    from ..errors import HoldfastError, LockLost
+
+    if isinstance(error, HoldfastError):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    elif isinstance(error, (ValueError, TypeError)):
+        say(str(error))
+        return USAGE
+    else:
+        raise error
+    say(text)
+    return LOST if isinstance(error, LockLost) else FAILED
+
+
+def say(text: str) -> None:
+    """A message for people: one line on stderr. That nobody can read it is no reason to fail."""
+    from .._core.report import printable
+
+    try:
+        print(f"holdfast: {printable(text, 4000)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def die_of(number: int) -> NoReturn:
+    """End as a process that this signal has killed, so that a calling shell sees exactly that."""
+    import os
+
+    signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    sys.exit(128 + number)  # a signal that does not kill by default

@@ -1,0 +1,126 @@
+"""`try`, `acquire`, `release`, `wait`, `status`: one lock, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+from .._core.liveness import Assessment
+from .._core.observe import Observation
+from .._core.remove import remove_if
+from .._core.report import advice, sentence, waiting
+from ..errors import AcquireTimeout, LockLost
+from ..lock import Lock
+from ..model import Liveness
+from . import DONE, FAILED, HELD, USAGE, say
+from .output import as_json, as_text, lock_options
+
+
+def try_(options: argparse.Namespace) -> int:
+    """Acquire for the owner, once."""
+    options.timeout = 0.0
+    return acquire_(options)
+
+
+def acquire_(options: argparse.Namespace) -> int:
+    """Acquire for the owner: the record names it, and its life is the life of the lock."""
+    owner = _owner(options)
+    if owner is None:
+        return USAGE
+    lock = make_lock(options)
+    lock._bind(owner)
+    try:
+        hold = lock.acquire(options.timeout)
+    except AcquireTimeout as error:
+        status = lock.status()
+        if options.json:
+            print(as_json("held", status))
+        elif not options.quiet:
+            say(str(error))
+        return int(options.held_code)
+    if not hold._leave_to(owner):
+        say(f"process {owner} has ended, so {lock.path} was not acquired for it")
+        return FAILED
+    if options.json:
+        print(as_json("acquired", lock.status(), owner_pid=owner))
+    if options.verbose:
+        say(f"acquired {lock.path} for process {owner}")
+    return DONE
+
+
+def release_(options: argparse.Namespace) -> int:
+    """Remove the lock file if the owner holds it."""
+    owner = _owner(options)
+    if owner is None:
+        return USAGE
+    lock = make_lock(options)
+    before = lock.status()
+    refused: list[str] = []
+
+    def agreed(seen: Observation, assessed: Assessment) -> bool:
+        refused[:] = [] if options.force else _why_not(seen, assessed, owner)
+        return not refused
+
+    removed = remove_if(lock._env, lock._request, agreed)
+    if refused:
+        if options.json:
+            print(as_json("refused", before))
+        else:
+            say(f"{lock.path} was not released: {refused[0]}. Use --force to remove it all the same")
+        return HELD
+    result = "released" if removed is not None or before.locked else "not held"
+    if options.json:
+        print(as_json(result, before))
+    if options.verbose:
+        say(f"{lock.path}: {result}")
+    return DONE
+
+
+def wait_(options: argparse.Namespace) -> int:
+    """Wait until a contender would get the lock."""
+    lock = make_lock(options)
+    free = lock.wait(options.timeout)
+    status = lock.status() if options.json or not free else None
+    if status is not None and options.json:
+        print(as_json("free" if free else "held", status))
+    elif status is not None and not options.quiet:
+        say(f"{lock.path} is still {sentence(status)}. {advice(status)}")
+    if free and options.verbose:
+        say(f"{lock.path} is free")
+    return DONE if free else int(options.held_code)
+
+
+def status_(options: argparse.Namespace) -> int:
+    """Show what is known; changes nothing."""
+    status = make_lock(options).status()
+    if options.json:
+        print(as_json("held" if status.locked else "free", status))
+    elif not options.quiet:
+        print(as_text(status))
+    return HELD if status.locked else DONE
+
+
+def make_lock(options: argparse.Namespace, on_lost: Callable[[LockLost], object] | None = None) -> Lock:
+    """The lock that the options describe; its wait is announced after a second."""
+    lock = Lock(options.lock, **lock_options(options), on_lost=on_lost)
+    lock._announce(None if options.quiet else lambda status: say(waiting(status)))
+    return lock
+
+
+def _owner(options: argparse.Namespace) -> int | None:
+    owner: int = options.owner_pid or os.getppid()
+    if owner <= 0:
+        say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
+        return None
+    return owner
+
+
+def _why_not(seen: Observation, assessed: Assessment, owner: int) -> list[str]:
+    if seen.record is None:
+        return [f"{seen.problem}, so whose it is cannot be known"]
+    if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
+        return [f"process {seen.record.pid} holds it itself ({assessed.evidence.text})"]
+    if seen.record.pid != owner:
+        return [f"it is held by process {seen.record.pid}, not by process {owner}"]
+    return []

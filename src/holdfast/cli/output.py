@@ -1,0 +1,72 @@
+"""How results look: text for people, one JSON object for programs. Nothing is decided here."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .._core.report import advice, duration, moment, printable
+from ..model import Status
+
+
+def lock_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Lock` among those of a command."""
+    names = ("protocol", "tag", "stale", "stale_after", "mode", "durable", "parents")
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
+
+
+def state(status: Status) -> str:
+    """One word."""
+    return "held" if status.locked else "stale" if status.stale else "free"
+
+
+def as_json(result: str, status: Status, **more: Any) -> str:
+    """One line of JSON. Its fields are documented in docs/cli.md."""
+    import json
+
+    record, holder = status.record, status.holder
+    return json.dumps(
+        {
+            "result": result,
+            "path": status.path,
+            "protocol": status.protocol,
+            "state": state(status),
+            "liveness": status.liveness.value,
+            "evidence": {
+                "source": status.evidence.source,
+                "text": status.evidence.text,
+                "proven": status.evidence.proven,
+            },
+            "reason": status.reason,
+            "age": None if status.age is None else round(status.age, 3),
+            "holder": None
+            if holder is None
+            else {
+                "pid": holder.pid,
+                "host": holder.host,
+                "since": holder.since,
+                "tag": holder.tag,
+                "command": holder.command,
+            },
+            "record": None if record is None else dict(record.fields),
+            **more,
+        }
+    )
+
+
+def as_text(status: Status) -> str:
+    """A few lines for a terminal, safe to print."""
+    rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
+    holder = status.holder
+    if holder is not None:
+        if holder.pid is not None:
+            process = f"process {holder.pid}" + (f" ({holder.command})" if holder.command else "")
+            rows.append(("holder", process + (f" on {holder.host}" if holder.host else "")))
+        if holder.since is not None:
+            rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
+        if holder.tag is not None:
+            rows.append(("tag", holder.tag))
+        rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
+        rows.append(("verdict", status.reason))
+        rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
+    return "\n".join(f"{name:<9} {printable(text)}" for name, text in rows)

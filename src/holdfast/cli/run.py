@@ -1,0 +1,170 @@
+"""`run`: hold a lock while a command runs, and be as transparent as possible in between.
+
+C1  Signals that end a process are turned into an exception while waiting, so that nothing is left; then the process
+    ends by that very signal.
+C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
+    the command, or between the command's end and the release.
+C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
+    those that were sent to this process are passed on.
+C4  The command inherits the guard's descriptor. If this process is killed, the guard lives as long as the command.
+C5  Reaping and signalling exclude each other: a signal never reaches a process that got the command's number later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from ..errors import AcquireTimeout, LockLost
+from ..lock import Hold
+from . import FAILED, LOST, die_of, say
+from .basic import make_lock
+
+_ENDING = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+_SENT_BY_KERNEL = 0x80
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+class _Interrupted(BaseException):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def run(options: argparse.Namespace) -> int:
+    """Hold the lock while the command runs; the exit status, or death by the same signal."""
+    child = _Child(options.cmd)
+    lock = make_lock(options, on_lost=child.stop_for_loss)
+    # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, _interrupt)
+    try:
+        hold = lock.acquire(options.timeout)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})  # C2
+    except AcquireTimeout as error:
+        if not options.quiet:
+            say(str(error))
+        return int(options.held_code)
+    except _Interrupted as interrupted:
+        lock._release_all()  # whether or not the handle had reached us
+        die_of(interrupted.number)
+    if options.verbose:
+        behind = _recovered(hold)
+        say(f"got {lock.path}" + (f", left behind by process {behind}" if behind else ""))
+    status = child.run(hold, before, heeded)
+    return _end(hold, child, status, options)
+
+
+def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) -> int:
+    """Release, then end as the command ended."""
+    try:
+        hold.release()
+        if options.verbose:
+            say(f"released {hold.path}")
+    except LockLost as lost:
+        if not child.told:
+            say(str(lost))
+        child.told = True
+    except OSError as error:
+        say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
+        status = status or FAILED
+    if child.told:
+        say(f"the command ended with {_spoken(status)}")
+        return LOST
+    if status < 0:
+        _without_core_dump()
+        die_of(-status)
+    return status
+
+
+class _Child:
+    """The command."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._pid = 0
+        self._reaping = threading.Lock()
+        self.told = False
+
+    def run(self, hold: Hold, mask: set[Any], heeded: list[int]) -> int:
+        """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
+        try:
+            with hold._inheritable():  # C4
+                self._pid = os.posix_spawnp(
+                    self._command[0],
+                    self._command,
+                    _environment(hold),
+                    setsigmask=mask,
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                )
+        except OSError as error:
+            say(f"{self._command[0]}: {error.strerror}")
+            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+        if self.told:
+            self._signal(signal.SIGTERM)
+        return self._wait({*heeded, signal.SIGCHLD})
+
+    def _wait(self, signals: set[int]) -> int:
+        while True:
+            info = signal.sigwaitinfo(signals)
+            if info.si_signo != signal.SIGCHLD:
+                if info.si_code != _SENT_BY_KERNEL:  # C3
+                    self._signal(info.si_signo)
+                continue
+            with self._reaping:  # C5
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+                if pid:
+                    self._pid = 0
+                    return os.waitstatus_to_exitcode(status)
+
+    def _signal(self, number: int) -> None:
+        with self._reaping:
+            if self._pid:
+                try:
+                    os.kill(self._pid, number)
+                except PermissionError:
+                    say(
+                        f"{signal.Signals(number).name} was not passed on: process {self._pid} is another user's by now"
+                    )
+
+    def stop_for_loss(self, lost: LockLost) -> None:
+        """Called from another thread: the lock is not ours any more, so the work must end."""
+        self.told = True
+        say(f"{lost} Sending TERM to the command")
+        self._signal(signal.SIGTERM)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise _Interrupted(number)  # C1
+
+
+def _environment(hold: Hold) -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if name != "HOLDFAST_RECOVERED"}
+    variables["HOLDFAST_LOCK"] = hold.path
+    pid = _recovered(hold)
+    if pid is not None:
+        variables["HOLDFAST_RECOVERED"] = str(pid)
+    return variables
+
+
+def _recovered(hold: Hold) -> int | None:
+    return hold.recovered_from.pid if hold.recovered_from else None
+
+
+def _spoken(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+def _without_core_dump() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,0 +1,284 @@
+"""The synchronous face of the engine: `Lock`, which says what is wanted, and `Hold`, one acquisition of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
+
+from ._core.acquire import Refusal, acquire, look, wait_until_free
+from ._core.environment import Presence
+from ._core.hold import Held
+from ._core.remove import break_lock
+from ._core.report import refused, waiting
+from ._core.request import Options, Request, check_timeout
+from ._drive.keeper import Keeper
+from ._drive.sync import caller, drive
+from ._os import environment
+from .errors import LockLost, NotHeld
+from .model import Record, Status
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_UNSET: Any = object()
+_keeper: Keeper | None = None
+
+
+class Lock:
+    """A lock on a path, shared with every process that uses the same path and protocol.
+
+    Making one touches nothing. One object may be used by any number of threads, and again and again.
+
+    - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`.
+    - `tag`: one line for people, saying what the lock is held for. At most 10 000 characters.
+    - `timeout`: how long to wait, in seconds. `None`: for ever; `0`: try once.
+    - `stale`: when another's lock may be taken over. `"safe"`: at once if its holder is proven dead, else if the
+      protocol's rule holds and the holder is not known to live. `"protocol"`: by the protocol's rule to the letter.
+      `"never"`. Or a callable that is given the `Status` and decides; it is asked at least once a second while waiting.
+      A holder whose kernel lock is held is respected always; a record that cannot be read is never taken over.
+    - `stale_after`: age in seconds at which the protocol's rule holds. `None`: the protocol's own (sema: 3600).
+    - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).
+    - `durable`: `fsync` the lock file and its directory. A lock that survives a power cut outlives its holder, so off.
+    - `heartbeat`: seconds between refreshes of the timestamp. `None`: a third of the age at which others may call it
+      stale. `0`: never.
+    - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
+    - `parents`: create missing directories.
+    - `on_lost`: called once, from another thread, with the `LockLost` error, when the lock is removed or replaced.
+
+    Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
+    Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
+        self._env = environment()
+        self._request = Request(path, options)
+        self._request.notice = _log_waiting
+        self._entered: dict[object, list[Hold]] = {}
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the lock file."""
+        return self._request.path
+
+    @property
+    def protocol(self) -> str:
+        """The name of the protocol."""
+        return self._request.protocol.name
+
+    def acquire(self, timeout: float | None = _UNSET) -> Hold:
+        """Acquire the lock and return its handle, waiting up to `timeout` seconds.
+
+        `None` waits for ever, `0` tries once; left out, the lock's own `timeout` counts. The lock is held until the
+        handle is released or the process ends, even if the handle is dropped.
+
+        Raises AcquireTimeout, which knows the holder; WouldDeadlock when this thread already holds the lock and
+        would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the system
+        gives it.
+        """
+        if timeout is _UNSET:
+            timeout = self._request.timeout
+        else:
+            check_timeout(timeout)
+        result = drive(acquire(self._env, self._request, timeout, caller()))
+        if type(result) is Refusal:
+            raise refused(result, timeout)
+        return _keep(self._env, result)  # type: ignore[arg-type]
+
+    def try_acquire(self) -> Hold | None:
+        """Acquire the lock if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
+        result = drive(acquire(self._env, self._request, 0, caller()))
+        return None if type(result) is Refusal else _keep(self._env, result)  # type: ignore[arg-type]
+
+    def status(self) -> Status:
+        """Look at the lock without changing anything; outdated as soon as it is returned."""
+        return look(self._env, self._request)
+
+    def wait(self, timeout: float | None = _UNSET) -> bool:
+        """Wait until the lock could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
+        if timeout is _UNSET:
+            timeout = self._request.timeout
+        else:
+            check_timeout(timeout)
+        return drive(wait_until_free(self._env, self._request, timeout)) is None
+
+    def break_lock(self) -> Record | None:
+        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+
+        The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        """
+        return break_lock(self._env, self._request)
+
+    # For the command line: not part of the public interface.
+
+    def _announce(self, notice: Callable[[Status], None] | None) -> None:
+        """Call `notice` once when a wait has lasted a second."""
+        self._request.notice = notice
+
+    def _bind(self, owner: int) -> None:
+        """Acquire on behalf of another living process, whose identity then is the proof of life."""
+        self._request.on_behalf_of = owner
+        self._request.beat_every = _NEVER
+
+    def _release_all(self) -> None:
+        """Release whatever this process holds."""
+        for held in list(self._env.holds.values()):
+            held.release()
+
+    def __enter__(self) -> Hold:
+        hold = self.acquire()
+        self._entered.setdefault(caller(), []).append(hold)
+        return hold
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        me = caller()
+        holds = self._entered[me]
+        hold = holds.pop()
+        if not holds:
+            del self._entered[me]
+        hold.__exit__(kind, error, traceback)
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: Any) -> Any: ...
+    def __call__(self, function: Any) -> Any:
+        """Decorate a function: each call holds the lock. An `async def` is refused: this lock would block its loop."""
+        import functools
+        import inspect
+
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is async; a Lock would block its event loop while it waits")
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
+
+        @functools.wraps(function)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return locked
+
+    def __repr__(self) -> str:
+        return f"<holdfast.Lock {self.path!r} protocol={self.protocol}>"
+
+
+class Hold:
+    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+
+    __slots__ = ("_held", "_released")
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._released = False
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the lock file."""
+        return self._held.path
+
+    @property
+    def record(self) -> Record:
+        """What the lock file says about this hold."""
+        return self._held.record()
+
+    @property
+    def recovered_from(self) -> Record | None:
+        """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition."""
+        return self._held.recovered_from
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
+        if not self._released and not self._held.released:
+            self._held.check()
+        return self._held.lost
+
+    def ensure_held(self) -> None:
+        """Return if this handle holds the lock now. Raises LockLost; NotHeld after a release or in a forked child."""
+        if self._released and not self._held.inert:
+            raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
+        self._held.ensure()
+
+    def release(self) -> None:
+        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
+
+        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        """
+        held = self._held
+        if held.count > 1:
+            with held.mutex:
+                if self._released or held.count > 1:
+                    held.count -= not self._released
+                    self._released = True
+                    return
+        if self._released:
+            return
+        self._released = True
+        if held.next_beat != _NEVER and _keeper is not None:
+            _keeper.forget(held)
+        held.release()
+
+    def _leave_to(self, owner: int) -> bool:
+        """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
+        held = self._held
+        if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+            self.release()
+            return False
+        self._released = True
+        held.abandon()
+        return True
+
+    @contextmanager
+    def _inheritable(self) -> Iterator[None]:
+        """While this lasts, a process that is started gets the guard's descriptor, and so a share in the guard."""
+        if not self._held.guarded:
+            yield
+            return
+        os.set_inheritable(self._held.fd, True)
+        try:
+            yield
+        finally:
+            os.set_inheritable(self._held.fd, False)
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # the body's own error is the news; this goes with it
+
+    def __repr__(self) -> str:
+        state = "lost" if self._held.lost else "released" if self._released or self._held.released else "held"
+        return f"<holdfast.Hold {self.path!r} {state}>"
+
+
+_NEVER = float("inf")
+
+
+def _keep(env: Any, held: Held) -> Hold:
+    global _keeper
+    every = held.request.beat_every
+    if (every != _NEVER or held.request.on_lost is not None) and held.count == 1:
+        if _keeper is None:
+            _keeper = Keeper(env)
+        _keeper.keep(held, every)
+    return Hold(held)
+
+
+def _log_waiting(status: Status) -> None:
+    """After a second of waiting, say so, to whoever has set logging up."""
+    logging = sys.modules.get("logging")
+    if logging is not None:
+        logging.getLogger("holdfast").info("%s", waiting(status))

@@ -1,0 +1,6 @@
+"""The protocols: how lock files of existing systems are written, read and judged."""
+
+from .base import Protocol
+from .registry import get, names, recognise
+
+__all__ = ["Protocol", "get", "names", "recognise"]

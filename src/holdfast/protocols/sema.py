@@ -1,0 +1,103 @@
+"""The `sema` protocol: `pid=`, `timestamp=` and `tag=` lines; a lock is stale when its timestamp is old.
+
+Grammar (reading is liberal): lines end at LF only, so that VT, FF, NEL or U+2028 inside a tag stay data; blanks and CR
+at the ends of a line go; the first `=` splits; key and value are trimmed; unknown keys are ignored; the last duplicate
+wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock File Format".
+"""
+
+from __future__ import annotations
+
+from ..errors import MalformedRecord
+from ..model import Liveness, Marker, Record
+from .base import MAX_RECORD_BYTES, Protocol
+
+MAX_PID = 2**32 - 1
+MAX_TIMESTAMP = 2**64 - 1
+MARKER_KEY = "holdfast"
+# int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on what is left of them.
+_MAX_DIGITS = 20
+
+
+class Sema(Protocol):
+    name = "sema"
+    mode = 0o644
+    stale_after = 3600.0
+    padding = b"\n"
+
+    def decode(self, data: bytes) -> Record:
+        fields = _fields(data)
+        pid = _integer(fields.get("pid"), "pid", MAX_PID)
+        timestamp = _integer(fields.get("timestamp"), "timestamp", MAX_TIMESTAMP)
+        tag = fields.get("tag")
+        text = fields.get(MARKER_KEY)
+        marker = None if text is None else Marker.decode(text, pid)
+        return Record(
+            protocol=self.name,
+            fields={"pid": pid, "timestamp": timestamp, "tag": tag},
+            pid=pid,
+            created=float(timestamp),
+            tag=tag,
+            host=marker.identity.host if marker else None,
+            marker=marker,
+            marked=text is not None,
+        )
+
+    def encode(self, record: Record) -> bytes:
+        pid, timestamp, tag = (record.fields.get(key) for key in ("pid", "timestamp", "tag"))
+        if not isinstance(pid, int) or not 0 <= pid <= MAX_PID:
+            raise ValueError(f"a sema record cannot carry pid {pid!r}")
+        if not isinstance(timestamp, int) or not 0 <= timestamp <= MAX_TIMESTAMP:
+            raise ValueError(f"a sema record cannot carry timestamp {timestamp!r}")
+        if tag is not None and (not isinstance(tag, str) or tag != tag.strip() or "\n" in tag):
+            raise ValueError("a sema tag is one line without blanks at its ends")
+        return _text(pid, timestamp, tag, record.marker.encode() if record.marker else None).encode("utf-8")
+
+    def compose(self, pid: int, now: float, tag: str | None, marker: str) -> bytes:
+        return _text(pid, max(0, int(now)), tag, marker).encode("utf-8")
+
+    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
+        # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.
+        return record.created is not None and int(now) - record.created > stale_after
+
+    def stale_at(self, record: Record, stale_after: float) -> float | None:
+        return None if record.created is None else record.created + stale_after + 1
+
+    def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
+        start = data.find(b"timestamp=") + len(b"timestamp=")
+        end = data.find(b"\n", start)
+        digits = b"%d" % int(now)
+        return (start, digits) if end - start == len(digits) else None
+
+
+def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> str:
+    # What decides comes first, the tag, which may be long, last: a refresh rewrites digits within the first page, and a
+    # takeover that is killed between two pages of its one write leaves a record that still says who was at it.
+    tagged = "" if tag is None else f"tag={tag}\n"
+    marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
+    return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}"
+
+
+def _fields(data: bytes) -> dict[str, str]:
+    if len(data) > MAX_RECORD_BYTES:
+        raise MalformedRecord(f"the record is larger than {MAX_RECORD_BYTES} bytes", protocol="sema")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedRecord(f"the record is not UTF-8 (byte {error.start})", protocol="sema") from None
+    fields: dict[str, str] = {}
+    for line in text.split("\n"):
+        key, found, value = line.partition("=")
+        if found:
+            fields[key.strip()] = value.strip()
+    return fields
+
+
+def _integer(text: str | None, name: str, maximum: int) -> int:
+    if text is None:
+        raise MalformedRecord(f"the record has no {name}", protocol="sema")
+    digits = text.removeprefix("+")
+    if digits.isascii() and digits.isdecimal():
+        significant = digits.lstrip("0") or "0"
+        if len(significant) <= _MAX_DIGITS and int(significant) <= maximum:
+            return int(significant)
+    raise MalformedRecord(f"the record's {name} is not a number from 0 to {maximum}: {text[:40]!r}", protocol="sema")

@@ -37,8 +37,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     held = env.guarded(seen.fd) if seen.fd >= 0 else None
     record = seen.record
     if held:
-        pid = f" by process {record.pid}" if record and record.pid else ""
-        return Assessment(Liveness.ALIVE, Evidence("guard", f"the kernel lock on the file is held{pid}", proven=True))
+        return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its file is held", proven=True))
     if record is None:
         return _unknown(seen.problem or "the record cannot be read")
     marker, here = record.marker, env.identity()

@@ -36,11 +36,11 @@ def sentence(status: Status) -> str:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
     words = [f"held by process {holder.pid}"]
     if holder.command:
-        words.append(f"({printable(holder.command, _SHOWN_COMMAND)})")
+        words.append(f"({printable(' '.join(holder.command.split()), _SHOWN_COMMAND)})")
     if holder.host and status.evidence.source == "none":
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
-        words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)})" if status.age else ""))
+        words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))
     if holder.tag:
         words.append(f"for {printable(holder.tag, _SHOWN_TAG)!r}")
     known = f"{status.liveness.value}: {printable(status.evidence.text)}"

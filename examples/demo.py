@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import holdfast
 
@@ -42,7 +43,7 @@ def main() -> None:
 
         holder = start_holder(path, "deploy v1")
         say(f"process {holder.pid} holds the lock; this is the lock file:")
-        print(open(path).read(), end="")
+        print(Path(path).read_text(), end="")
 
         say("a second contender is told who holds it, and since when:")
         try:

@@ -1,0 +1,193 @@
+"""What the tests with real processes share: a process that is spoken to line by line, and waiting for a condition.
+
+No test here sleeps to win a race. A process says what it has reached (`Peer.hear`), and what cannot be said is asked for
+again until it is so (`eventually`); both give up loudly after a deadline that no healthy machine comes near.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds after which something that ought to happen is believed never to happen."""
+
+_PRELUDE = """
+import os, signal, sys, threading, time
+import holdfast
+from holdfast import Lock
+
+path = sys.argv[1] if len(sys.argv) > 1 else ""
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def hear():
+    line = b""
+    while not line.endswith(b"\\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode().strip()
+"""
+
+
+def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:
+    """The first true value of `condition`; a failed test if there is none in time."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what} did not come true within {within:g} s")
+        time.sleep(0.002)
+
+
+class Peer:
+    """Another process that runs a piece of Python and talks in lines. `say(...)` and `hear()` are there on both sides."""
+
+    def __init__(
+        self,
+        code: str,
+        arguments: Iterable[object] = (),
+        *,
+        env: dict[str, str] | None = None,
+        prefix: Iterable[str] = (),
+        user: int | None = None,
+    ) -> None:
+        command = [*prefix, sys.executable, "-c", _PRELUDE + textwrap.dedent(code), *map(str, arguments)]
+        self._buffer = b""
+        self._said: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=[] if user is not None else None,
+            bufsize=0,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def hear(self, within: float = PATIENCE) -> str:
+        """The next line that the process says."""
+        deadline = time.monotonic() + within
+        out = self.process.stdout
+        while b"\n" not in self._buffer:
+            if not select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise AssertionError(f"process {self.pid} said nothing within {within:g} s, after {self._said}")
+            data = os.read(out.fileno(), 65536)
+            if not data:
+                raise AssertionError(
+                    f"process {self.pid} ended without a word, after {self._said}:\n{self.complaint()}"
+                )
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        self._said.append(line.decode())
+        return line.decode()
+
+    def silent(self) -> bool:
+        """Whether it has said nothing since the last line that was heard."""
+        return not self._buffer and not select.select([self.process.stdout], [], [], 0)[0]
+
+    def expect(self, line: str, within: float = PATIENCE) -> None:
+        heard = self.hear(within)
+        assert heard == line, f"process {self.pid} said {heard!r}, not {line!r}"
+
+    def say(self, *words: object) -> None:
+        os.write(self.process.stdin.fileno(), (" ".join(map(str, words)) + "\n").encode())
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, within: float = PATIENCE) -> int:
+        """Its exit status, once it has ended."""
+        return self.process.wait(within)
+
+    def complaint(self) -> str:
+        """What it wrote to stderr; call it when the process has ended."""
+        return self.process.stderr.read().decode()
+
+    def finish(self, within: float = PATIENCE) -> str:
+        """Wait for a successful end; what it wrote to stderr."""
+        status = self.wait(within)
+        complaint = self.complaint()
+        assert status == 0, f"process {self.pid} ended with {status}:\n{complaint}"
+        return complaint
+
+    def destroy(self) -> None:
+        """End it and all that it has started in its session."""
+        for number in (signal.SIGCONT, signal.SIGKILL):
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+
+
+def descriptors(pid: int | str = "self") -> dict[int, str]:
+    """The open descriptors of a process and what they lead to; the one that lists them is left out."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def threads_asleep(pid: int, count: int) -> bool:
+    """Whether the process has at least so many threads, and all of them wait for something."""
+    try:
+        states = [state(pid, int(task)) for task in os.listdir(f"/proc/{pid}/task")]
+    except FileNotFoundError:
+        return False
+    return len(states) >= count and all(s == "S" for s in states)
+
+
+def state(pid: int, task: int | None = None) -> str:
+    """The letter of a process's state: R, S, T, Z …; empty when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/task/{task or pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def switches(pid: int) -> int:
+    """How often the threads of a process have gone to sleep of their own will: once for each wake-up."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for line in Path(f"/proc/{pid}/task/{task}/status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                total += int(line.split()[1])
+    return total
+
+
+def polling(pid: int) -> bool:
+    """Whether the main thread of a process sleeps in the kernel, waiting for a descriptor or a moment."""
+    try:
+        return state(pid) == "S" and Path(f"/proc/{pid}/wchan").read_text() not in ("", "pipe_read")
+    except (FileNotFoundError, PermissionError):
+        return False

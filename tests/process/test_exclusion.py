@@ -1,0 +1,148 @@
+"""Processes that are killed at random moments: never two inside, nothing lost, nothing left.
+
+`make storm SECONDS=600` runs this file for longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
+WORKERS = 8
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass
+class Outcome:
+    """The journal of a storm, read by the rules at the top of worker.py."""
+
+    counter: int
+    done: int = 0
+    unfinished: int = 0
+    recovered: int = 0
+    by_shell: int = 0
+    overlaps: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+
+
+def read_journal(state: Path, killed: set[str]) -> Outcome:
+    outcome = Outcome(int((state / "counter").read_text()))
+    counter, open_by = 0, None
+    for line in (state / "journal").read_text().splitlines():
+        kind, *words = line.split()
+        if kind == "x":
+            outcome.overlaps.append(line)
+        elif kind == "i":
+            n, who, recovered = int(words[0]), words[1], words[2]
+            if open_by is not None:
+                outcome.unfinished += 1
+                if recovered == "-":
+                    outcome.mistakes.append(f"{who} does not know that {open_by} died inside before it, at {n}")
+            if n != counter + 1 and not (open_by is not None and n == counter):
+                outcome.mistakes.append(f"{who} went from {counter} to {n}")
+            if recovered != "-":
+                outcome.recovered += 1
+                if recovered not in killed:
+                    outcome.mistakes.append(f"{who} took over from {recovered}, which lives")
+            counter, open_by = n, who
+        else:
+            n, who = int(words[0]), words[1]
+            if (n, who) != (counter, open_by):
+                outcome.mistakes.append(f"{who} finished {n} inside {open_by}'s {counter}")
+            outcome.done += 1
+            outcome.by_shell += who == "shell"
+            open_by = None
+    if counter - outcome.counter not in ((0, 1) if open_by is not None else (0,)):
+        outcome.mistakes.append(f"the counter is {outcome.counter}, the journal ends at {counter}")
+    outcome.unfinished += open_by is not None
+    return outcome
+
+
+def storm(place: Path, seconds: float, env: dict[str, str], shell: str = "") -> Outcome:
+    locks, state = place / "locks", place / "state"
+    locks.mkdir()
+    state.mkdir()
+    path = locks / "counter.lock"
+    process = subprocess.Popen(
+        [sys.executable, str(WORKER), str(path), str(state), str(seconds), str(WORKERS), shell],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, _ = process.communicate(timeout=seconds + 90)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert process.returncode == 0
+    told = json.loads(out)
+    assert told["failed"] == []
+    outcome = read_journal(state, set(told["killed"]))
+    print(
+        f"{len(told['killed'])} kills, {outcome.done} increments ({outcome.by_shell} by a shell), "
+        f"{outcome.unfinished} killed inside, {outcome.recovered} takeovers, {len(outcome.overlaps)} overlaps"
+    )
+    assert outcome.overlaps == []
+    assert outcome.mistakes == []
+    assert outcome.done > 50 * seconds
+    assert len(told["killed"]) > 5 * seconds
+    assert outcome.done + outcome.unfinished >= outcome.counter >= outcome.done
+
+    # Whatever was left by the last one that was killed is gone after the next one has been and left.
+    subprocess.run([sys.executable, "-c", PASS_THROUGH, str(path)], env={**os.environ, **env}, check=True, timeout=30)
+    assert os.listdir(locks) == []
+    return outcome
+
+
+PASS_THROUGH = """
+import os, sys, holdfast
+with holdfast.Lock(sys.argv[1], timeout=10):
+    assert os.listdir(os.path.dirname(sys.argv[1])) == [os.path.basename(sys.argv[1])], os.listdir(
+        os.path.dirname(sys.argv[1])
+    )
+"""
+
+
+def test_a_kill_at_any_moment_lets_two_in_or_loses_an_increment(shm: Path) -> None:
+    outcome = storm(shm, SECONDS, {})
+    assert outcome.recovered > 0
+    assert outcome.unfinished > 0
+
+
+def test_the_same_on_a_disk(tmp_path: Path) -> None:
+    storm(tmp_path, SECONDS * 8 / 30, {})
+
+
+VARIANTS = {
+    "named temporary file and link": {"HOLDFAST_WITHOUT": "unnamed"},
+    "exclusive creation": {"HOLDFAST_WITHOUT": "unnamed,link"},
+    "no proc": {"HOLDFAST_WITHOUT": "proc"},
+    "no events": {"HOLDFAST_WITHOUT": "events"},
+    "no guard": {"HOLDFAST_WITHOUT": "flock"},
+    "portable": {"HOLDFAST_OS": "generic"},
+}
+
+
+@pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
+def test_a_lesser_way_of_publishing_or_waiting_lets_two_in(shm: Path, env: dict[str, str]) -> None:
+    storm(shm, SECONDS * 8 / 30, env)
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_shell_script_and_holdfast_are_inside_together(shm: Path, shell: str) -> None:
+    if shutil.which(shell) is None or shutil.which("flock") is None:
+        pytest.skip(f"needs {shell} and flock(1)")
+    outcome = storm(shm, SECONDS * 4 / 30, {}, shell)
+    assert outcome.by_shell > 0

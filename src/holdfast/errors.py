@@ -7,9 +7,10 @@ and passes through unchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .model import Holder
 
 

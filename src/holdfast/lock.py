@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from ._core.acquire import Refusal, acquire, look, wait_until_free
 from ._core.environment import Presence
@@ -19,10 +15,16 @@ from ._drive.keeper import Keeper
 from ._drive.sync import caller, drive
 from ._os import environment
 from .errors import LockLost, NotHeld
-from .model import Record, Status
 
-P = ParamSpec("P")
-R = TypeVar("R")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, TypeVar, Unpack
+
+    from .model import Record, Status
+
+    F = TypeVar("F", bound=Callable[..., object])
 
 _UNSET: Any = object()
 _keeper: Keeper | None = None
@@ -143,11 +145,7 @@ class Lock:
             del self._entered[me]
         hold.__exit__(kind, error, traceback)
 
-    @overload
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
-    @overload
-    def __call__(self, function: Any) -> Any: ...
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: F) -> F:
         """Decorate a function: each call holds the lock. An `async def` is refused: this lock would block its loop."""
         import functools
         import inspect
@@ -162,7 +160,7 @@ class Lock:
             with self:
                 return function(*args, **kwargs)
 
-        return locked
+        return locked  # type: ignore[return-value]
 
     def __repr__(self) -> str:
         return f"<holdfast.Lock {self.path!r} protocol={self.protocol}>"
@@ -234,17 +232,10 @@ class Hold:
         held.abandon()
         return True
 
-    @contextmanager
-    def _inheritable(self) -> Iterator[None]:
-        """While this lasts, a process that is started gets the guard's descriptor, and so a share in the guard."""
-        if not self._held.guarded:
-            yield
-            return
-        os.set_inheritable(self._held.fd, True)
-        try:
-            yield
-        finally:
-            os.set_inheritable(self._held.fd, False)
+    def _set_inheritable(self, inheritable: bool) -> None:
+        """Whether a process that is started now gets the guard's descriptor, and with it a share in the guard."""
+        if self._held.guarded:
+            os.set_inheritable(self._held.fd, inheritable)
 
     def __enter__(self) -> Hold:
         return self

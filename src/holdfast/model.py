@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, dataclass_transform
+else:
+
+    def dataclass_transform(**_options):
+        return lambda decorated: decorated
+
+
+@dataclass_transform(frozen_default=True)
+class Value:
+    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
+
+    Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable where the fields are.
+    """
+
+    __slots__ = ("__dict__",)
+    _fields: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        fields = self._fields
+        if len(values) > len(fields):
+            raise TypeError(f"{type(self).__name__} takes {len(fields)} values, not {len(values)}")
+        given = dict(zip(fields, values, strict=False))
+        for name, value in named.items():
+            if name in given or name not in fields:
+                raise TypeError(f"{type(self).__name__} has no such field, or was given it twice: {name!r}")
+            given[name] = value
+        for name in fields:
+            if name not in given and not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} needs {name!r}")
+        self.__dict__.update(given)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name!r} cannot be set")
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._values() == self._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"{type(self).__name__}({pairs})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self._fields)
 
 
 class Liveness(Enum):
@@ -16,8 +68,7 @@ class Liveness(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Value):
     """One process, named so that the name is never used again.
 
     A pid alone repeats: after a reboot (`boot`), in another container (`pid_namespace`), or when the number comes
@@ -31,8 +82,10 @@ class Identity:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+MARKER_VERSION = "1"
+
+
+class Marker(Value):
     """The one field that holdfast adds to a record, so that a reader can tell "guard gone" from "never guarded".
 
     `guarded` is False where the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
@@ -43,8 +96,6 @@ class Marker:
     device: int
     identity: Identity
 
-    VERSION = "1"
-
     def encode(self) -> str:
         return marker_text(self.guarded, self.device, self.identity)
 
@@ -52,7 +103,7 @@ class Marker:
     def decode(cls, text: str, pid: int) -> Marker | None:
         """The marker, or None for one that is torn or of a version that this code does not know."""
         parts = text.split(" ", 6)
-        if len(parts) != 7 or parts[0] != cls.VERSION or parts[1] not in ("g", "n") or not parts[3].isdecimal():
+        if len(parts) != 7 or parts[0] != MARKER_VERSION or parts[1] not in ("g", "n") or not parts[3].isdecimal():
             return None
         _, kind, boot, device, namespace, started, host = parts
         return cls(kind == "g", int(device[:20]), Identity(pid, boot, namespace, started, host))
@@ -61,11 +112,10 @@ class Marker:
 def marker_text(guarded: bool, device: int, who: Identity) -> str:
     """A marker as it is written. `g` or `n` is one byte, so that it can be flipped in place."""
     kind = "g" if guarded else "n"
-    return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+    return f"{MARKER_VERSION} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value):
     """The content of a lock file, decoded.
 
     `fields` are the values in the protocol's own vocabulary; the attributes are the same facts in holdfast's.
@@ -82,8 +132,7 @@ class Record:
     marked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
     `source` is `guard` (the kernel lock), `process` (the process table), `boot`, or `none`. `proven` is True only
@@ -95,8 +144,7 @@ class Evidence:
     proven: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value):
     """Who holds a lock: everything that the record and this machine can tell. `since` is in seconds since the epoch."""
 
     pid: int | None = None
@@ -106,8 +154,7 @@ class Holder:
     command: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Value):
     """One look at a lock; true when it was taken, and perhaps no longer.
 
     `locked`: a contender would be refused. `stale`: the lock file is there, but a contender may take the lock over.
@@ -123,4 +170,4 @@ class Status:
     holder: Holder | None = None
     record: Record | None = None
     reason: str = ""
-    age: float | None = field(default=None)
+    age: float | None = None

@@ -20,11 +20,8 @@ A6  The watch is on an inode. When the path names another one, we start over wit
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import NamedTuple
-
 from ..errors import WouldDeadlock
-from ..model import Status
+from ..model import Status, Value
 from .environment import Change, Environment, Wait, Watch
 from .hold import Held
 from .liveness import Assessment, assess
@@ -33,6 +30,10 @@ from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import Request
 from .takeover import complete, take_over
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 RECHECK = 10.0
 """Seconds between looks where events are expected (A3)."""
@@ -43,7 +44,7 @@ _BURST_LAST = 0.0064
 _NOTICE_AFTER = 1.0
 
 
-class Refusal(NamedTuple):
+class Refusal(Value):
     """The lock was held all the time; what was seen last says by whom."""
 
     status: Status
@@ -148,15 +149,19 @@ class Contest:
         env, request = self._env, self._request
         self._require_same_process()
         previous = self._seen
-        if previous is not None and previous.fd >= 0 and self._still_there(previous):
+        there = None if previous is None else self._identity()
+        if previous is not None and there is None:
+            return False  # released: cleaning up after what was there can wait, publishing cannot
+        if previous is not None and previous.fd >= 0 and there == previous.identity:
             reread(env, request, previous)
         else:
             forget(env, previous)
             self._seen = observe(env, request)
             if previous is None or self._seen is None or self._seen.identity != previous.identity:
                 self._disarm()  # A6
-        if self._seen is None:
-            return False
+            if self._seen is None:
+                return False
+        assert self._seen is not None
         self.seen = self._seen
         if strict:
             require_same_protocol(request, self.seen)
@@ -204,14 +209,15 @@ class Contest:
             until = min(until, max(now + _FIRST_POLL, now + self.verdict.stale_at - self._env.time()))
         return until
 
-    def _still_there(self, seen: Observation) -> bool:
+    def _identity(self) -> tuple[int, int] | None:
+        """What the path names now."""
         try:
             found = self._env.stat(self._request.path)
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return None
         except OSError as error:
             raise explained(error, self._request) from error
-        return (found.st_dev, found.st_ino) == seen.identity
+        return (found.st_dev, found.st_ino)
 
     def _reenter(self, context: object) -> Held | None:
         """Our own process holds it: the same owner enters again; the same thread must not wait for itself."""

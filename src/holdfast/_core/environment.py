@@ -7,9 +7,14 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 from __future__ import annotations
 
 from enum import Enum, Flag, auto
-from typing import Any, NamedTuple, Protocol
 
-from ..model import Identity
+from ..model import Identity, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+else:
+    Protocol = object
 
 
 class Presence(Enum):
@@ -21,7 +26,7 @@ class Presence(Enum):
     UNKNOWN = "unknown"
 
 
-class Process(NamedTuple):
+class Process(Value):
     """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
 
     presence: Presence
@@ -63,7 +68,7 @@ class Watch(Protocol):
         """End the watch. Idempotent."""
 
 
-class Wait(NamedTuple):
+class Wait(Value):
     """What a generator of the engine yields: wake me when one of `fds` is readable, at `deadline` at the latest.
 
     `deadline` is on the monotonic clock. Waking early is harmless.

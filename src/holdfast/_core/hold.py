@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import _thread
 import math
-from typing import TYPE_CHECKING
 
 from ..errors import LockLost, NotHeld
 from ..model import Record
 from .observe import is_there
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .environment import Environment
     from .request import Request

@@ -14,9 +14,7 @@ L5  Everything else: UNKNOWN, which counts as held.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from ..model import Evidence, Identity, Liveness, Marker, Record
+from ..model import Evidence, Identity, Liveness, Marker, Record, Value
 from .environment import Environment, Presence
 from .observe import Observation
 
@@ -25,7 +23,7 @@ RECYCLED_SLACK = 1.0
 """Seconds: a record's timestamp is in whole seconds, so a holder may seem to start up to one second after it."""
 
 
-class Assessment(NamedTuple):
+class Assessment(Value):
     liveness: Liveness
     evidence: Evidence
     pid: int | None = None

@@ -9,9 +9,7 @@ V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from ..model import Evidence, Holder, Liveness, Status
+from ..model import Evidence, Holder, Liveness, Status, Value
 from .environment import Environment
 from .liveness import Assessment
 from .observe import Observation
@@ -21,7 +19,7 @@ ASK_AGAIN = 1.0
 """Seconds after which a callable is asked again: what it looks at makes no event."""
 
 
-class Verdict(NamedTuple):
+class Verdict(Value):
     reclaim: bool
     by_proof: bool
     """Whether the verdict cannot be outdated by anything that a foreign process does meanwhile."""

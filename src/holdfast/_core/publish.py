@@ -27,7 +27,6 @@ from __future__ import annotations
 import errno
 import stat
 import zlib
-from collections.abc import Generator
 
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
@@ -35,6 +34,10 @@ from .environment import Environment, Presence, Wait
 from .hold import Held
 from .observe import UNFINISHED, explained, is_there
 from .request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 _NOT_HERE = frozenset(

@@ -6,13 +6,15 @@ R2  Where the guard can be had it is taken first, so that no contender is taking
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..model import Record
 from .environment import Environment
 from .liveness import Assessment, assess
 from .observe import Observation, forget, is_there, observe, reread
 from .request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TRIES = 3
 

@@ -15,7 +15,6 @@ T6  Where the file may not be written but the directory may, the file is removed
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator
 
 from ..protocols.base import MAX_RECORD_BYTES
 from .environment import Environment, Wait
@@ -24,6 +23,10 @@ from .observe import Observation, is_there
 from .policy import Verdict
 from .publish import finish, publish, withdraw, write_all
 from .request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 SETTLE = 0.020
 """Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""

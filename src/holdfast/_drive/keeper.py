@@ -17,11 +17,11 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from .._core.environment import Wait, Watch
 from .sync import wait_for
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .._core.environment import Environment
     from .._core.hold import Held
@@ -51,8 +51,9 @@ class Keeper:
         held.next_beat = time.monotonic() + every
         watched = held.request.on_lost is not None
         with self._mutex:
-            self._kept[held] = self._watch(held) if watched else None  # a hold lost before this is found by K3's look
+            self._kept[held] = self._watch(held) if watched else None
             if self._thread is None:
+                self._next_wake = held.next_beat
                 self._start()
             elif watched or held.next_beat < self._next_wake:  # K2
                 self._ring()
@@ -79,7 +80,6 @@ class Keeper:
             return None  # lost already; the first look tells
 
     def _start(self) -> None:
-        self._next_wake = 0.0
         if self._doorbell is None:
             self._doorbell = os.pipe()
             for fd in self._doorbell:
@@ -120,6 +120,8 @@ class Keeper:
         now = time.monotonic()
         with self._mutex:
             if not self._kept:
+                if now < self._next_wake:
+                    return Wait((self._doorbell[0],), self._next_wake)
                 self._thread = None
                 return None
             holds = list(self._kept.items())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
-from typing import TypeVar
 
-from .._core.environment import Wait
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import TypeVar
 
-T = TypeVar("T")
+    from .._core.environment import Wait
+
+    T = TypeVar("T")
 _thread = threading.local()
 
 

@@ -16,11 +16,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any
 
 from .._core.environment import Presence, Process, Watch
 from .._core.publish import temporary_name
 from ..model import Identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
 _CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)

@@ -7,11 +7,11 @@ import fcntl
 import os
 import select
 import time
-from typing import TYPE_CHECKING
 
 from .._core.environment import Presence, Process
 from .generic import GenericEnvironment
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .inotify import FileWatch, Hub
 

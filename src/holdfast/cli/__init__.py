@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from .. import protocols
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _COMMANDS = {
     "run": "hold LOCK while CMD runs; end as CMD ends",
@@ -44,49 +47,60 @@ _NOTES = {
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command; exits with status 2 and a usage line for anything else."""
-    parser, commands = _parsers()
-    words, command = list(arguments), []
-    if words[:1] == ["run"] and "--" in words:
+    name, *words = arguments or [""]
+    if name not in _COMMANDS:
+        return _overview().parse_args([*arguments])  # exits: help, version, or an error
+    parser = _parser(name)
+    command: list[str] = []
+    if name == "run" and "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
     options, rest = parser.parse_known_args(words)
-    own = commands[options.command]
-    if options.command == "run":
+    options.command = name
+    if name == "run":
         if rest:
-            own.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
+            parser.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
         if not command:
-            own.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
+            parser.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
         options.cmd = command
     elif rest:
-        own.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if getattr(options, "nonblock", False):
         if options.timeout is not None:
-            own.error("-n/--nonblock and -w/--timeout exclude each other")
+            parser.error("-n/--nonblock and -w/--timeout exclude each other")
         options.timeout = 0.0
     return options
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast",
+        usage="holdfast [-h] [--version] COMMAND ...",
         description="Locks that every language agrees on: held by the kernel, waited for without polling.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<9} {summary}" for name, summary in _COMMANDS.items())
+        + "\n\n`holdfast COMMAND --help` has the options of each.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands = {}
-    for name, summary in _COMMANDS.items():
-        command = commands[name] = subparsers.add_parser(
-            name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=_NOTES[name],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            usage="holdfast run [options] LOCK -- CMD [ARG ...]" if name == "run" else None,
-        )
-        _add_options(name, command)
-    return parser, commands
+    parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help=argparse.SUPPRESS)
+    return parser
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """One command's parser. Only that one is made: building all of them took longer than acquiring a lock."""
+    summary = _COMMANDS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"holdfast {name}",
+        usage="holdfast run [options] LOCK -- CMD [ARG ...]" if name == "run" else f"holdfast {name} [options] LOCK",
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=_NOTES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_options(name, parser)
+    return parser
 
 
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:

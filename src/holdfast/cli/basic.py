@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 
 from .._core.liveness import Assessment
 from .._core.observe import Observation
@@ -15,6 +14,10 @@ from ..lock import Lock
 from ..model import Liveness
 from . import DONE, FAILED, HELD, USAGE, say
 from .output import as_json, as_text, lock_options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def try_(options: argparse.Namespace) -> int:

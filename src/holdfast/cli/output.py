@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from .._core.report import advice, duration, moment, printable
 from ..model import Status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:

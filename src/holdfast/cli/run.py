@@ -17,12 +17,15 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any
 
 from ..errors import AcquireTimeout, LockLost
 from ..lock import Hold
 from . import FAILED, LOST, die_of, say
 from .basic import make_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _ENDING = tuple(
     getattr(signal, name)
@@ -98,17 +101,19 @@ class _Child:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
         try:
-            with hold._inheritable():  # C4
-                self._pid = os.posix_spawnp(
-                    self._command[0],
-                    self._command,
-                    _environment(hold),
-                    setsigmask=mask,
-                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-                )
+            hold._set_inheritable(True)  # C4
+            self._pid = os.posix_spawnp(
+                self._command[0],
+                self._command,
+                _environment(hold),
+                setsigmask=mask,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
         except OSError as error:
             say(f"{self._command[0]}: {error.strerror}")
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+        finally:
+            hold._set_inheritable(False)
         if self.told:
             self._signal(signal.SIGTERM)
         return self._wait({*heeded, signal.SIGCHLD})

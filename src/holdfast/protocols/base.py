@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from ..model import Liveness, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_TAG_CHARACTERS = 10_000

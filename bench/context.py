@@ -1,0 +1,55 @@
+"""What one run shares between its suites: where to put lock files, how much to measure, whom."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers import LIBRARIES, Holdfast, Subject
+
+
+@dataclass
+class Context:
+    """`tmpfs` and `disk` are fresh directories that the run removes; `peers_only` leaves holdfast out."""
+
+    tmpfs: Path
+    disk: Path
+    quick: bool = False
+    peers_only: bool = False
+    # Seeded, so that two runs take the same pauses and the same order; the machine supplies the noise.
+    random: random.Random = field(default_factory=lambda: random.Random(20_240_601))
+
+    def subjects(self, candidates: list[type[Subject]]) -> list[type[Subject]]:
+        """The candidates that this run measures."""
+        return [one for one in candidates if not (self.peers_only and one is Holdfast)]
+
+    def pick(self, quick: float, full: float) -> float:
+        """`quick` in a --quick run, else `full`."""
+        return quick if self.quick else full
+
+    @property
+    def holdfast_missing(self) -> str:
+        """Why a goal has no measured value, when this run leaves holdfast out."""
+        return "--peers-only" if self.peers_only else ""
+
+    @property
+    def packages(self) -> list[str]:
+        """Distributions whose versions belong into the report, in table order."""
+        used = self.subjects(list(LIBRARIES))
+        return list(dict.fromkeys(one.package for one in used if one.package is not None))
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the filesystem that holds `path`, from the mount table; 'unknown' when it is not there."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    real, best, kind = os.path.realpath(path), "", "unknown"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            left, _, right = line.partition(" - ")
+            number, mount_point = left.split()[2], left.split()[4].replace("\\040", " ")
+            if number == wanted and os.path.commonpath([real, mount_point]) == mount_point and mount_point > best:
+                best, kind = mount_point, right.split()[0]
+    return kind

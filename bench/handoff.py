@@ -1,0 +1,149 @@
+"""Hand-off: two processes take turns; one frees the lock while the other is blocked waiting for it.
+
+Measured: from just before the holder calls release to just after the waiter's acquire returned, on CLOCK_MONOTONIC,
+which all processes share. The waiter announces itself, then the holder keeps the lock for 2-5 ms more, so the waiter is
+asleep in its wait by then. The former holder wants the lock again only when the other has it: strict alternation.
+Not measured: fairness among many waiters, a waiter that arrives at the moment of release.
+
+Placement matters more than the lock: when the scheduler puts both processes on one CPU, the waiter runs as soon as the
+releaser sleeps (as it does here, right after releasing: the least time possible), or not before the releaser's time
+slice ends. So the table that the goals are judged by gives each process a CPU of its own; a second one leaves the
+placement to the scheduler, for the subjects that do not poll for longer than that would show.
+
+For a library that polls, the pause is 2 ms plus at least one poll interval, uniformly: a release at a fixed moment
+after the first look would always meet the same phase of its interval, 2-5 ms being the least favourable one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from context import Context
+from peers import Holdfast, Subject, waiting
+from procs import Failed, Slots, spawn
+from references import BlockingFlock, PollingFlock, WokenPython
+from report import Goal, Outcome, timing_table
+from series import Series
+
+# Slots: turn announced by the waiter, turn completed, moment of release, moment of acquisition.
+_READY, _ANNOUNCED, _DONE, _RELEASED, _ACQUIRED = range(5)
+# The first wait of a process sets up what it waits with (an inotify instance, say); it is not counted.
+_WARM_UP = 2
+
+
+def run(context: Context) -> Outcome:
+    """Everyone with a processor for each process; then, where it matters, as the scheduler places them."""
+    outcome = Outcome()
+    own = _measure(
+        context, context.subjects(waiting(BlockingFlock, PollingFlock, WokenPython)), "own", _two_processors()
+    )
+    woken = context.subjects([BlockingFlock, PollingFlock, WokenPython, Holdfast])
+    placed = _measure(context, woken, "placed", None)
+    for key, title, series in (("own", _own_title(), own), ("placed", "placed by the scheduler", placed)):
+        heading = f"Hand-off, two processes in turns, tmpfs; {title}"
+        outcome.tables.append(timing_table(heading, series, BlockingFlock.label, 1_000))
+        outcome.data[key] = {name: one.data() for name, one in series.items()}
+        outcome.failures += [f"{name}: {one.error}" for name, one in series.items() if one.error]
+    ours, reference = own.get(Holdfast.label, Series()), own[BlockingFlock.label]
+    why_not = context.holdfast_missing or ours.error or ""
+    p99 = ours.p99()
+    outcome.goals = [
+        Goal("hand-off median: holdfast ÷ blocking flock", ours.ratio_to(reference), 2.5, "x", why_not=why_not),
+        Goal("hand-off p99", p99 / 1e6 if p99 else None, 1.0, "ms", why_not=why_not or "fewer than 100 samples"),
+    ]
+    return outcome
+
+
+def _two_processors() -> tuple[int, int] | None:
+    allowed = sorted(os.sched_getaffinity(0))
+    return (allowed[0], allowed[1]) if len(allowed) > 1 else None
+
+
+def _own_title() -> str:
+    return "each on a CPU of its own" if _two_processors() else "on the only CPU"
+
+
+def _measure(
+    context: Context, subjects: list[type[Subject]], tag: str, processors: tuple[int, int] | None
+) -> dict[str, Series]:
+    """Rounds of batches; in each round every subject has one batch, in an order drawn anew."""
+    series = {one.label: Series() for one in subjects}
+    for number in range(int(context.pick(2, 5))):
+        for one in context.random.sample(subjects, len(subjects)):
+            if series[one.label].error is None:
+                path = context.tmpfs / f"handoff-{tag}-{number}.{one.label}"
+                try:
+                    series[one.label].add(number, _batch(context, one, path, processors))
+                except Failed as error:
+                    series[one.label].error = str(error)
+    return series
+
+
+def pause(context: Context, subject: type[Subject]) -> float:
+    """How long the waiter has been waiting when the lock becomes free, in seconds; see above."""
+    assert subject.poll is not None
+    return 0.002 + context.random.uniform(0, max(0.003, subject.poll))
+
+
+def turns(subject: type[Subject], budget: float, most: int) -> int:
+    """As many turns as fit into `budget` seconds, at least 1 and at most `most`."""
+    assert subject.poll is not None
+    return max(1, min(most, int(budget / (0.005 + 1.2 * subject.poll))))
+
+
+def _batch(context: Context, subject: type[Subject], path: Path, processors: tuple[int, int] | None) -> list[int]:
+    count = turns(subject, context.pick(0.5, 1.2), int(context.pick(80, 200)))
+    warm_up = 0 if count < 10 else _WARM_UP
+    plan = [pause(context, subject) for _ in range(count + warm_up)]
+    slots = Slots(5)
+    pair = [
+        spawn(_take_turns, subject, str(path), role, plan, slots, {processors[role]} if processors else None)
+        for role in (0, 1)
+    ]
+    try:
+        limit = 30 + 3 * sum(plan)
+        halves = [child.answer(limit) for child in pair]
+    finally:
+        for child in pair:
+            child.end()
+    latencies = {turn: latency for half in halves for turn, latency in half}
+    return [latencies[turn] for turn in range(warm_up, len(plan))]
+
+
+def _take_turns(
+    pipe: Connection,
+    subject: type[Subject],
+    path: str,
+    role: int,
+    plan: list[float],
+    slots: Slots,
+    processors: set[int] | None,
+) -> None:
+    """The child: holder in the turns of its own parity, waiter in the others; sends the latencies it saw as waiter."""
+    if processors is not None:
+        os.sched_setaffinity(0, processors)
+    lock = subject(path)
+    seen = []
+    if role == 0:
+        lock.acquire()
+        slots[_READY] = 1
+    slots.wait(_READY, 1)
+    for turn, pause_s in enumerate(plan):
+        if turn % 2 == role:
+            slots.wait(_ANNOUNCED, turn + 1)
+            time.sleep(pause_s)
+            slots[_RELEASED] = time.monotonic_ns()
+            lock.release()
+            slots.wait(_DONE, turn + 1)
+        else:
+            slots[_ANNOUNCED] = turn + 1
+            lock.acquire()
+            slots[_ACQUIRED] = time.monotonic_ns()
+            seen.append((turn, slots[_ACQUIRED] - slots[_RELEASED]))
+            slots[_DONE] = turn + 1
+    if len(plan) % 2 == role:
+        lock.release()
+    pipe.send(seen)

@@ -1,0 +1,68 @@
+"""Samples of one subject, kept by round, and the statistics that the tables print."""
+
+from __future__ import annotations
+
+import statistics
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+# Fewer samples than this have no 99th percentile worth the name.
+ENOUGH_FOR_P99 = 100
+
+
+class Series:
+    """Nanosecond samples by round. `error` says why there are none or why they stop."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, array[int]] = {}
+        self.error: str | None = None
+
+    def add(self, number: int, samples: Iterable[int]) -> None:
+        """File the samples of round `number`."""
+        self.rounds[number] = array("q", samples)
+
+    @property
+    def count(self) -> int:
+        return sum(len(samples) for samples in self.rounds.values())
+
+    def median(self) -> float | None:
+        """Median over the rounds of each round's median, in ns: one disturbed round does not move it."""
+        medians = [statistics.median(samples) for samples in self.rounds.values() if samples]
+        return statistics.median(medians) if medians else None
+
+    def p99(self) -> float | None:
+        """99th percentile of all samples, in ns; None below 100 samples."""
+        return self._at(0.99) if self.count >= ENOUGH_FOR_P99 else None
+
+    def worst(self) -> float | None:
+        """The largest sample, in ns."""
+        return self._at(1.0)
+
+    def _at(self, share: float) -> float | None:
+        everything = sorted(sample for samples in self.rounds.values() for sample in samples)
+        return everything[min(int(len(everything) * share), len(everything) - 1)] if everything else None
+
+    def ratio_to(self, other: Series) -> float | None:
+        """Median over the rounds of (our median / the other's median in the same round).
+
+        Rounds are compared with themselves, so a machine that speeds up or slows down between rounds cancels out.
+        """
+        pairs = [
+            statistics.median(samples) / statistics.median(other.rounds[number])
+            for number, samples in self.rounds.items()
+            if samples and other.rounds.get(number)
+        ]
+        return statistics.median(pairs) if pairs else None
+
+    def data(self) -> dict[str, Any]:
+        """The numbers for --json."""
+        return {
+            "samples": self.count,
+            "rounds": len(self.rounds),
+            "median_ns": self.median(),
+            "p99_ns": self.p99(),
+            "max_ns": self.worst(),
+            "round_medians_ns": [statistics.median(samples) for samples in self.rounds.values() if samples],
+            "error": self.error,
+        }

@@ -30,7 +30,7 @@ def recognise(data: bytes) -> str | None:
         except MalformedRecord:
             continue
         return name
-    text = data.lstrip()
+    text = data.strip()
     if text.startswith(b"{") and text.endswith(b"}"):
         # The two published JSON protocols; beads is the one whose record names its holder.
         return "beads" if b'"holder"' in text and b'"started_at"' in text else "sidecar"

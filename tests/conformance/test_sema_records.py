@@ -1,0 +1,249 @@
+"""The sema record: every vector, every record there and back, and nothing that crashes or stalls the reader."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import MalformedRecord
+from holdfast.model import Identity, Liveness, Marker, Record
+from holdfast.protocols import get, recognise
+from holdfast.protocols.base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, clean_tag
+
+SEMA = get("sema")
+VECTORS = json.loads(Path(__file__).with_name("records.json").read_text())
+OURS = [vector for vector in VECTORS if vector["protocol"] == "sema"]
+
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("holdfast")
+
+
+def input_of(vector: dict[str, Any]) -> bytes:
+    if "input_hex" in vector:
+        return bytes.fromhex(vector["input_hex"])
+    return b"".join(bytes.fromhex(part) * times for part, times in vector["input_parts"])
+
+
+def test_the_vectors_are_all_there() -> None:
+    assert len(OURS) == 50
+    assert {"error", "record"} == {key for vector in OURS for key in vector["want"]}
+
+
+@pytest.mark.parametrize("vector", OURS, ids=lambda v: v["id"])
+def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any]) -> None:
+    data = input_of(vector)
+    if "error" in vector["want"]:
+        with pytest.raises(MalformedRecord):
+            SEMA.decode(data)
+        return
+    want = vector["want"]["record"]
+    record = SEMA.decode(data)
+    assert {key: record.fields[key] for key in want} == want
+    assert (record.pid, record.created, record.tag) == (want["pid"], float(want["timestamp"]), want["tag"])
+
+
+# -- there and back ----------------------------------------------------------------------------------------------------
+
+words = st.text(
+    st.characters(min_codepoint=33, exclude_categories=("Cs", "Zs", "Zl", "Zp", "Cc")), min_size=1, max_size=60
+)
+identities = st.builds(
+    Identity,
+    pid=st.just(0),
+    boot=words,
+    pid_namespace=words,
+    started=words,
+    host=st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).map(str.strip).filter(bool),
+)
+markers = st.builds(Marker, guarded=st.booleans(), device=st.integers(0, 2**64 - 1), identity=identities)
+
+
+def record_of(pid: int, timestamp: int, tag: str | None, marker: Marker | None) -> Record:
+    if marker is not None:
+        who = marker.identity
+        own = Identity(pid, who.boot, who.pid_namespace, who.started, who.host)
+        marker = Marker(marker.guarded, marker.device, own)
+    return Record(
+        protocol="sema",
+        fields={"pid": pid, "timestamp": timestamp, "tag": tag},
+        pid=pid,
+        created=float(timestamp),
+        tag=tag,
+        host=marker.identity.host if marker else None,
+        marker=marker,
+        marked=marker is not None,
+    )
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.none() | st.text(st.characters(exclude_categories=["Cs"])).map(clean_tag),
+    st.none() | markers,
+)
+@example(0, 0, "", None)
+@example(1, 1, "a=b\x85c\x0bd\u2028e\x1cf\ufeff", None)
+def test_a_record_does_not_come_back_as_it_was_written(
+    pid: int, timestamp: int, tag: str | None, marker: Marker | None
+) -> None:
+    record = record_of(pid, timestamp, tag, marker)
+    assert SEMA.decode(SEMA.encode(record)) == record
+
+
+@given(st.text())
+def test_a_tag_that_was_cleaned_is_refused_or_changed_by_the_codec(tag: str) -> None:
+    clean = clean_tag(tag)
+    assert len(clean) <= MAX_TAG_CHARACTERS
+    assert not re.search(r"[\x00-\x1f\x7f]", clean)
+    assert clean_tag(clean) == clean
+    data = SEMA.compose(1, 2.9, clean, "1 g b 1 n s h")
+    assert (SEMA.decode(data).tag, SEMA.decode(data).fields["timestamp"]) == (clean, 2)
+
+
+@pytest.mark.parametrize(
+    ("pid", "timestamp", "tag"),
+    [(-1, 0, None), (2**32, 0, None), (0, -1, None), (0, 2**64, None), (None, 0, None), (0, 1.5, None)]
+    + [(0, 0, tag) for tag in (" x", "x ", "a\nb", 5)],
+)
+def test_a_record_that_sema_cannot_express_is_written_all_the_same(pid: Any, timestamp: Any, tag: Any) -> None:
+    with pytest.raises(ValueError, match="sema"):
+        SEMA.encode(Record("sema", {"pid": pid, "timestamp": timestamp, "tag": tag}))
+
+
+# -- whatever a file may contain ---------------------------------------------------------------------------------------
+
+
+def decodes_or_says_malformed(data: bytes) -> None:
+    try:
+        record = SEMA.decode(data)
+    except MalformedRecord as error:
+        said = (error.protocol, bool(str(error)))
+    else:
+        said = None
+        assert 0 <= record.fields["pid"] < 2**32
+        assert 0 <= record.fields["timestamp"] < 2**64
+        assert record.tag is None or "\n" not in record.tag
+    assert said in (None, ("sema", True))
+
+
+@given(st.binary())
+def test_arbitrary_bytes_crash_the_reader(data: bytes) -> None:
+    decodes_or_says_malformed(data)
+    recognise(data)
+
+
+keys = [b"pid=", b"timestamp=", b"tag=", b"holdfast=", b"1 g b "]
+signs = [b"\n", b"\r", b" ", b"=", b"+", b"-", b"\0", b"\xff", b"\xef\xbb\xbf", "\u2028".encode()]
+digits = [b"0" * 30, b"9" * 30, b"12345", "\u0663".encode(), "\xb2".encode()]
+pieces = st.sampled_from([*keys, *signs, *digits])
+
+
+@given(st.lists(pieces, max_size=30).map(b"".join))
+def test_almost_a_record_crashes_the_reader(data: bytes) -> None:
+    decodes_or_says_malformed(data)
+
+
+@given(st.lists(pieces, max_size=12).map(b"".join))
+def test_a_damaged_marker_crashes_the_reader_or_passes_for_none(text: bytes) -> None:
+    data = b"pid=7\ntimestamp=8\nholdfast=" + text.replace(b"\n", b"") + b"\n"
+    decodes_or_says_malformed(data)
+    try:
+        assert SEMA.decode(data).marked
+    except MalformedRecord:
+        assert b"\xff" in text  # invalid UTF-8; nothing else in one line can void the others
+
+
+MIB = MAX_RECORD_BYTES
+NASTY = {
+    "one long line": b"z" * MIB,
+    "only line ends": b"\n" * MIB,
+    "only CRLF": b"\r\n" * (MIB // 2),
+    "only blanks": b" " * MIB,
+    "only equals signs": b"=" * MIB,
+    "equals lines": b"=\n" * (MIB // 2),
+    "pid over and over": b"pid=1\n" * (MIB // 6),
+    "new keys": b"".join(b"%x=\n" % n for n in range(MIB // 8)),
+    "a pid of a million digits": b"timestamp=1\npid=" + b"9" * (MIB - 20),
+    "a pid of a million zeros": b"timestamp=1\npid=" + b"0" * (MIB - 20),
+    "a marker of a million blanks": b"pid=1\ntimestamp=1\nholdfast=1 g b" + b" " * (MIB - 40) + b"x",
+    "a device of a million digits": b"pid=1\ntimestamp=1\nholdfast=1 g b " + b"7" * (MIB - 60) + b" n s h",
+    "a bad byte at the end": b"a" * (MIB - 1) + b"\xff",
+    "more than is read": b"a" * (MIB + 1),
+    "braces": b"{" * MIB,
+    "a JSON object": b'{"holder": "' + b"x" * (MIB - 40) + b'"}',
+}
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_large_record_stalls_the_reader(name: str) -> None:
+    began = time.process_time()
+    decodes_or_says_malformed(NASTY[name])
+    recognise(NASTY[name])
+    assert time.process_time() - began < 1.0  # linear work takes a few hundredths; quadratic, minutes
+
+
+def test_a_record_larger_than_a_megabyte_is_taken_for_whole() -> None:
+    start = b"pid=1\ntimestamp=2\ntag="
+    assert SEMA.decode(start + b"x" * (MIB - len(start))).pid == 1
+    with pytest.raises(MalformedRecord, match="larger"):
+        SEMA.decode(start + b"x" * (MIB - len(start) + 1))
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("age", "stale"), [(0, False), (3600, False), (3600.9, False), (3601, True), (1e9, True), (-500, False)]
+)
+def test_an_age_is_judged_otherwise_than_sema_judges_it(age: float, stale: bool) -> None:
+    now = 2_000_000_000.0
+    record = SEMA.decode(b"pid=1\ntimestamp=%d\n" % (now - int(age)))
+    for liveness in Liveness:  # the letter of sema never asks who lives
+        assert SEMA.is_stale(record, liveness, now + age % 1, 3600.0) is stale
+
+
+def test_the_moment_when_time_decides_is_missed() -> None:
+    record = SEMA.decode(b"pid=1\ntimestamp=1000\n")
+    at = SEMA.stale_at(record, 3600.0)
+    assert at is not None
+    assert SEMA.is_stale(record, Liveness.DEAD, at, 3600.0)
+    assert not SEMA.is_stale(record, Liveness.DEAD, at - 0.001, 3600.0)
+
+
+@given(st.integers(1_000_000_000, 9_999_999_999), st.integers(1_000_000_000, 9_999_999_999), st.none() | st.just("t"))
+def test_a_heartbeat_damages_the_record(then: int, now: int, tag: str | None) -> None:
+    data = SEMA.compose(7, then, tag, "1 g b 1 n s h")
+    fresh = SEMA.refreshed(data, now + 0.5)
+    assert fresh is not None
+    offset, digits = fresh
+    assert offset + len(digits) < 4096, "two pages cannot be rewritten at once"
+    assert data[:offset] + digits + data[offset + len(digits) :] == SEMA.compose(7, now, tag, "1 g b 1 n s h")
+
+
+def test_a_heartbeat_changes_the_length_of_the_record() -> None:
+    assert SEMA.refreshed(SEMA.compose(7, 999_999_999, None, "1 g b 1 n s h"), 1_000_000_000) is None
+
+
+# -- whose record is it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"pid=1\ntimestamp=2\n", "sema"),
+        (b'{"holder": "vc", "pid": 1, "hostname": "h", "started_at": "2025-10-25T12:00:00Z", "version": ""}', "beads"),
+        (b'{\n  "pid": 1,\n  "createdAt": "2025-10-25T12:00:00Z"\n}\n', "sidecar"),
+        (b"", None),
+        (b"hello", None),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_a_record_is_taken_for_one_of_another_protocol(data: bytes, name: str | None) -> None:
+    assert recognise(data) == name

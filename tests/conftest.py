@@ -1,0 +1,101 @@
+"""Fixtures for every kind of test: places for lock files, time limits, and a look at what a test left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def _place(parent: str) -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
+    place.chmod(0o755)  # some tests look at it as another user
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A directory on disk (/tmp may be in memory, /var/tmp is not meant to be)."""
+    yield from _place("/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir())
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """A directory in memory."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("/dev/shm is not there or not writable")
+    yield from _place("/dev/shm")
+
+
+@pytest.fixture(params=["disk", "shm"])
+def place(request: pytest.FixtureRequest) -> Path:
+    """Both kinds of directory, one after the other."""
+    chosen: Path = request.getfixturevalue(request.param)
+    return chosen
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    def too_late(_number: int, _frame: object) -> None:
+        raise AssertionError(f"no answer within {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, too_late)
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, outer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.fixture
+def within() -> Callable[[float], AbstractContextManager[None]]:
+    """`with within(1.0):` fails the test, instead of hanging it, when the body needs longer. Main thread only."""
+    return _within
+
+
+def open_descriptors() -> dict[int, str]:
+    """What this process has open, without what the library keeps for its whole life: one inotify, one doorbell."""
+    from holdfast import _os, lock
+
+    kept: set[int] = set()
+    hub = getattr(_os._current, "_hub", None)
+    if hub is not None:
+        kept.add(hub.fd)
+    if lock._keeper is not None and lock._keeper._doorbell is not None:
+        kept.update(lock._keeper._doorbell)
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            pass  # the descriptor of the listing itself
+    return {fd: target for fd, target in found.items() if fd not in kept}
+
+
+def litter(place: Path) -> list[str]:
+    """Temporary and claim files under a directory."""
+    return sorted(str(path) for path in place.rglob(".holdfast-*"))
+
+
+@pytest.fixture
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The test must end with the descriptors that it began with, and without temporary files in its directories."""
+    before = open_descriptors()
+    # Set up here, so that they are still there when this looks, after everything else has been torn down.
+    places = [request.getfixturevalue(name) for name in ("disk", "shm", "tmp_path") if name in request.fixturenames]
+    yield
+    after = open_descriptors()
+    if after != before:
+        gc.collect()  # a file object in a reference cycle, say in a traceback, is no leak
+        after = open_descriptors()
+    assert after == before, "descriptors differ from before the test"
+    assert [path for place in places for path in litter(place)] == []

@@ -1,0 +1,67 @@
+"""Fixtures for tests that play processes by hand, inside one process."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from holdfast._os.generic import GenericEnvironment
+from holdfast._os.linux import LinuxEnvironment
+from unit.stepping import Contender, Stepped
+
+
+@pytest.fixture(autouse=True)
+def _limits(leaves_nothing: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
+    with within(30.0):
+        yield
+
+
+@pytest.fixture
+def environments() -> Iterator[Callable[..., Stepped]]:
+    """Make environments, each as good as a process of its own; in the end, nothing may be open in any of them."""
+    made: list[Stepped] = []
+
+    def make(*without: str, kind: str = "linux", pid: int | None = None) -> Stepped:
+        real = (LinuxEnvironment if kind == "linux" else GenericEnvironment)(frozenset(without))
+        if pid is not None:
+            real._identity = real._identify(pid)
+        made.append(Stepped(real))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.end()
+    for env in made:
+        left = env.open_descriptors()
+        env.dispose()
+        assert not left, f"{len(left)} descriptors left open in an environment"
+
+
+@pytest.fixture
+def contend(environments: Callable[..., Stepped]) -> Callable[..., Contender]:
+    """A contender with an environment of its own (or the one given), for a path and the options of a lock."""
+
+    def make(path: object, env: Stepped | None = None, **options: object) -> Contender:
+        return Contender(env or environments(), str(path), **options)
+
+    return make
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    """The number of a process that has just ended and been waited for."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+@pytest.fixture
+def live_pid() -> Iterator[int]:
+    """The number of another process, which lives as long as the test."""
+    other = subprocess.Popen(["sleep", "1000"])
+    yield other.pid
+    other.kill()
+    other.wait()

@@ -1,0 +1,163 @@
+"""Processes played by hand, so that a race is a sequence of steps and not a matter of luck.
+
+`Stepped` wraps an environment: every call that the engine makes of it is one step, which a test can watch, run
+something before or after, replace, make fail, or let be the last (`Crash`). `Contender` is one acquisition in such an
+environment; two of them with two environments are, for the engine and for the kernel's locks, two processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from holdfast._core.acquire import Refusal, acquire
+from holdfast._core.environment import Wait
+from holdfast._core.hold import Held
+from holdfast._core.request import Request
+from holdfast._drive.sync import wait_for
+
+QUIET = frozenset({"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"})
+"""Calls that neither read nor change anything that processes share: no steps."""
+
+_crashed: list[object] = []
+
+
+class Crash(BaseException):
+    """The process is gone: from here on not one step more."""
+
+
+class Stepped:
+    """An environment whose steps are visible. `before` and `after` map a step's name to a function of its arguments."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.steps: list[str] = []
+        self.before: dict[str, Callable[..., object]] = {}
+        self.after: dict[str, Callable[..., object]] = {}
+        self.instead: dict[str, Callable[..., Any]] = {}
+        self.at_step: Callable[[int, str], object] | None = None
+        self.past_step: Callable[[int, str], object] | None = None
+        self.contenders: list[Contender] = []
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.real, name)
+        if not callable(value):
+            return value
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise Crash
+            if name in QUIET:
+                return self.instead.get(name, value)(*args, **kwargs)
+            number = len(self.steps)
+            self.steps.append(name)
+            if self.at_step is not None:
+                self.at_step(number, name)
+            if name in self.before:
+                self.before[name](*args, **kwargs)
+            result = self.instead.get(name, value)(*args, **kwargs)
+            if name in self.after:
+                self.after[name](*args, **kwargs)
+            if self.past_step is not None:
+                self.past_step(number, name)
+            return result
+
+        return step
+
+    def once(self, table: dict[str, Callable[..., object]], name: str, action: Callable[[], object]) -> None:
+        """Run `action` at the next such step only."""
+
+        def run(*_args: object, **_kwargs: object) -> None:
+            del table[name]
+            action()
+
+        table[name] = run
+
+    def open_descriptors(self) -> set[int]:
+        hub = getattr(self.real, "_hub", None)
+        return {fd for fd in self.real._descriptors if hub is None or fd != hub.fd}
+
+    def crash(self) -> None:
+        """End the process as SIGKILL does: its descriptors are closed, and nothing else happens."""
+        self.dead = True
+        for fd in self.real._descriptors:
+            os.close(fd)
+        self.real._descriptors.clear()
+        self.real._hub = None
+        _crashed.append(self)
+
+    def end(self) -> None:
+        """End whatever is still going on, at the end of a test."""
+        self.before.clear()
+        self.after.clear()
+        self.instead.clear()
+        self.at_step = self.past_step = None
+        for contender in self.contenders:
+            with contextlib.suppress(Crash):
+                contender.steps.close()
+        if not self.dead:
+            for held in list(self.real.holds.values()):
+                held.abandon()
+
+    def dispose(self) -> None:
+        for fd in self.real._descriptors:
+            os.close(fd)
+        self.real._descriptors.clear()
+        self.real._hub = None
+
+
+class Contender:
+    """One acquisition, advanced by `step` or run to its end."""
+
+    def __init__(
+        self, env: Stepped, path: str, *, timeout: float | None = 0, context: object = None, **options: Any
+    ) -> None:
+        self.env = env
+        self.request = Request(path, options)  # type: ignore[arg-type]
+        self.waits: list[Wait] = []
+        self.done = False
+        self.result: Held | Refusal | None = None
+        self.steps = acquire(env, self.request, timeout, context or object())
+        env.contenders.append(self)
+
+    def step(self) -> Wait | None:
+        """Go on until it wants to wait, and say for what; None when it has ended."""
+        try:
+            wait = next(self.steps)
+        except StopIteration as done:
+            self.done, self.result = True, done.value
+            return None
+        self.waits.append(wait)
+        return wait
+
+    def run(self) -> Held | Refusal:
+        """Go on until it ends, waiting whenever it wants to."""
+        while (wait := self.step()) is not None:
+            wait_for(wait)
+        assert self.result is not None
+        return self.result
+
+    def get(self) -> Held:
+        """Run to the end, which must be a hold."""
+        result = self.run()
+        assert isinstance(result, Held), f"not acquired: {result}"
+        return result
+
+    @property
+    def inside(self) -> bool:
+        """Whether this contender has been let in and has not left."""
+        return isinstance(self.result, Held) and not self.result.released
+
+    def crash(self) -> None:
+        self.env.crash()
+
+
+def sema_record(pid: int | str, timestamp: float | str, tag: str | None = None, marker: str | None = None) -> bytes:
+    """A record as a sema implementation writes it, with a marker if one is given."""
+    lines = [f"pid={pid}", f"timestamp={timestamp if isinstance(timestamp, str) else int(timestamp)}"]
+    lines += [] if marker is None else [f"holdfast={marker}"]
+    lines += [] if tag is None else [f"tag={tag}"]
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -1,0 +1,246 @@
+"""The rules of the house: who may import whom, who may touch the system, how large things may grow."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast._core.request import Options
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+FILES = sorted(SOURCE.rglob("*.py"))
+NAMES = {path: path.relative_to(SOURCE).as_posix() for path in FILES}
+FACES = ("sema", "semats", "sidecar", "beads")
+
+# Every layer, and what it may import of the others. `TYPE_CHECKING` imports count too: they are arrows as well.
+LAYERS = {
+    "errors": {"model"},
+    "model": set(),
+    "protocols": {"errors", "model", "protocols"},
+    "_core": {"_core", "protocols", "errors", "model"},
+    "_os": {"_os", "_core.environment", "_core.publish", "errors", "model"},
+    "_drive": {"_drive", "_core", "protocols", "errors", "model"},
+    "lock": {"_drive", "_core", "_os", "protocols", "errors", "model"},
+    "aio": {"_drive", "_core", "_os", "protocols", "errors", "model", "lock"},
+    "engines": {"engines", "_drive", "_core", "_os", "protocols", "errors", "model"},
+    "face": {"lock", "aio", "_drive", "_core", "_os", "protocols", "errors", "model", "face"},
+    "": {"lock", "aio", "errors", "model"},
+    "__main__": {"cli"},
+    "cli": {"", "cli", "lock", "aio", "face", "_core", "_drive", "protocols", "errors", "model"},
+    "testing": {"", "testing", "lock", "aio", "_core", "_drive", "_os", "protocols", "errors", "model"},
+}
+
+# Standard modules that can reach the world or wait, and the harmless names in them that `_core` may use.
+OUTSIDE = {
+    "os": {"path", "fsdecode", "fsencode", "PathLike", "getcwd"},
+    "time": {"strftime", "localtime"},  # what a moment is called, not what time it is
+    "_thread": {"allocate_lock"},
+    "threading": set(),
+    "select": set(),
+    "socket": set(),
+    "subprocess": set(),
+    "random": set(),
+    "secrets": set(),
+    "uuid": set(),
+    "io": set(),
+    "pathlib": set(),
+    "shutil": set(),
+    "tempfile": set(),
+    "signal": set(),
+    "asyncio": set(),
+    "datetime": set(),
+}
+
+
+def module_of(path: Path) -> str:
+    return NAMES[path].removesuffix(".py").replace("/", ".").removesuffix("__init__").removesuffix(".")
+
+
+def layer_of(module: str) -> str:
+    top = module.split(".")[0]
+    return "face" if top in FACES else top
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of each import; holdfast's own as `holdfast` or `holdfast.x.y`."""
+    package = ["holdfast", *NAMES[path].split("/")[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{name}.{alias.name}"
+                is_module = inner.removeprefix("holdfast.").replace(".", "/")
+                found = (SOURCE / f"{is_module}.py").exists() or (SOURCE / is_module / "__init__.py").exists()
+                yield node.lineno, inner if name.split(".")[0] == "holdfast" and found else name
+
+
+def code_without_docstrings(path: Path) -> str:
+    """The module as the compiler sees it: no comments, no docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES.get)
+def test_no_import_goes_against_the_arrows(path: Path) -> None:
+    layer = layer_of(module_of(path))
+    assert layer in LAYERS, f"{NAMES[path]} belongs to no layer: add it to LAYERS, and say what it may import"
+    wrong = []
+    for line, name in imports(path):
+        if name.split(".")[0] != "holdfast":
+            continue
+        target = name.removeprefix("holdfast").removeprefix(".")
+        allowed = LAYERS[layer]
+        if layer_of(target) not in allowed and target not in allowed:
+            wrong.append(f"{NAMES[path]}:{line} imports {name}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith("testing/")], ids=NAMES.get)
+def test_production_does_not_import_the_simulation(path: Path) -> None:
+    assert not [name for _, name in imports(path) if name.startswith("holdfast.testing")]
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if NAMES[p].startswith(("_core/", "protocols/")) or NAMES[p] == "model.py"], ids=NAMES.get
+)
+def test_core_reaches_the_world_only_through_its_environment(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used.add((node.value.id, node.attr))
+        elif isinstance(node, ast.ImportFrom) and node.module in OUTSIDE and not node.level:
+            used.update((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("open", "input", "print", "exec", "eval"), (
+                f"line {node.lineno}: {node.func.id}()"
+            )
+    wrong = sorted(f"{module}.{name}" for module, name in used if name not in OUTSIDE.get(module, {name}))
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith("_os/")], ids=NAMES.get)
+def test_only_the_os_layer_knows_which_system_it_is(path: Path) -> None:
+    words = re.findall(r"sys\.platform|\bfcntl\b|\bctypes\b|/proc\b|\bos\.uname\b", code_without_docstrings(path))
+    assert not words
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith(("_drive/", "cli/"))], ids=NAMES.get)
+def test_only_drivers_wait(path: Path) -> None:
+    code = code_without_docstrings(path)
+    code = code.replace(".poll(0)", "").replace("select.poll()", "")  # a question, not a wait
+    waits = re.findall(r"\bsleep\(|\.poll\(|\bselect\.select\(|\bepoll\(|\.join\(timeout|\bsigwait", code)
+    assert not waits
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES.get)
+def test_no_file_or_function_has_outgrown_its_subject(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 350, "find the second subject"
+    long = [
+        f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > 60
+    ]
+    assert not long, "find the second subject"
+
+
+def test_the_public_surface_stays_small_and_is_what_it_says() -> None:
+    assert len(holdfast.__all__) <= 25
+    assert sorted(holdfast.__all__) == holdfast.__all__
+    visible = {
+        name
+        for name, value in vars(holdfast).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name not in holdfast.__all__
+    }
+    assert not visible, "public by accident"
+
+
+def test_importing_holdfast_stays_cheap() -> None:
+    heavy = ("asyncio", "holdfast.cli", "ctypes", "json", "subprocess", "logging", "psutil", "argparse")
+    code = f"import sys; import holdfast; print([m for m in {heavy!r} if m in sys.modules])"
+    # -S: whatever site packages load by themselves is not our doing.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_public_name_says_what_it_promises(name: str) -> None:
+    thing = getattr(holdfast, name)
+    assert (thing.__doc__ or "").strip(), f"{name} has no docstring"
+    if not inspect.isclass(thing) or thing.__module__ == "holdfast.errors":
+        return
+    silent = [
+        method
+        for method, value in vars(thing).items()
+        if not method.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and not value.__doc__
+    ]
+    # Fields and codec methods of plain values are explained by the class.
+    assert not silent or thing.__module__ == "holdfast.model"
+
+
+def test_the_version_is_the_one_that_is_packaged() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert holdfast.__version__ == project["version"]
+
+
+@pytest.mark.parametrize("option", sorted(Options.__annotations__))
+def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
+    assert f"- `{option}`:" in (holdfast.Lock.__doc__ or "")
+
+
+def test_no_option_is_explained_that_does_not_exist() -> None:
+    explained = set(re.findall(r"^    - `(\w+)`:", holdfast.Lock.__doc__ or "", re.MULTILINE))
+    assert explained == set(Options.__annotations__)
+
+
+def invariants() -> dict[str, str]:
+    """Each numbered invariant in the head of a module (the command line's are tested with it), and where it stands."""
+    found: dict[str, str] = {}
+    for path in FILES:
+        if NAMES[path].startswith(("cli/", "testing/")):
+            continue
+        for name in re.findall(r"^([A-Z]\d+)  \S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE):
+            assert name not in found, f"{name} stands in {found[name]} and in {NAMES[path]}"
+            found[name] = NAMES[path]
+    return found
+
+
+def test_every_invariant_has_a_test_that_names_it() -> None:
+    named: set[str] = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                named.update(re.findall(r"\b[A-Z]\d+\b", ast.get_docstring(node) or ""))
+    wanted = invariants()
+    assert len(wanted) > 30, "the pattern finds no invariants any more"
+    missing = {name: where for name, where in wanted.items() if name not in named}
+    assert not missing

@@ -139,6 +139,8 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         me = caller()
+        if me not in self._entered:
+            me = next(iter(self._entered))  # a generator's `with` can be left in another thread than it was entered in
         holds = self._entered[me]
         hold = holds.pop()
         if not holds:
@@ -209,15 +211,15 @@ class Hold:
         Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
         """
         held = self._held
-        if held.count > 1:
-            with held.mutex:
-                if self._released or held.count > 1:
-                    held.count -= not self._released
-                    self._released = True
-                    return
-        if self._released:
+        if self._released or held.inert:
             return
-        self._released = True
+        with held.mutex:
+            if self._released:
+                return
+            self._released = True
+            held.count -= 1
+            if held.count:
+                return  # other handles of the same owner still hold it
         if held.next_beat != _NEVER and _keeper is not None:
             _keeper.forget(held)
         held.release()
@@ -260,10 +262,10 @@ _NEVER = float("inf")
 
 def _keep(env: Any, held: Held) -> Hold:
     global _keeper
+    if _keeper is None:
+        _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     every = held.request.beat_every
     if (every != _NEVER or held.request.on_lost is not None) and held.count == 1:
-        if _keeper is None:
-            _keeper = Keeper(env)
         _keeper.keep(held, every)
     return Hold(held)
 

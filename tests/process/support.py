@@ -1,7 +1,7 @@
 """What the tests with real processes share: a process that is spoken to line by line, and waiting for a condition.
 
-No test here sleeps to win a race. A process says what it has reached (`Peer.hear`), and what cannot be said is asked for
-again until it is so (`eventually`); both give up loudly after a deadline that no healthy machine comes near.
+No test here sleeps to win a race. A process says what it has reached (`Peer.hear`); what cannot be said is looked at
+again until it is so (`eventually`). Both give up loudly after a deadline that no healthy machine comes near.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str =
 
 
 class Peer:
-    """Another process that runs a piece of Python and talks in lines. `say(...)` and `hear()` are there on both sides."""
+    """Another process that runs a piece of Python and talks in lines, with `say` and `hear` on both sides."""
 
     def __init__(
         self,

@@ -226,8 +226,11 @@ class Contest:
             return None
         owner = self._request.owner
         if owner is not None and held.request.owner == owner:
-            held.count += 1
-            return held
+            with held.mutex:
+                if held.count:  # else its last handle is being released just now
+                    held.count += 1
+                    return held
+            return None
         if self._deadline is None and held.context == context:
             raise WouldDeadlock(
                 f"{self._request.path} is held by this very thread or task, which would wait for itself for ever. "

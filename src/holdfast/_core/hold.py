@@ -7,6 +7,7 @@
 H1  Only the process that acquired may act. A forked child has another `generation`; every step there does nothing.
 H2  Whoever sets `released` does the releasing, under `mutex`: twice is harmless, and no heartbeat writes to a
     descriptor whose number may already be another file's.
+    `count` is how many handles share the hold; it changes under `mutex`, and from 0 it never rises again.
 H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file would look like a dead holder's. Unlocking
     explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
 H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may

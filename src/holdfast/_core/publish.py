@@ -87,7 +87,7 @@ def _publish_unnamed(env: Environment, request: Request) -> Held:
 
 def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
     if not request.swept:
-        sweep(env, request)
+        sweep(env, request.directory)
         request.swept = True
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data = b""
@@ -247,14 +247,14 @@ def _temporary_prefix(identity: Identity) -> str:
     return f".holdfast-{place:08x}-"
 
 
-def sweep(env: Environment, request: Request) -> None:
+def sweep(env: Environment, directory: str) -> None:
     """Remove the temporary names that dead processes of this machine and PID namespace left in the directory."""
     prefix = _temporary_prefix(env.identity())
-    for name in env.list_directory(request.directory):
+    for name in env.list_directory(directory):
         if name.startswith(prefix) and name.endswith(".tmp"):
             pid = name[len(prefix) :].partition("-")[0]
-            if pid.isdecimal() and env.inspect(int(pid)).presence is Presence.GONE:
+            if pid.isdecimal() and env.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE):
                 try:
-                    env.unlink(f"{request.directory}/{name}")
+                    env.unlink(f"{directory}/{name}")
                 except OSError:
                     pass  # another sweeper was faster, or it is not ours to remove

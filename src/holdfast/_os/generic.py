@@ -5,10 +5,12 @@ psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is n
 
 Claims, in place of the guard, so that exactly one contender replaces a dead holder's record:
 
-C1  A claim file is created exclusively, and its name is a digest of the record that it is about, or of the claim before
-    it. So there is one winner for each record, and one for each dead claimant.
+C1  A claim file is created exclusively, beside the lock file, and its name is a digest of the inode and the record that
+    it is about, or of the claim before it. So there is one winner for each record, however its path is spelled, and one
+    for each dead claimant.
 C2  A claimant replaces the record only if every claim before its own belongs to a process that is gone.
 C3  Claim files go away only after the record has changed; whoever claims later reads the record again and finds that.
+    Who has replaced the record also removes what dead claimants of this lock left.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import threading
 import time
 
 from .._core.environment import Presence, Process, Watch
-from .._core.publish import temporary_name
+from .._core.publish import sweep, temporary_name
 from ..model import Identity
 
 TYPE_CHECKING = False
@@ -209,9 +211,10 @@ class GenericEnvironment:
         who = self.identity()
         mine = f"{who.pid} {who.boot} {who.pid_namespace} {self.token()}".encode()
         chain: list[str] = []
-        subject = os.fsencode(path) + b"\0" + data
+        directory, name = os.path.split(path)
+        subject = b"%d\0" % os.fstat(fd).st_ino + data
         while True:
-            claim = os.path.join(os.path.dirname(path), f".holdfast-{_digest(subject)}.claim")
+            claim = os.path.join(directory, f".holdfast-{_digest(os.fsencode(name))}-{_digest(subject)}.claim")
             chain.append(claim)
             try:
                 self._create_whole(claim, mine)
@@ -225,17 +228,28 @@ class GenericEnvironment:
 
     def end_claim(self, fd: int, *, replaced: bool) -> None:
         chain = self._claims.pop(fd, [])
-        for claim in chain if replaced else chain[-1:]:  # C3
+        for claim in self._outdated(chain) if chain and replaced else chain[-1:]:
             try:
                 os.unlink(claim)
             except FileNotFoundError:
                 pass
 
+    def _outdated(self, chain: list[str]) -> list[str]:
+        """C3: the claims that mean nothing any more, now that the record has been replaced."""
+        directory, mine = os.path.split(chain[0])
+        try:
+            sweep(self, directory)
+            names = self.list_directory(directory)
+        except OSError:
+            return chain  # a directory that may be written but not read
+        same_lock = [os.path.join(directory, n) for n in names if n.startswith(mine[: mine.rindex("-") + 1])]
+        return [claim for claim in same_lock if claim in chain or self._is_gone(_read_claim(claim))]
+
     def _is_gone(self, claimant: bytes) -> bool:
         who = self.identity()
         pid, _, place = claimant.decode("utf-8", "replace").partition(" ")
         ours = place.startswith(f"{who.boot} {who.pid_namespace} ")
-        return ours and pid.isdecimal() and self.inspect(int(pid)).presence is Presence.GONE
+        return ours and pid.isdecimal() and self.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE)
 
     def _create_whole(self, path: str, data: bytes) -> None:
         """Create a file that is never seen without its content, where links allow it."""

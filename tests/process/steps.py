@@ -1,0 +1,138 @@
+"""Kill a process at each step of one operation, and see what the next process makes of what is left.
+
+    python steps.py LOCK OPERATION
+
+OPERATION is `acquire`, `takeover` or `release`. A step is a call of something written in C: every system call is one.
+This small process forks a victim that kills itself at its first step, then one that does so at its second, until one
+comes through. It prints, as JSON, the number of steps and what went wrong at which.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from holdfast import Lock
+from holdfast._os import environment
+
+PROMPTLY = 1.0
+"""Seconds within which a dead process's lock is to be had."""
+
+
+def fork(body: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        status = 3
+        try:
+            body()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def killed_at(step: int, operation: Callable[[], Any]) -> None:
+    """Run the operation, but kill this process just before its `step`th call."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal calls
+        if event == "c_call":
+            calls += 1
+            if calls == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    operation()
+    sys.setprofile(None)
+
+
+class Trial:
+    def __init__(self, path: str, operation: str) -> None:
+        self.path = path
+        self.operation = operation
+        self.directory = os.path.dirname(path)
+        self.problems: list[str] = []
+
+    def prepare(self) -> None:
+        """For a takeover there must be a dead holder's lock."""
+        if self.operation == "takeover":
+            _, status = os.waitpid(fork(self.acquire_and_end), 0)
+            assert status == 0
+
+    def acquire_and_end(self) -> None:
+        Lock(self.path, tag="first").acquire(timeout=PROMPTLY)
+
+    def victim(self, step: int) -> None:
+        lock = Lock(self.path, tag="victim", timeout=PROMPTLY, heartbeat=0)  # no thread: its start is many steps
+        if self.operation == "release":
+            hold = lock.acquire()
+            killed_at(step, hold.release)
+        else:
+            killed_at(step, lock.acquire)
+
+    def heir(self) -> None:
+        """Acquire what the victim left, at once, while the victim is a zombie still."""
+        try:
+            with open(self.path, "rb") as file:
+                left = file.read()
+        except FileNotFoundError:
+            left = b""
+        begun = time.monotonic()
+        hold = Lock(self.path, tag="heir").acquire(timeout=PROMPTLY)
+        took = time.monotonic() - begun
+        assert took < PROMPTLY, f"that took {took:.3f} s"
+        assert (hold.recovered_from is not None) == bool(left), (hold.recovered_from, left)
+        if left and self.operation == "takeover":
+            assert hold.recovered_from is not None
+            assert hold.recovered_from.tag in ("first", "victim"), hold.recovered_from
+        hold.ensure_held()
+        hold.release()
+        assert not os.path.exists(self.path)
+
+    def cleaner(self) -> None:
+        """Once the victim is gone for good, nothing of it may outlast the next hold."""
+        with Lock(self.path, timeout=PROMPTLY):
+            pass
+        assert os.listdir(self.directory) == [], f"left: {os.listdir(self.directory)}"
+
+    def step(self, step: int) -> bool:
+        """Whether the victim came through."""
+        self.prepare()
+        victim = fork(lambda: self.victim(step))
+        os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+        left = sorted(os.listdir(self.directory))
+        _, heir = os.waitpid(fork(self.heir), 0)
+        _, status = os.waitpid(victim, 0)
+        _, cleaner = os.waitpid(fork(self.cleaner), 0)
+        if heir or cleaner or not (status == 0 or os.WTERMSIG(status) == signal.SIGKILL):
+            self.problems.append(f"step {step}: victim {status}, heir {heir}, cleaner {cleaner}; it left {left}")
+            for name in os.listdir(self.directory):
+                os.unlink(f"{self.directory}/{name}")
+        return status == 0
+
+
+def main(path: str, operation: str) -> None:
+    # Imported here, once: in each victim they would be hundreds of steps that have nothing to do with locks.
+    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._os.inotify"):
+        importlib.import_module(name)
+    environment().identity()
+    trial = Trial(path, operation)
+    step = 1
+    while not trial.step(step):
+        step += 1
+    print(json.dumps({"steps": step - 1, "problems": trial.problems}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -85,7 +85,8 @@ def _by_process(env: Environment, record: Record, marker: Marker | None) -> Asse
 def _rebooted(then: Identity, here: Identity) -> bool:
     """L4, between boot ids only: a machine number does not change with a boot."""
     boots = (then.boot, here.boot)
-    return then.host == here.host != "-" and "-" not in boots and not any(b.startswith("machine:") for b in boots)
+    known = "-" not in boots and not any(boot.startswith("machine:") for boot in boots)
+    return known and then.boot != here.boot and then.host == here.host != "-"
 
 
 def _dead(text: str, *, proven: bool = False) -> Assessment:

@@ -1,0 +1,107 @@
+"""Looking at a path: only regular files count, nothing hangs, and one reading is never enough (observe.py)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.hold import Held
+from holdfast.errors import InvalidPath
+from unit.stepping import Contender, sema_record
+
+Contend = Callable[..., Contender]
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "directory": lambda path: path.mkdir(),
+    "FIFO": os.mkfifo,
+    "symbolic link": lambda path: path.symlink_to("target"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk: Path, contend: Contend) -> None:
+    """O1: regular when asked by path, something else when opened: the descriptor is judged."""
+    path = disk / "l"
+    path.write_bytes(sema_record(1, 1))
+    (disk / "target").write_bytes(sema_record(1, 1))
+    contender = contend(path, stale="protocol")
+
+    def replace() -> None:
+        path.unlink()
+        KINDS[kind](path)
+
+    contender.env.once(contender.env.before, "open_existing", replace)
+    with pytest.raises(InvalidPath, match="l") as caught:
+        contender.run()
+    assert caught.value.path == str(path)
+    assert (disk / "target").read_bytes() == sema_record(1, 1)
+
+
+def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend: Contend) -> None:
+    """O1: what was not a regular file from the start is not even opened."""
+    path = disk / "l"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    contender = contend(path)
+    with pytest.raises(InvalidPath, match="socket"):
+        contender.run()
+    assert "open_existing" not in contender.env.steps
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at_is_an_error(disk: Path, contend: Contend) -> None:
+    path = disk / "l"
+    path.write_bytes(sema_record(os.getpid(), 9e9))
+    contender = contend(path)
+    contender.env.once(contender.env.before, "open_existing", path.unlink)
+    assert contender.get().verify()
+
+
+def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, contend: Contend, dead_pid: int) -> None:
+    """O2: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
+    path = disk / "l"
+    whole, torn = sema_record(dead_pid, "1799999999"), sema_record(dead_pid, "1099999999")
+    path.write_bytes(torn)
+    contender = contend(path)
+    contender.env.instead["time"] = lambda: 1799999999.0
+    judged = []
+
+    def finish_writing(_path: str, *, write: bool) -> None:
+        if write:
+            judged.append(True)
+            path.write_bytes(whole)
+
+    contender.env.before["open_existing"] = finish_writing
+    assert not isinstance(contender.run(), Held)
+    assert judged == [True], "the torn record was not even called stale: this test tests nothing"
+    assert path.read_bytes() == whole
+
+
+def test_looking_again_opens_the_file_again(disk: Path, contend: Contend) -> None:
+    """Opening and closing a file wakes whoever watches it: waiters would wake each other for ever."""
+    contend(disk / "l").get()
+    waiter = contend(disk / "l", timeout=None)
+    waiter.step()
+    opened = waiter.env.steps.count("open_existing")
+    for _ in range(5):
+        waiter.step()
+    assert waiter.env.steps.count("open_existing") == opened == 1
+
+
+def test_looking_changes_something(place: Path, contend: Contend) -> None:
+    for name, content in (("free", None), ("foreign", sema_record(1, 1)), ("empty", b""), ("other", b'{"a": 1}\n')):
+        path = place / name
+        if content is not None:
+            path.write_bytes(content)
+            os.utime(path, (1, 1))
+        contender = contend(path, stale="protocol")
+        before = sorted(os.listdir(place))
+        look(contender.env, contender.request)
+        assert sorted(os.listdir(place)) == before
+        if content is not None:
+            assert (path.read_bytes(), path.stat().st_mtime) == (content, 1)
+        assert not contender.env.open_descriptors()

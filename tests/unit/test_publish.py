@@ -1,0 +1,390 @@
+"""Publishing: whole or not at all, by exactly one, whichever way the directory allows (publish.py)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.hold import Held
+from holdfast._core.publish import temporary_name
+from holdfast.errors import UnsupportedFilesystem
+from holdfast.model import Identity, Liveness
+from unit.stepping import Contender, Crash, Stepped
+
+# What to switch off so that a directory is published in by each way, and the step that makes the name.
+WAYS = {"unnamed": (), "named": ("unnamed",), "exclusive": ("unnamed", "link")}
+CREATING = {"unnamed": "link_unnamed", "named": "link", "exclusive": "open_new"}
+ways = pytest.mark.parametrize("way", WAYS)
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+
+@pytest.fixture
+def publisher(contend: Contend, environments: Environments) -> Contend:
+    """A contender that publishes in one of the ways, and tries no other first."""
+
+    def make(way: str, path: Path, **options: object) -> Contender:
+        contender = contend(path, environments(*WAYS[way]), **options)
+        contender.request.method = way
+        return contender
+
+    return make
+
+
+@ways
+def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) -> None:
+    """P1: the second finds the name taken, however late the first one was overtaken."""
+    path = place / "l"
+    first, second = (publisher(way, path) for _ in range(2))
+    winner: list[Held] = []
+    first.env.once(first.env.before, CREATING[way], lambda: winner.append(second.get()))
+    result = first.run()
+    assert winner
+    assert not isinstance(result, Held)
+    assert first.request.method == way
+    assert winner[0].verify()
+    assert path.read_bytes() == winner[0].data
+
+
+@ways
+def test_a_lock_file_is_seen_before_its_record_is_whole(
+    way: str, disk: Path, publisher: Contend, contend: Contend
+) -> None:
+    """P2: after each step of a publisher, nobody who looks finds a proof of its death; P3: nor half-way."""
+    contender, observer = publisher(way, disk / "l"), contend(disk / "l")
+    seen = []
+
+    def observe(_number: int, name: str) -> None:
+        status = look(observer.env, observer.request)
+        seen.append((name, status.locked or status.stale, status.liveness, status.record is not None))
+
+    contender.env.at_step = contender.env.past_step = observe
+    held = contender.get()
+    assert [state for state in seen if state[2] is Liveness.DEAD] == []
+    visible = [state for state in seen if state[1]]
+    assert visible or way == "unnamed"
+    if way != "exclusive":  # there, the empty file is marked as unfinished, X2
+        assert all(whole for *_, whole in visible)
+    status = look(observer.env, observer.request)
+    assert (status.liveness, status.evidence.source, status.evidence.proven) == (Liveness.ALIVE, "guard", True)
+    assert held.guarded
+
+
+def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, publisher: Contend) -> None:
+    """P3: under a temporary name first, the record says `n` until the guard of the lock path is held."""
+    contender = publisher("named", disk / "l")
+    said = {}
+
+    def note(when: str) -> Callable[..., None]:
+        def look_at_bytes(*_: object) -> None:
+            said.setdefault(when, (disk / "l").read_bytes())
+
+        return look_at_bytes
+
+    contender.env.after["link"], contender.env.before["guard"] = note("linked"), note("guarding")
+    held = contender.get()
+    assert b"\nholdfast=1 n " in said["linked"]
+    assert said["guarding"] == said["linked"]
+    assert (disk / "l").read_bytes() == held.data == said["linked"].replace(b"=1 n ", b"=1 g ")
+
+
+def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
+    """P3: a guard that somebody is probing is asked for again, and the hold is known by its process until then."""
+    contender = publisher("named", disk / "l")
+    probes = []
+
+    def probe() -> None:
+        probes.append(os.open(disk / "l", os.O_RDONLY))
+        fcntl.flock(probes[0], fcntl.LOCK_SH)
+
+    contender.env.once(contender.env.after, "link", probe)
+    assert contender.step() is not None
+    assert b"=1 n " in (disk / "l").read_bytes()
+    os.close(probes[0])
+    held = contender.get()
+    assert held.guarded
+    assert b"=1 g " in (disk / "l").read_bytes()
+
+
+def test_a_guard_on_another_name_of_the_file_passes_for_one_on_the_lock(disk: Path, publisher: Contend) -> None:
+    """P3: where the two names do not share the guard (FUSE), only a descriptor of the lock path itself will do."""
+    contender = publisher("named", disk / "l")
+    opened = []
+    contender.env.after["open_existing"] = lambda path, **_: opened.append(path)
+    contender.env.before["guard"] = lambda _fd: opened.append("guard")
+    contender.get()
+    assert opened == [str(disk / "l"), "guard"]
+
+
+def test_without_kernel_locks_the_record_does_not_promise_one(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """P3: the process stays the proof of life."""
+    for way, without in WAYS.items():
+        held = contend(disk / way, environments("flock", *without)).get()
+        assert not held.guarded
+        assert b"\nholdfast=1 n " in held.data
+        held.release()
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@ways
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_interrupted_publisher_leaves_a_lock_behind(way: str, after: bool, disk: Path, publisher: Contend) -> None:
+    """P4: interrupted before or after any step, the path is free again and nothing is left open."""
+    path = disk / "l"
+    rehearsal = publisher(way, path, durable=True)
+    held = rehearsal.get()
+    steps = list(rehearsal.env.steps)
+    held.release()
+    assert CREATING[way] in steps
+    for number, name in enumerate(steps):
+        if after and name.startswith("open_"):
+            continue  # whose descriptor never got out of the call
+        if not after and ((way, name) == ("named", "unlink") or name == "close"):
+            continue  # what was to be cleaned up with this step, stays; a later publisher sweeps temporary names
+        contender = publisher(way, path, durable=True)
+
+        def interrupt(at: int, _name: str, number: int = number) -> None:
+            if at == number:
+                raise Interrupted
+
+        setattr(contender.env, "past_step" if after else "at_step", interrupt)
+        with pytest.raises(Interrupted):
+            contender.run()
+        assert os.listdir(disk) == [], f"after {name}"
+        assert not contender.env.open_descriptors()
+        assert not contender.env.holds
+
+
+@ways
+def test_an_interrupted_publisher_removes_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
+    """P4: what is at the path by then is only removed if it is the publisher's own inode."""
+    path = disk / "l"
+    contender = publisher(way, path)
+
+    def replace() -> None:
+        path.unlink()
+        path.write_bytes(b"pid=1\ntimestamp=2\n")
+        raise Interrupted
+
+    made = {"unnamed": "link_unnamed", "named": "link", "exclusive": "write"}[way]
+    contender.env.once(contender.env.after, made, replace)
+    with pytest.raises(Interrupted):
+        contender.run()
+    assert path.read_bytes() == b"pid=1\ntimestamp=2\n"
+    assert not contender.env.open_descriptors()
+
+
+def test_an_interrupted_publisher_removes_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
+    """P4: the inode may be its own, and the lock no longer."""
+    contender = contend(disk / "l")
+
+    def overwrite() -> None:
+        (disk / "l").write_bytes(b"pid=1\ntimestamp=2\n")
+        raise Interrupted
+
+    contender.env.once(contender.env.after, "link_unnamed", overwrite)
+    with pytest.raises(Interrupted):
+        contender.run()
+    assert (disk / "l").read_bytes() == b"pid=1\ntimestamp=2\n"
+
+
+# -- exclusive creation ------------------------------------------------------------------------------------------------
+
+
+def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
+    """X1: the file is its own inode, but no longer empty. X2: the contender may do that."""
+    creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
+    got = []
+    creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
+    assert not isinstance(creator.run(), Held)
+    assert got[0].verify()
+
+
+def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
+    """X1: while another has the guard of the empty file, its creator waits, and then finds it taken."""
+    creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
+
+    paused = []
+
+    def pause_contender() -> None:
+        # It has the guard, and is about to write. The creator must wait now, and not enter.
+        contender.env.once(contender.env.before, "write", lambda: paused.append(creator_step()))
+        contender.get()
+
+    def creator_step() -> bool:
+        other = os.open(disk / "l", os.O_RDWR)
+        try:
+            return creator.env.real.guard(other) is False
+        finally:
+            os.close(other)
+
+    creator.env.once(creator.env.before, "guard", pause_contender)
+    assert not isinstance(creator.run(), Held)
+    assert paused == [True]
+    assert contender.inside
+
+
+def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend) -> None:
+    """X1: a guard that is refused for an instant is asked for again."""
+    creator = publisher("exclusive", disk / "l")
+    creator.env.instead["guard"] = lambda _fd: False
+    assert creator.step() is not None
+    creator.env.instead.clear()
+    assert creator.get().guarded
+
+
+def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
+    """X1: somebody removed the empty file and created their own."""
+    path = disk / "l"
+    creator = publisher("exclusive", path)
+
+    def replace() -> None:
+        path.unlink()
+        path.write_bytes(b"pid=1\ntimestamp=99999999999\n")
+
+    creator.env.once(creator.env.after, "open_new", replace)
+    assert not isinstance(creator.run(), Held)
+    assert path.read_bytes() == b"pid=1\ntimestamp=99999999999\n"
+
+
+def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend: Contend, publisher: Contend) -> None:
+    """X2: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
+    path = disk / "l"
+    creator, other = publisher("exclusive", path), contend(path)
+    creator.env.once(creator.env.after, "open_new", creator.crash)
+    with pytest.raises(Crash):
+        creator.run()
+    assert path.stat().st_mode & stat.S_ISVTX
+    assert path.read_bytes() == b""
+    held = other.get()
+    assert held.verify()
+    assert not path.stat().st_mode & stat.S_ISVTX
+
+
+def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: Contend) -> None:
+    """X2: without the bit it is a foreign creator between its two steps, however old the file is."""
+    path = disk / "l"
+    path.touch()
+    os.utime(path, (0, 0))
+    for stale in ("safe", "protocol", lambda _status: True):
+        assert not isinstance(contend(path, stale=stale).run(), Held)
+    assert path.read_bytes() == b""
+
+
+def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_there_before(
+    disk: Path, contend: Contend
+) -> None:
+    """X2: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
+    path = disk / "l"
+    path.touch()
+    path.chmod(0o644 | stat.S_ISVTX)
+    contender = contend(path)
+
+    def replace() -> None:
+        path.unlink()
+        path.touch()
+
+    looked = contender.env.before
+    contender.env.before["open_existing"] = lambda _path, write: replace() if write else None
+    assert looked
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == b""
+
+
+def test_the_mode_that_was_asked_for_is_not_the_one_that_is_set(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    umask = os.umask(0o022)
+    try:
+        for way, without in WAYS.items():
+            for mode, wanted in ((None, 0o644), (0o600, 0o600), (0o666, 0o644)):
+                held = contend(disk / way, environments(*without), mode=mode).get()
+                assert stat.S_IMODE((disk / way).stat().st_mode) == wanted, way
+                held.release()
+    finally:
+        os.umask(umask)
+
+
+# -- falling back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend, environments: Environments) -> None:
+    contender = contend(place / "l", environments("proc"))
+    assert contender.get().guarded
+    assert contender.request.method == "unnamed"
+    rival = contend(place / "l", environments("proc"))
+    assert not isinstance(rival.run(), Held)
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
+def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, contend: Contend) -> None:
+    contender = contend(disk / "l")
+    contender.env.instead["open_unnamed"] = failing(number)
+    contender.get().release()
+    assert contender.request.method == "named"
+    again = contend(disk / "l", contender.env)
+    again.request.method = contender.request.method
+    del contender.env.steps[:]
+    again.get()
+    assert "open_unnamed" not in contender.env.steps, "what does not work here is tried again and again"
+
+
+def test_a_directory_that_can_do_nothing_is_an_unclear_error(disk: Path, contend: Contend) -> None:
+    contender = contend(disk / "l")
+    for step in ("open_unnamed", "open_new"):
+        contender.env.instead[step] = failing(errno.EOPNOTSUPP)
+    with pytest.raises(UnsupportedFilesystem, match="local filesystem") as caught:
+        contender.run()
+    assert caught.value.path == str(disk / "l")
+    assert str(disk) in str(caught.value)
+
+
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+# -- what a crash leaves -----------------------------------------------------------------------------------------------
+
+
+def test_temporary_names_of_the_dead_pile_up(
+    disk: Path, environments: Environments, dead_pid: int, live_pid: int, publisher: Contend
+) -> None:
+    here = environments().identity()
+    others = [
+        temporary_name(Identity(live_pid, here.boot, here.pid_namespace, "-", "h"), "aa"),
+        temporary_name(Identity(dead_pid, here.boot, "another-namespace", "-", "h"), "bb"),
+        temporary_name(Identity(dead_pid, "another-boot", here.pid_namespace, "-", "h"), "cc"),
+        ".holdfast-notes.tmp",
+        f"l.{dead_pid}.0123456789abcdef.tmp",
+    ]
+    ours = temporary_name(Identity(dead_pid, here.boot, here.pid_namespace, "-", "h"), "dd")
+    for name in [*others, ours]:
+        (disk / name).touch()
+    publisher("named", disk / "l").get().release()
+    assert sorted(os.listdir(disk)) == sorted(others)
+    for name in others:
+        (disk / name).unlink()
+
+
+def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    for way, without in WAYS.items():
+        contend(disk / ("n" * 255), environments(*without)).get().release()
+        assert os.listdir(disk) == [], way

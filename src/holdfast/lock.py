@@ -211,15 +211,15 @@ class Hold:
         Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
         """
         held = self._held
-        if self._released or held.inert:
+        if held.inert:
             return
         with held.mutex:
-            if self._released:
-                return
+            first = not self._released
             self._released = True
-            held.count -= 1
-            if held.count:
-                return  # other handles of the same owner still hold it
+            held.count -= first
+            last = first and not held.count
+        if not last:
+            return  # released before, or other handles of the same owner still hold it
         if held.next_beat != _NEVER and _keeper is not None:
             _keeper.forget(held)
         held.release()

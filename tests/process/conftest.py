@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,16 +24,6 @@ def spawn() -> Iterator[Callable[..., Peer]]:
     yield start
     for peer in peers:
         peer.destroy()
-
-
-@pytest.fixture
-def shm() -> Iterator[Path]:
-    """A directory in memory."""
-    if not os.access("/dev/shm", os.W_OK):
-        pytest.skip("/dev/shm is not there or not writable")
-    place = tempfile.mkdtemp(prefix="holdfast-test-", dir="/dev/shm")
-    yield Path(place)
-    shutil.rmtree(place)
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 _NOT_HERE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
 )
+_BY_PROCESS, _BY_GUARD = b"holdfast=1 n ", b"holdfast=1 g "
 _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
@@ -132,7 +133,7 @@ def _guard_late(env: Environment, request: Request, fd: int, data: bytes) -> Gen
         if guard is None:
             break  # a filesystem without kernel locks: the process stays the proof of life
         if guard and env.read(fd, len(data) + 1) == data:
-            held.data = data.replace(b"holdfast=1 n ", b"holdfast=1 g ", 1)
+            held.data = data.replace(_BY_PROCESS, _BY_GUARD, 1)
             write_all(env, fd, held.data)
             held.guarded = True
             break
@@ -158,7 +159,8 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
                 break
             yield Wait((), env.monotonic() + _GUARD_PAUSE)
         found = env.fstat(fd)
-        mine = guard is True or (guard is None and created)
+        # A contender finishes only what carries the bit: by now the path may name a foreign creator's empty file.
+        mine = guard is not False and (created or (guard is True and bool(found.st_mode & UNFINISHED)))
         if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
             env.unguard(fd)
             env.close(fd)
@@ -196,12 +198,16 @@ def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
         env.holds.pop(identity, None)
         if is_there(env, path, identity):
             content = env.read(fd, len(data) + 1)
-            if data.startswith(content) and (content == data or env.guard(fd) is not False):
+            whole = data in (content, content.replace(_BY_GUARD, _BY_PROCESS, 1))  # P3's byte may be flipped or not
+            if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(path)
     except OSError:
         pass  # the first failure is the one to report; what is left has no guard and will be taken over
-    env.unguard(fd)
-    env.close(fd)
+    for let_go in (env.unguard, env.close):
+        try:
+            let_go(fd)
+        except OSError:
+            pass
 
 
 def _fall_back(env: Environment, request: Request, error: OSError) -> None:

@@ -1,0 +1,370 @@
+"""Waiting for a lock: whatever wakes us, and whatever does not (acquire.py)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import RECHECK, Refusal, wait_until_free
+from holdfast._core.environment import Change, Wait
+from holdfast._core.hold import Held
+from holdfast._core.request import Request
+from holdfast._drive.sync import drive
+from holdfast.errors import WouldDeadlock
+from holdfast.model import Liveness, Status
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+BURST = 0.0127
+"""Seconds that a contender keeps looking for after a close event."""
+
+
+@pytest.fixture
+def held(disk: Path, contend: Contend) -> Contender:
+    """A holder in another environment."""
+    holder = contend(disk / "l", tag="first")
+    holder.get()
+    return holder
+
+
+def release(holder: Contender) -> None:
+    assert isinstance(holder.result, Held)
+    holder.result.release()
+
+
+class Told:
+    """A watch that reports what the test tells it, and nothing else."""
+
+    def __init__(self) -> None:
+        self.change = Change.NOTHING
+        self.closed = False
+
+    def fds(self) -> tuple[int, ...]:
+        return ()
+
+    def take(self) -> Change:
+        change, self.change = self.change, Change.NOTHING
+        return change
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def told(env: Stepped) -> list[Told]:
+    """Replace the watches of an environment; they are listed as they are made."""
+    made: list[Told] = []
+
+    def watch(_path: str) -> Told:
+        made.append(Told())
+        return made[-1]
+
+    env.instead["watch"] = watch
+    return made
+
+
+def test_a_waiter_believes_an_event(disk: Path, held: Contender, contend: Contend) -> None:
+    """A1: woken for nothing, again and again, or told lies, it stays outside; after a release, any wake-up will do."""
+    waiter = contend(disk / "l", timeout=None)
+    watches = told(waiter.env)
+    for change in (Change.NOTHING, Change.CHANGED, Change.CLOSED, Change.CHANGED | Change.CLOSED) * 5:
+        assert waiter.step() is not None
+        watches[0].change = change
+    release(held)
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+    """A2: released between the look and the watch: looked at once more before the first wait."""
+    waiter = contend(disk / "l", timeout=None)
+    waiter.env.once(waiter.env.before, "watch", lambda: release(held))
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+    """A2: the same with the watch already armed."""
+    waiter = contend(disk / "l", timeout=None)
+    waiter.env.once(waiter.env.after, "watch", lambda: release(held))
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+    """A2: released and taken again in between: the watch must be on the new one before the first wait."""
+    waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")
+
+    def hand_over() -> None:
+        release(held)
+        other.get()
+
+    waiter.env.once(waiter.env.before, "watch", hand_over)
+    wait = waiter.step()
+    assert wait is not None
+    release(other)
+    assert waiter.step() is None
+
+
+@pytest.mark.parametrize("without", [(), ("events",), ("flock",), ("flock", "events")], ids="-".join)
+def test_a_waiter_sleeps_for_ever(
+    without: tuple[str, ...], disk: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """A3: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
+    path = disk / "l"
+    path.write_bytes(sema_record(live_pid, 9e9))
+    waiter = contend(path, environments(*without), timeout=None)
+    if "events" not in without:
+        told(waiter.env)
+    for _ in range(30):
+        wait = waiter.step()
+        assert wait is not None
+        now = waiter.env.monotonic()
+        limit = 0.025 if "events" in without else RECHECK
+        assert wait.deadline <= now + limit
+    path.unlink()
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: Contender, contend: Contend) -> None:
+    """A3: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
+    waiter = contend(disk / "l", timeout=None)
+    waiter.env.instead["events_reach"] = lambda _path: False
+    waiter.env.instead["poll_limit"] = lambda _path: 0.1
+    pauses = []
+    for _ in range(20):
+        before = waiter.env.monotonic()
+        wait = waiter.step()
+        assert wait is not None
+        assert wait.fds == ()
+        pauses.append(wait.deadline - before)
+    assert "watch" not in waiter.env.steps
+    assert 0.001 <= pauses[0] < 0.01
+    assert 0.09 < pauses[-1] < 0.15
+    release(held)
+
+
+def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dead_pid: int) -> None:
+    """A3: when time alone will make the lock stale, the wait ends there."""
+    path = disk / "l"
+    waiter = contend(path, timeout=None, stale_after=100)
+    now = waiter.env.time()
+    path.write_bytes(sema_record(dead_pid, now - 95))
+    wait = waiter.step()
+    assert wait is not None
+    assert 4.5 < wait.deadline - waiter.env.monotonic() <= 6.0
+    waiter.env.instead["time"] = lambda: now + 7
+    assert isinstance(waiter.step(), Wait), "settling"
+    assert waiter.get().recovered_from is not None
+
+
+def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, held: Contender, contend: Contend) -> None:
+    """A4: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
+    waiter = contend(disk / "l", timeout=None)
+    watches = told(waiter.env)
+    waiter.step()
+    watches[0].change = Change.CLOSED
+    pauses = []
+    while True:
+        before = waiter.env.monotonic()
+        wait = waiter.step()
+        assert wait is not None
+        if wait.deadline > before + 1:
+            break
+        pauses.append(wait.deadline - before)
+    assert len(pauses) >= 5
+    assert BURST * 0.9 < sum(pauses) < BURST * 2
+    # and once more, with the guard dropped half-way
+    watches[0].change = Change.CLOSED
+    waiter.step()
+    waiter.step()
+    held.crash()
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend: Contend) -> None:
+    """A5: tried once, without waiting; and it says what was seen."""
+    contender = contend(disk / "l", timeout=0)
+    assert contender.step() is None
+    assert isinstance(contender.result, Refusal)
+    status = contender.result.status
+    assert (status.locked, status.liveness) == (True, Liveness.ALIVE)
+    assert status.holder is not None
+    assert (status.holder.tag, status.holder.pid) == ("first", os.getpid())
+
+
+def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
+    """A5: the one round includes a takeover."""
+    held.crash()
+    contender = contend(disk / "l", timeout=0)
+    assert contender.step() is None
+    assert contender.inside
+
+
+def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contender, contend: Contend) -> None:
+    """A5: released at the deadline itself: the look after it decides, not the clock."""
+    contender = contend(disk / "l", timeout=5)
+    assert contender.step() is not None
+    release(held)
+    contender.env.instead["monotonic"] = lambda: math.inf
+    assert contender.step() is None
+    assert contender.inside
+
+
+def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Contend) -> None:
+    """A6: when the path names another inode, the watch moves there, and the old one ends."""
+    waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
+    watches = told(waiter.env)
+    waiter.step()
+    release(held)
+    next_holder.get()
+    assert waiter.step() is not None
+    assert [watch.closed for watch in watches] == [True, False]
+    release(next_holder)
+    assert waiter.step() is None
+    assert [watch.closed for watch in watches] == [True, True]
+
+
+def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, contend: Contend) -> None:
+    """A6: with real events: the release of the second holder ends the wait, not its deadline."""
+    import select
+
+    waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
+    waiter.step()
+    release(held)
+    next_holder.get()
+    wait = waiter.step()
+    assert wait is not None
+    release(next_holder)
+    assert select.select(wait.fds, (), (), 5)[0]
+    assert waiter.step() is None
+
+
+def test_the_end_of_a_foreign_process_is_slept_through(disk: Path, contend: Contend) -> None:
+    """A foreign holder has no guard: its process is waited for, and its end makes the age decide."""
+    import select
+    import subprocess
+
+    foreign = subprocess.Popen(["sleep", "1000"])
+    (disk / "l").write_bytes(sema_record(foreign.pid, 9e9))
+    waiter = contend(disk / "l", timeout=None)
+    wait = waiter.step()
+    foreign.kill()
+    assert wait is not None
+    assert select.select(wait.fds, (), (), 5)[0]
+    wait = waiter.step()
+    foreign.wait()
+    assert wait is not None
+    assert not select.select(wait.fds, (), (), 0)[0], "its end would wake the waiter again and again"
+
+
+@pytest.mark.parametrize("timeout", [0.01, 0.05])
+def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Contender, contend: Contend) -> None:
+    contender = contend(disk / "l", timeout=timeout)
+    before = contender.env.monotonic()
+    assert isinstance(contender.run(), Refusal)
+    assert timeout <= contender.env.monotonic() - before < timeout + 1
+    assert all(wait.deadline <= before + timeout + 0.005 for wait in contender.waits[-1:])
+
+
+def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:
+    waiter = contend(disk / "l", timeout=None)
+    waiter.step()
+    assert waiter.env.open_descriptors()
+    waiter.steps.close()
+    assert not waiter.env.open_descriptors()
+    assert (disk / "l").exists()
+
+
+def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Contender, contend: Contend) -> None:
+    waiter = contend(disk / "l", timeout=None)
+    notices: list[Status] = []
+    waiter.request.notice = notices.append
+    waiter = contend(disk / "l", timeout=None)
+    waiter.request.notice = notices.append
+    wait = waiter.step()
+    assert wait is not None
+    assert wait.deadline <= waiter.env.monotonic() + 1.0
+    assert not notices
+    waiter.env.instead["monotonic"] = lambda: waiter.env.real.monotonic() + 1.5
+    waiter.step()
+    waiter.step()
+    assert len(notices) == 1
+    assert notices[0].holder is not None
+
+
+# -- one process, twice ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+    first = contend(disk / "l", context="thread 1")
+    first.get()
+    for timeout, context, owner, refused in (
+        (None, "thread 1", None, True),
+        (None, "thread 2", None, False),
+        (1, "thread 1", None, False),
+        (0, "thread 1", None, False),
+        (None, "thread 1", "somebody else", True),
+    ):
+        again = contend(disk / "l", first.env, timeout=timeout, context=context, owner=owner)
+        if refused:
+            with pytest.raises(WouldDeadlock, match=r"timeout.*owner") as caught:
+                again.step()
+            assert caught.value.path == str(disk / "l")
+        else:
+            again.step()
+            assert not again.inside
+        again.steps.close()
+
+
+def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> None:
+    first = contend(disk / "l", owner=("job", 7))
+    hold = first.get()
+    again = contend(disk / "l", first.env, owner=("job", 7))
+    assert again.get() is hold
+    assert hold.count == 2
+    assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), Held)
+    assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), Held), "another process is another owner"
+
+
+def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
+    first = contend(disk / "l", owner="me")
+    hold = first.get()
+    (disk / "l").unlink()
+    assert not hold.check()
+    again = contend(disk / "l", first.env, owner="me")
+    assert again.get() is not hold
+    assert again.get().verify()
+
+
+# -- waiting without acquiring -----------------------------------------------------------------------------------------
+
+
+def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l")
+    holder.get()
+    other = contend(disk / "x").env
+    steps = wait_until_free(other, Request(str(disk / "l"), {}), None)
+    next(steps)
+    holder.crash()  # free for whoever takes it over, though the file is there
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value is None
+    assert (disk / "l").exists()
+    assert drive(wait_until_free(other, Request(str(disk / "nothing"), {}), 0)) is None
+    assert not (disk / "nothing").exists()
+
+
+def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
+    env = contend(disk / "x").env
+    refusal = drive(wait_until_free(env, Request(str(disk / "l"), {}), 0.01))
+    assert isinstance(refusal, Refusal)
+    assert refusal.waited >= 0.01
+    assert not env.open_descriptors()

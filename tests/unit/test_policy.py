@@ -1,0 +1,154 @@
+"""May it be taken over? Every answer that there is (policy.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.environment import Presence, Process
+from holdfast._core.hold import Held
+from holdfast._core.request import Request
+from holdfast.model import Identity, Liveness, Status, marker_text
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+OLD, FRESH = 1000, 9e9
+POLICIES: list[Any] = ["safe", "protocol", "never", lambda _status: True]
+policies = pytest.mark.parametrize("stale", POLICIES, ids=["safe", "protocol", "never", "callable"])
+
+
+@policies
+def test_a_holder_with_its_guard_is_robbed(stale: object, disk: Path, contend: Contend) -> None:
+    """V1: whatever was asked for, and however old the record."""
+    holder = contend(disk / "l")
+    holder.env.instead["time"] = lambda: float(OLD)
+    held = holder.get()
+    before = held.data
+    assert not isinstance(contend(disk / "l", stale=stale).run(), Held)
+    assert (disk / "l").read_bytes() == before
+    assert held.verify()
+
+
+@policies
+@pytest.mark.parametrize("content", [b"", b"pid=1\n", b"\0" * 5000, b"x" * (2 << 20)], ids=len)
+def test_a_record_that_cannot_be_read_is_reclaimed(stale: object, content: bytes, disk: Path, contend: Contend) -> None:
+    """V2: not by any policy, not at any age."""
+    path = disk / "l"
+    path.write_bytes(content)
+    os.utime(path, (0, 0))
+    contender = contend(path, stale=stale)
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == content
+    assert "held" in look(contender.env, contender.request).reason
+
+
+@policies
+def test_a_file_that_may_not_be_read_is_reclaimed(stale: object, disk: Path, contend: Contend) -> None:
+    """V2: the other user's business."""
+    (disk / "l").write_bytes(sema_record(1, OLD))
+    contender = contend(disk / "l", stale=stale)
+
+    def refuse(path: str, *, write: bool) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    contender.env.instead["open_existing"] = refuse
+    assert not isinstance(contender.run(), Held)
+    assert (disk / "l").read_bytes() == sema_record(1, OLD)
+
+
+def judge(env: Stepped, path: Path, content: bytes, found: Presence, **options: Any) -> Status:
+    path.write_bytes(content)
+    env.instead["inspect"] = lambda _pid: Process(found)
+    return look(env, Request(str(path), options))  # type: ignore[arg-type]
+
+
+def test_a_guess_is_taken_for_a_proof(disk: Path, environments: Callable[..., Stepped]) -> None:
+    """V3: proven dead at once; dead by less, only if the rule holds too; alive or unknown, never."""
+    env = environments()
+    who = env.identity()
+    proof = marker_text(True, disk.stat().st_dev, who)
+    by_process = marker_text(False, disk.stat().st_dev, who)
+    elsewhere = marker_text(False, disk.stat().st_dev, Identity(who.pid, "b", "1", "t1", "elsewhere"))
+    cases = [
+        (proof, Presence.RUNNING, FRESH, True),
+        (proof, Presence.RUNNING, OLD, True),
+        (by_process, Presence.GONE, FRESH, True),
+        (by_process, Presence.RUNNING, OLD, False),
+        (None, Presence.GONE, FRESH, False),
+        (None, Presence.GONE, OLD, True),
+        (None, Presence.ZOMBIE, OLD, True),
+        (None, Presence.RUNNING, OLD, False),
+        (None, Presence.UNKNOWN, OLD, False),
+        (elsewhere, Presence.GONE, OLD, False),
+        ("torn", Presence.GONE, OLD, False),
+    ]
+    for marker, found, stamp, taken in cases:
+        status = judge(env, disk / "l", sema_record(who.pid, stamp, marker=marker), found)
+        assert (status.stale, status.locked) == (taken, not taken), (marker, found, stamp)
+        assert status.reason
+
+
+def test_the_letter_of_a_protocol_is_bent(disk: Path, environments: Callable[..., Stepped]) -> None:
+    """V4: `protocol` asks for the age and for nothing else; `never` for nothing at all."""
+    env, now = environments(), int(time.time())
+    proof = marker_text(True, disk.stat().st_dev, env.identity())
+    for marker in (None, proof):
+        for found in Presence:
+            for age, stale in ((3599, False), (3700, True)):
+                record = sema_record(os.getpid(), now - age, marker=marker)
+                assert judge(env, disk / "l", record, found, stale="protocol").stale is stale
+                assert not judge(env, disk / "l", record, found, stale="never").stale
+    record = sema_record(os.getpid(), now - 100)
+    assert judge(env, disk / "l", record, Presence.RUNNING, stale="protocol", stale_after=50).stale
+    assert not judge(env, disk / "l", record, Presence.RUNNING, stale="protocol", stale_after=float("inf")).stale
+
+
+def test_a_callers_judgement_is_overruled(disk: Path, environments: Callable[..., Stepped]) -> None:
+    """V4: a callable is shown the evidence, and its answer counts."""
+    env = environments()
+    shown: list[Status] = []
+
+    def decide(status: Status) -> bool:
+        shown.append(status)
+        return answer
+
+    for answer in (True, False):
+        status = judge(env, disk / "l", sema_record(7, OLD, "why"), Presence.RUNNING, stale=decide)
+        assert status.stale is answer
+        assert shown[-1].liveness is Liveness.DEAD or shown[-1].liveness is Liveness.ALIVE
+        assert (shown[-1].record.pid, shown[-1].holder.tag) == (7, "why")  # type: ignore[union-attr]
+
+
+def test_a_caller_is_not_asked_again(disk: Path, contend: Contend, live_pid: int) -> None:
+    """V4: what a callable looks at makes no event, so it is asked at least once a second."""
+    (disk / "l").write_bytes(sema_record(live_pid, FRESH))
+    asked: list[Status] = []
+    contender = contend(disk / "l", timeout=None, stale=lambda status: bool(asked.append(status)))
+    wait = contender.step()
+    assert wait is not None
+    assert wait.deadline <= contender.env.monotonic() + 1.0
+    contender.step()
+    assert len(asked) >= 2
+
+
+def test_a_failing_judge_leaves_something_open(disk: Path, contend: Contend) -> None:
+    (disk / "l").write_bytes(sema_record(1, OLD))
+    contender = contend(disk / "l", stale=lambda _status: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        contender.run()
+    assert not contender.env.open_descriptors()
+
+
+def test_a_timestamp_in_the_future_is_stale_or_has_a_negative_age(
+    disk: Path, environments: Callable[..., Stepped]
+) -> None:
+    for stamp in (2**64 - 1, time.time() + 1e6):
+        status = judge(environments(), disk / "l", sema_record(7, stamp), Presence.GONE, stale="protocol")
+        assert not status.stale
+        assert status.age == 0

@@ -1,0 +1,314 @@
+"""Taking over a dead or stale lock: one winner, in place, and never on an outdated judgement (takeover.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.hold import Held
+from holdfast._core.takeover import SETTLE
+from holdfast.model import marker_text
+from holdfast.protocols import get
+from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+FOREIGN = sema_record(1, 9_000_000_000, "a foreign process was here")
+
+
+@pytest.fixture
+def dead(disk: Path, contend: Contend) -> Path:
+    """The lock of a holder that crashed: death is proven."""
+    holder = contend(disk / "l", tag="the dead one")
+    holder.get()
+    holder.crash()
+    return disk / "l"
+
+
+@pytest.fixture
+def stale(disk: Path, dead_pid: int) -> Path:
+    """A foreign lock that is stale by rule: its process is gone, its record is old."""
+    (disk / "l").write_bytes(sema_record(dead_pid, 1000, "the stale one"))
+    return disk / "l"
+
+
+def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend) -> None:
+    """T1: the second comes while the first has the guard, and is refused it."""
+    first, second = contend(dead), contend(dead)
+    results: list[object] = []
+    first.env.once(first.env.after, "claim", lambda: results.append(second.run()))
+    assert first.get().verify()
+    assert results
+    assert not isinstance(results[0], Held)
+    assert second.env.steps.count("claim") == 0, "whoever sees the guard held sees a living holder"
+
+
+def test_two_contenders_judge_before_either_has_the_guard(dead: Path, contend: Contend) -> None:
+    """T1: both have judged the lock dead; the second has the guard by the time the first asks for it."""
+    first, second = contend(dead), contend(dead)
+    first.env.once(first.env.before, "claim", second.get)
+    assert not isinstance(first.run(), Held)
+    assert second.inside
+
+
+def test_a_loser_gives_up_instead_of_waiting(dead: Path, contend: Contend) -> None:
+    """T1: refused the guard, a contender with time goes back to waiting, and gets the lock when it is free."""
+    first, second = contend(dead), contend(dead, timeout=None)
+    waits: list[object] = []
+    first.env.once(first.env.after, "claim", lambda: waits.append(second.step()))
+    held = first.get()
+    assert waits != [None]
+    held.release()
+    assert second.get().verify()
+
+
+def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend) -> None:
+    """T2: the record is no longer, byte for byte, the one that was judged."""
+    for changed in (sema_record(1, 9e9), b"\n" + sema_record(1, 9e9), b""):
+        contender = contend(stale)
+        contender.env.once(contender.env.after, "claim", lambda changed=changed: stale.write_bytes(changed))
+        before = stale.stat().st_ino
+        assert not isinstance(contender.run(), Held)
+        assert stale.read_bytes() == changed
+        assert stale.stat().st_ino == before
+        stale.write_bytes(sema_record(2**22 + 5, 1000))
+
+
+def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend) -> None:
+    """T2: the path names another inode, with the very same record in it."""
+    content = stale.read_bytes()
+    contender = contend(stale)
+
+    def replace() -> None:
+        stale.unlink()
+        stale.write_bytes(content)
+        contender.env.instead["time"] = lambda: 1001.0  # by which the new one is not stale
+
+    contender.env.once(contender.env.after, "claim", replace)
+    assert not isinstance(contender.run(), Held)
+    assert stale.read_bytes() == content
+
+
+@pytest.mark.parametrize("length", [1, 100, 10_000])
+def test_the_end_of_the_old_record_shows_after_the_new_one(length: int, disk: Path, contend: Contend) -> None:
+    """T3: a longer old record is covered by one write, with what readers ignore."""
+    path = disk / "l"
+    old = sema_record(2**22 + 5, 1000, "x" * length + "\u20ac" * length)
+    path.write_bytes(old)
+    contender = contend(path, tag="new")
+    held = contender.get()
+    assert contender.env.steps.count("write") == 1 + contender.env.steps.count("link_unnamed"), "publishing writes too"
+    now = path.read_bytes()
+    assert len(now) >= len(old)
+    assert b"x" not in now.split(b"tag=")[1].replace(b"\n", b"")
+    record = get("sema").decode(now)
+    assert (record.pid, record.tag) == (os.getpid(), "new")
+    assert now == held.data
+    held.release()
+    assert not path.exists()
+
+
+def test_a_reader_sees_half_of_each_record(stale: Path, contend: Contend) -> None:
+    """T3: after every step, the file is the old record or the new one."""
+    contender, allowed = contend(stale, tag="t" * 10_000), {stale.read_bytes()}
+    seen = set()
+    contender.env.past_step = lambda _number, _name: seen.add(stale.read_bytes())
+    held = contender.get()
+    assert seen <= allowed | {held.data}
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("content", [None, FOREIGN], ids=["removed", "replaced"])
+@pytest.mark.parametrize("which", ["dead", "stale"])
+def test_a_lock_that_was_removed_under_the_takeover_is_entered(
+    content: bytes | None, which: str, contend: Contend, request: pytest.FixtureRequest
+) -> None:
+    """T4: after the write the path is checked again, and what is there by now is left alone."""
+    path = request.getfixturevalue(which)
+    contender = contend(path)
+
+    def remove() -> None:
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+
+    def after_write(fd: int, _data: bytes, _offset: int) -> None:
+        if path.exists() and os.fstat(fd).st_ino == path.stat().st_ino:  # and not its own, unnamed file
+            remove()
+
+    contender.env.after["write"] = after_write
+    if content is None:
+        held = contender.get()  # nothing there: published anew, which is not a takeover
+        assert held.recovered_from is None
+        assert held.verify()
+    else:
+        assert not isinstance(contender.run(), Held)
+        assert path.read_bytes() == content
+
+
+def test_a_judgement_by_rule_is_entered_upon_at_once(stale: Path, contend: Contend) -> None:
+    """T5: the new hold settles, long enough for a foreign process to act on the same judgement."""
+    contender = contend(stale)
+    wait = contender.step()
+    assert wait is not None
+    assert wait.fds == ()
+    assert contender.env.monotonic() + SETTLE / 2 < wait.deadline <= contender.env.monotonic() + SETTLE
+    assert get("sema").decode(stale.read_bytes()).pid == os.getpid(), "written before the wait, not after it"
+    held = contender.get()
+    assert held.recovered_from is not None
+    assert held.recovered_from.tag == "the stale one"
+
+
+def test_a_proof_is_waited_upon(dead: Path, contend: Contend) -> None:
+    """T5: nothing that a foreign process does can outdate a proof."""
+    contender = contend(dead)
+    assert contender.step() is None
+    assert contender.inside
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
+def test_a_lock_that_was_taken_while_settling_is_entered(how: str, stale: Path, contend: Contend) -> None:
+    """T5: a foreign process acted on the same judgement; it is inside, and this contender is not."""
+    contender = contend(stale, timeout=0.05)
+    assert contender.step() is not None
+    if how != "overwritten":
+        stale.unlink()
+    if how != "removed":
+        stale.write_bytes(FOREIGN)
+    result = contender.run()
+    if how == "removed":
+        assert isinstance(result, Held)
+        assert result.recovered_from is None, "published anew"
+    else:
+        assert not isinstance(result, Held)
+        assert stale.read_bytes() == FOREIGN
+
+
+def test_a_cancelled_takeover_leaves_a_lock_behind(stale: Path, contend: Contend) -> None:
+    """T5: cancelled while it settles, nobody holds the lock."""
+    contender = contend(stale)
+    contender.step()
+    contender.steps.close()
+    assert not stale.exists()
+    assert not contender.env.open_descriptors()
+    assert not contender.env.holds
+
+
+def forbid_writing(env: Stepped) -> None:
+    def refuse(path: str, *, write: bool) -> int:
+        if write:
+            raise PermissionError(13, "Permission denied", path)
+        fd: int = env.real.open_existing(path, write=False)
+        return fd
+
+    env.instead["open_existing"] = refuse
+
+
+def test_a_dead_lock_that_may_only_be_removed_stays(dead: Path, contend: Contend) -> None:
+    """T6: removed under the guard, and published anew."""
+    contender, before = contend(dead), dead.stat().st_ino
+    forbid_writing(contender.env)
+    guarded = []
+
+    def try_to_guard(_path: str) -> None:
+        fd = os.open(dead, os.O_RDONLY)
+        guarded.append(contender.env.real.guard(fd))
+        os.close(fd)
+
+    contender.env.before["unlink"] = try_to_guard
+    held = contender.get()
+    assert guarded == [False], "removed without the guard"
+    assert held.verify()
+    assert held.recovered_from is not None
+    assert dead.stat().st_ino != before or held.identity[1] == dead.stat().st_ino
+
+
+def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, contend: Contend) -> None:
+    """T6: between removal and publishing anew, another may come; also T1 and T2 hold on this way."""
+    contender, faster = contend(dead), contend(dead)
+    forbid_writing(contender.env)
+    got: list[Held] = []
+    contender.env.once(contender.env.after, "unlink", lambda: got.append(faster.get()))
+    assert not isinstance(contender.run(), Held)
+    assert got[0].verify()
+    got[0].release()
+
+    path = dead
+    path.write_bytes(sema_record(2**22 + 5, 1000))
+    contender = contend(path)
+    forbid_writing(contender.env)
+    contender.env.once(contender.env.after, "claim", lambda: path.write_bytes(FOREIGN))
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == FOREIGN
+
+
+def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: Path, contend: Contend) -> None:
+    """T6: it stays held, and the refusal says why, and whose it is."""
+    for timeout in (0, 0.02):
+        contender = contend(dead, timeout=timeout)
+        forbid_writing(contender.env)
+
+        def refuse(path: str) -> None:
+            raise PermissionError(1, "Operation not permitted", path)
+
+        contender.env.instead["unlink"] = refuse
+        result = contender.run()
+        assert not isinstance(result, Held)
+        assert "neither write to the lock file nor remove it" in result.status.reason
+        assert result.status.locked
+        assert result.status.holder is not None
+        assert result.status.holder.tag == "the dead one"
+
+
+@needs_root
+def test_another_users_dead_lock_is_a_riddle(dead: Path) -> None:
+    """T6 for real: in a sticky directory nobody may neither write root's file nor remove it."""
+    dead.parent.chmod(0o1777)
+    dead.chmod(0o644)
+
+    def try_it() -> str:
+        import holdfast
+
+        try:
+            holdfast.Lock(dead).acquire(timeout=0)
+        except holdfast.AcquireTimeout as error:
+            return str(error)
+        return "acquired"
+
+    said = elsewhere(try_it, user=NOBODY)
+    assert str(dead) in said
+    assert f"process {os.getpid()}" in said
+    assert "neither write to the lock file nor remove it" in said
+
+
+@needs_root
+def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path) -> None:
+    """T6 for real: in a directory that everybody may write to, the file goes and a new one comes."""
+    dead.parent.chmod(0o777)
+    dead.chmod(0o644)
+
+    def try_it() -> tuple[bool, str | None, int]:
+        import holdfast
+
+        with holdfast.Lock(dead).acquire(timeout=5) as hold:
+            recovered = hold.recovered_from
+            return hold.lost, recovered and recovered.tag, os.stat(dead).st_uid
+
+    assert elsewhere(try_it, user=NOBODY) == (False, "the dead one", NOBODY)
+
+
+def test_a_record_promises_a_guard_after_a_takeover_without_one(
+    disk: Path, contend: Contend, environments: Environments, dead_pid: int
+) -> None:
+    path, env = disk / "l", environments("flock")
+    text = marker_text(False, disk.stat().st_dev, env.identity())
+    path.write_bytes(sema_record(dead_pid, time.time(), marker=text))
+    held = contend(path, env).get()
+    assert held.recovered_from is not None
+    assert b"holdfast=1 n " in path.read_bytes()
+    assert not held.guarded

@@ -137,7 +137,9 @@ class Contest:
                 held = yield from complete(env, request)
             if held is not None:
                 return held
-            if self.verdict.reclaim and self.seen.blocked is None and retries:
+            if self.seen.blocked is not None:
+                self.verdict = judge(env, request, self.seen, self.assessed)  # for the refusal, which says why
+            if self.verdict.reclaim and retries:
                 retries -= 1
                 self._burst = self._burst or _BURST_FIRST  # a prober or a rival had the guard for an instant
             elif self.is_over():

@@ -11,7 +11,8 @@ does not know who drives it. Cleaning up never yields, so cancelling is closing 
        └──▶ held ──▶ arm a watch, look once more, wait ──▶ look
 
 A1  Whatever wakes us, we look again; no event is believed. So early, late, doubled and foreign events are harmless.
-A2  The watch is armed before the look that decides to wait: what happens after that look makes an event.
+A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
+    makes an event that is still there.
 A3  A lost event costs latency, never a hang: every wait ends at a re-check deadline.
 A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times.
 A5  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from ..errors import WouldDeadlock
 from ..model import Status, Value
-from .environment import Change, Environment, Wait, Watch
+from .environment import CLOSED, Environment, Wait, Watch
 from .hold import Held
 from .liveness import Assessment, assess
 from .observe import Observation, explained, forget, observe, require_same_protocol, reread
@@ -185,6 +186,11 @@ class Contest:
             self._arm()
             if self._watch is not None or not self._armed:
                 return
+        elif self._watch is not None and (change := self._watch.take()):
+            # Asked only now, because a released lock is acquired without it; so whatever it says calls for a look (A2).
+            if change & CLOSED:
+                self._burst = _BURST_FIRST  # A4
+            return
         now = env.monotonic()
         self._notify(now)
         if self._burst:
@@ -198,8 +204,6 @@ class Contest:
         else:
             pause, self._poll = self._poll, min(self._poll * 1.5, env.poll_limit(self._request.path))
             yield Wait((), self._bounded(now + pause, now))
-        if self._watch is not None and Change.CLOSED in self._watch.take():
-            self._burst = _BURST_FIRST
 
     def _bounded(self, until: float, now: float) -> float:
         """The earliest of: the pause, the caller's deadline, the notice, the moment when the record's age decides."""

@@ -6,7 +6,7 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 
 from __future__ import annotations
 
-from enum import Enum, Flag, auto
+from enum import Enum
 
 from ..model import Identity, Value
 
@@ -47,12 +47,10 @@ class Stat(Protocol):
     def st_size(self) -> int: ...
 
 
-class Change(Flag):
-    """What a watch has seen since it was last asked."""
-
-    NOTHING = 0
-    CHANGED = auto()
-    CLOSED = auto()
+# What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
+# takes as long as a system call.
+CHANGED = 1
+CLOSED = 2
 
 
 class Watch(Protocol):
@@ -61,8 +59,8 @@ class Watch(Protocol):
     def fds(self) -> tuple[int, ...]:
         """Descriptors to wait on until one is readable; ask again before each wait."""
 
-    def take(self) -> Change:
-        """What happened since the last call, without waiting."""
+    def take(self) -> int:
+        """What happened since the last call (`CHANGED`, `CLOSED`), without waiting."""
 
     def close(self) -> None:
         """End the watch. Idempotent."""

@@ -49,7 +49,8 @@ class GenericEnvironment:
         self.generation = 0
         self.holds: dict[tuple[int, int], Any] = {}
         # Every descriptor that must not live on in a forked child. The lock keeps a fork from falling between the
-        # opening of a descriptor and its entry here; re-entrant, because a signal handler may fork at any point.
+        # opening of a descriptor and its entry here, and into an import, whose end a child would wait for for ever;
+        # re-entrant, because a signal handler may fork at any point.
         self._descriptors: set[int] = set()
         self._forking = threading.RLock()
         self._identity: Identity | None = None
@@ -107,7 +108,8 @@ class GenericEnvironment:
     def _boot(self) -> str:
         # No boot id is portable. The machine's own number is as good for recognising records of this machine; that a
         # reboot is then invisible is safe, because a number in use counts as alive.
-        import uuid
+        with self._forking:
+            import uuid
 
         return f"machine:{uuid.getnode():x}"
 
@@ -116,7 +118,8 @@ class GenericEnvironment:
 
     def inspect(self, pid: int) -> Process:
         try:
-            import psutil
+            with self._forking:
+                import psutil
         except ImportError:
             return Process(_presence_by_kill(pid))
         try:
@@ -132,7 +135,8 @@ class GenericEnvironment:
 
     def command(self, pid: int) -> str | None:
         try:
-            import psutil
+            with self._forking:
+                import psutil
 
             return " ".join(psutil.Process(pid).cmdline()) or None
         except Exception:  # decoration for a message: whatever fails, the message goes out without it
@@ -213,8 +217,10 @@ class GenericEnvironment:
         chain: list[str] = []
         directory, name = os.path.split(path)
         subject = b"%d\0" % os.fstat(fd).st_ino + data
+        with self._forking:
+            lock = _digest(os.fsencode(name))  # it imports
         while True:
-            claim = os.path.join(directory, f".holdfast-{_digest(os.fsencode(name))}-{_digest(subject)}.claim")
+            claim = os.path.join(directory, f".holdfast-{lock}-{_digest(subject)}.claim")
             chain.append(claim)
             try:
                 self._create_whole(claim, mine)

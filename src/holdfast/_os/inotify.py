@@ -21,7 +21,7 @@ import os
 import struct
 import threading
 
-from .._core.environment import Change
+from .._core.environment import CHANGED, CLOSED
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
@@ -35,6 +35,7 @@ IN_DONT_FOLLOW = 0x2000000
 _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | IN_DONT_FOLLOW
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
+_LARGEST_EVENT = _EVENT.size + 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,7 +48,7 @@ class FileWatch:
     def __init__(self, hub: Hub, wd: int) -> None:
         self._hub = hub
         self.wd = wd
-        self._change = Change.NOTHING
+        self._change = 0
         self._wake: int | None = None
 
     def fds(self) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ class FileWatch:
                 os.eventfd_write(self._wake, 1)
             return (hub.fd, self._wake) if leading else (self._wake,)
 
-    def take(self) -> Change:
+    def take(self) -> int:
         hub = self._hub
         with hub.mutex:
             if hub.leader is self:
@@ -75,13 +76,13 @@ class FileWatch:
                     os.eventfd_read(self._wake)
                 except BlockingIOError:
                     pass
-            change, self._change = self._change, Change.NOTHING
+            change, self._change = self._change, 0
         return change
 
     def close(self) -> None:
         self._hub.remove(self)
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: int) -> None:
         self._change |= change
         self.wake()
 
@@ -160,16 +161,18 @@ class Hub:
                 wd, mask, _, length = _EVENT.unpack_from(data, offset)
                 offset += _EVENT.size + length
                 self._dispatch(wd, mask)
+            if len(data) <= _BUFFER - _LARGEST_EVENT:
+                return  # there was room for more, so that was all
 
     def _dispatch(self, wd: int, mask: int) -> None:
         if mask & IN_Q_OVERFLOW:  # N4
             for sharing in self._watches.values():
                 for watch in sharing:
-                    watch.tell(Change.CHANGED | Change.CLOSED)
+                    watch.tell(CHANGED | CLOSED)
             return
         closed = mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE)
         for watch in self._watches.get(wd, ()):
-            watch.tell(Change.CLOSED if closed else Change.CHANGED)
+            watch.tell(CLOSED if closed else CHANGED)
         if mask & IN_IGNORED:
             self._watches.pop(wd, None)
 

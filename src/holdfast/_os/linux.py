@@ -44,8 +44,8 @@ class LinuxEnvironment(GenericEnvironment):
 
     def _boot(self) -> str:
         try:
-            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                return file.read().strip() or "-"
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                return file.read().decode().strip() or "-"
         except OSError:
             return "-"
 
@@ -95,7 +95,8 @@ class LinuxEnvironment(GenericEnvironment):
                 return
             except FileNotFoundError:
                 pass  # /proc is hidden, or the directory is gone: the next call tells which
-        _link_empty_path(fd, path)
+        with self._forking:  # it imports
+            _link_empty_path(fd, path)
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -145,9 +146,10 @@ class LinuxEnvironment(GenericEnvironment):
         if "events" in self.without:
             return None
         if self._hub is None:
-            from .inotify import Hub
-
+            # The import too: a child that is forked in the middle of one would wait for its end for ever.
             with self._forking:
+                from .inotify import Hub
+
                 if self._hub is None:
                     try:
                         self._hub = Hub(self._descriptors)

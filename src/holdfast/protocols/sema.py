@@ -81,7 +81,8 @@ def _fields(data: bytes) -> dict[str, str]:
     if len(data) > MAX_RECORD_BYTES:
         raise MalformedRecord(f"the record is larger than {MAX_RECORD_BYTES} bytes", protocol="sema")
     try:
-        text = data.decode("utf-8-sig")
+        # Not "utf-8-sig": that codec is imported at first use, and a child forked during an import can never do its own.
+        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedRecord(f"the record is not UTF-8 (byte {error.start})", protocol="sema") from None
     fields: dict[str, str] = {}

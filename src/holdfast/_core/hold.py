@@ -89,6 +89,8 @@ class Held:
                 mine = not self.lost and self._is_ours()
                 if mine:
                     env.unlink(self.path)
+            except FileNotFoundError:
+                mine = False  # removed by somebody since the check
             finally:
                 self._drop()
         if not mine:
@@ -97,6 +99,8 @@ class Held:
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
+        if self.inert:
+            return
         with self.mutex:
             if not self.released:
                 self.released = True

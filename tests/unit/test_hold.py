@@ -1,0 +1,233 @@
+"""Holding, losing, releasing: only ours, only here, only once (hold.py)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.hold import Held
+from holdfast.errors import LockLost, NotHeld
+from holdfast.model import Liveness
+from unit.elsewhere import elsewhere
+from unit.stepping import Contender, Crash, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+FOREIGN = sema_record(1, 9_000_000_000)
+
+
+@pytest.fixture
+def held(place: Path, contend: Contend) -> Held:
+    return contend(place / "l").get()
+
+
+def steps_of(held: Held) -> list[str]:
+    assert isinstance(held.env, Stepped)
+    return held.env.steps
+
+
+def test_a_child_acts_on_what_its_parent_holds(held: Held) -> None:
+    """H1: there, every step does nothing or says why."""
+    before = Path(held.path).read_bytes()
+
+    def in_the_child() -> list[object]:
+        held.release()
+        held.beat()
+        held.abandon()
+        said: list[object] = [held.inert, held.verify(), held.check(), held.lost]
+        with pytest.raises(NotHeld, match="child"):
+            held.ensure()
+        return said
+
+    assert elsewhere(in_the_child) == [True, False, False, False]
+    assert Path(held.path).read_bytes() == before
+    assert held.verify()
+
+
+def test_a_child_unlocks_its_parents_guard(held: Held, contend: Contend) -> None:
+    """H1: closing its copies of the descriptors is all that it does."""
+    elsewhere(held.release)
+    status = look(contend("/x").env, held.request)
+    assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
+
+
+def test_the_second_release_releases_somebody_else(held: Held, contend: Contend) -> None:
+    """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
+    held.release()
+    after = contend(held.path)
+    second = after.get()
+    held.release()
+    held.abandon()
+    assert second.verify()
+    assert second.fd in after.env.open_descriptors()
+
+
+def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
+    held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H2: released between the check and the write of a heartbeat."""
+    check = Held.check
+
+    def check_and_lose_the_race(self: Held) -> bool:
+        ours = check(self)
+        self.release()
+        self.fd = os.open(tmp_path / "innocent", os.O_RDWR | os.O_CREAT)
+        return ours
+
+    monkeypatch.setattr(Held, "check", check_and_lose_the_race)
+    held.beat()
+    os.close(held.fd)
+    assert (tmp_path / "innocent").read_bytes() == b""
+
+
+def test_the_guard_is_dropped_before_the_file_is_gone(held: Held, contend: Contend) -> None:
+    """H3: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
+    env = held.env
+    assert isinstance(env, Stepped)
+    other = contend("/x").env
+    seen = []
+    env.at_step = lambda _n, _name: seen.append(look(other, held.request).liveness)
+    start = len(env.steps)
+    held.release()
+    assert env.steps[start:][-3:] == ["unlink", "unguard", "close"]
+    assert Liveness.DEAD not in seen
+    assert not env.open_descriptors()
+
+
+def test_a_copy_of_the_descriptor_keeps_the_lock(held: Held, contend: Contend) -> None:
+    """H3: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
+    copy = os.dup(held.fd)
+    try:
+        held.release()
+        other = os.open(f"/proc/self/fd/{copy}", os.O_RDONLY)
+        try:
+            assert contend("/x").env.real.guard(other) is True
+        finally:
+            os.close(other)
+    finally:
+        os.close(copy)
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "removed": lambda path: path.unlink(),
+    "replaced": lambda path: (path.unlink(), path.write_bytes(FOREIGN)),
+    "replaced by a copy": lambda path: (copy := path.read_bytes(), path.unlink(), path.write_bytes(copy)),
+    "renamed over": lambda path: (path.with_name("t").write_bytes(FOREIGN), path.with_name("t").rename(path)),
+    "overwritten": lambda path: path.write_bytes(FOREIGN),
+    "overwritten and longer": lambda path: path.write_bytes(path.read_bytes() + b"tag=x\n"),
+    "truncated": lambda path: path.write_bytes(b""),
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "a link to itself": lambda path: (path.rename(path.with_name("t")), path.symlink_to("t")),
+    "its directory is gone": lambda path: (path.unlink(), path.parent.rmdir()),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend: Contend) -> None:
+    """H4: another inode at the path, or another record in ours; and what is there is left alone."""
+    (place / "d").mkdir()
+    path = place / "d" / "l"
+    told: list[LockLost] = []
+    held = contend(path, on_lost=told.append).get()
+    LOSSES[how](path)
+    before = path.read_bytes() if path.is_file() else os.path.lexists(path)
+    assert not held.verify()
+    assert not held.check()
+    held.check()
+    assert held.lost
+    assert len(told) == 1, "told once"
+    assert told[0].path == str(path)
+    with pytest.raises(LockLost, match="check what the lock protects"):
+        held.ensure()
+    with pytest.raises(LockLost, match=str(path)):
+        held.release()
+    held.release()
+    assert (path.read_bytes() if path.is_file() else os.path.lexists(path)) == before
+    assert len(told) == 1
+
+
+def test_a_lock_lost_at_the_last_moment_passes_for_released(held: Held) -> None:
+    """H4: removed by somebody between the check and our own removal."""
+    env = held.env
+    assert isinstance(env, Stepped)
+    env.once(env.before, "unlink", lambda: os.unlink(held.path))
+    with pytest.raises(LockLost):
+        held.release()
+    assert held.lost
+    assert not env.open_descriptors()
+
+
+@pytest.mark.parametrize("step", ["stat", "read", "unlink"])
+def test_a_failing_release_keeps_the_guard(step: str, held: Held, contend: Contend) -> None:
+    """H5: whatever fails, the guard goes, so that the file that stays is proven dead."""
+    env = held.env
+    assert isinstance(env, Stepped)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    env.instead[step] = fail
+    with pytest.raises(OSError, match="Input/output"):
+        held.release()
+    assert held.released
+    assert not env.open_descriptors()
+    assert not env.holds
+    assert contend(held.path).get().recovered_from is not None
+
+
+def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend) -> None:
+    """H5: killed at any step, the lock is free, or proven dead."""
+    for number in range(3):
+        contender = contend(place / "l")
+        held = contender.get()
+        start = len(contender.env.steps)
+
+        def die(at: int, _name: str, env: Stepped = contender.env, last: int = start + number) -> None:
+            if at == last:
+                env.crash()
+                raise Crash
+
+        contender.env.at_step = die
+        with pytest.raises(Crash):
+            held.release()
+        after = contend(place / "l").get()
+        after.release()
+
+
+def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: Held) -> None:
+    env = held.env
+    assert isinstance(env, Stepped)
+    before = Path(held.path).read_bytes()
+    env.instead["time"] = lambda: 2_000_000_000.7
+    held.beat()
+    after = Path(held.path).read_bytes()
+    assert b"timestamp=2000000000\n" in after
+    assert len(after) == len(before)
+    assert held.verify()
+    assert held.record().created == 2_000_000_000
+    held.release()
+    assert not os.path.exists(held.path)
+
+
+def test_a_heartbeat_refreshes_another_processs_record(held: Held) -> None:
+    Path(held.path).write_bytes(FOREIGN)
+    held.beat()
+    assert Path(held.path).read_bytes() == FOREIGN
+    assert held.lost
+
+
+def test_an_on_lost_that_fails_stops_the_release(disk: Path, contend: Contend) -> None:
+    def fail(_error: LockLost) -> None:
+        raise ZeroDivisionError
+
+    contender = contend(disk / "l", on_lost=fail)
+    held = contender.get()
+    (disk / "l").unlink()
+    with pytest.raises(ZeroDivisionError):
+        held.release()
+    assert held.released
+    assert not contender.env.open_descriptors()

@@ -21,10 +21,27 @@ HELD_RUN = 75
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its status."""
     arguments = sys.argv[1:] if argv is None else argv
+    _occupy_standard_descriptors()
     try:
         sys.exit(_dispatch(arguments))
     except KeyboardInterrupt:
         die_of(signal.SIGINT)
+
+
+def _occupy_standard_descriptors() -> None:
+    """Where stdin, stdout or stderr is closed, take its number, so that no lock file gets it and is written to.
+
+    What is opened here does not cross exec: a command that is run finds closed what was closed.
+    """
+    import os
+
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - print() and argparse would turn to stdout instead
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -40,6 +57,8 @@ def _dispatch(arguments: list[str]) -> int:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
         from . import basic
 
+        if sys.stdout is not None:
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         command = getattr(basic, options.command + "_")
         status: int = command(options)
         return status
@@ -58,7 +77,10 @@ def _failed(error: Exception) -> int:
         say(str(error))
         return USAGE
     else:
-        raise error
+        import traceback
+
+        traceback.print_exception(error)  # a defect; Python's own status for it, 1, would say "held"
+        return FAILED
     say(text)
     return LOST if isinstance(error, LockLost) else FAILED
 
@@ -73,11 +95,20 @@ def say(text: str) -> None:
         pass
 
 
+def show(text: str) -> None:
+    """A result, on stdout. That it cannot be written is an error: a script would go on without it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
 def die_of(number: int) -> NoReturn:
     """End as a process that this signal has killed, so that a calling shell sees exactly that."""
     import os
 
-    signal.signal(number, signal.SIG_DFL)
+    if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
+        signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

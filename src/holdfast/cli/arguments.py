@@ -49,7 +49,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command; exits with status 2 and a usage line for anything else."""
     name, *words = arguments or [""]
     if name not in _COMMANDS:
-        return _overview().parse_args([*arguments])  # exits: help, version, or an error
+        overview = _overview()
+        overview.parse_args([*arguments])  # exits: help, version, or an error
+        overview.error(f"the command comes first, not {name!r}")
     parser = _parser(name)
     command: list[str] = []
     if name == "run" and "--" in words:
@@ -160,13 +162,13 @@ def _number(text: str) -> float:
 
 
 def _code(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text[:4]) > 255:
+    if not text.isascii() or not text.isdecimal() or len(text) > 3 or int(text) > 255:
         raise argparse.ArgumentTypeError(f"{text!r} is not an exit status from 0 to 255")
     return int(text)
 
 
 def _pid(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:11]) < 2**31:
+    if not text.isascii() or not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
     return int(text)
 

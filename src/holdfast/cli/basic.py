@@ -12,7 +12,7 @@ from .._core.report import advice, sentence, waiting
 from ..errors import AcquireTimeout, LockLost
 from ..lock import Lock
 from ..model import Liveness
-from . import DONE, FAILED, HELD, USAGE, say
+from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, as_text, lock_options
 
 TYPE_CHECKING = False
@@ -34,19 +34,26 @@ def acquire_(options: argparse.Namespace) -> int:
     lock = make_lock(options)
     lock._bind(owner)
     try:
-        hold = lock.acquire(options.timeout)
+        left = lock.acquire(options.timeout)._leave_to(owner)
     except AcquireTimeout as error:
         status = lock.status()
         if options.json:
-            print(as_json("held", status))
+            show(as_json("held", status))
         elif not options.quiet:
             say(str(error))
         return int(options.held_code)
-    if not hold._leave_to(owner):
+    except KeyboardInterrupt:
+        lock._release_all()
+        raise
+    if not left:
         say(f"process {owner} has ended, so {lock.path} was not acquired for it")
         return FAILED
     if options.json:
-        print(as_json("acquired", lock.status(), owner_pid=owner))
+        try:
+            show(as_json("acquired", lock.status(), owner_pid=owner))
+        except OSError:
+            remove_if(lock._env, lock._request, lambda seen, assessed: not _why_not(seen, assessed, owner))
+            raise
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}")
     return DONE
@@ -68,13 +75,13 @@ def release_(options: argparse.Namespace) -> int:
     removed = remove_if(lock._env, lock._request, agreed)
     if refused:
         if options.json:
-            print(as_json("refused", before))
+            show(as_json("refused", before))
         else:
             say(f"{lock.path} was not released: {refused[0]}. Use --force to remove it all the same")
         return HELD
     result = "released" if removed is not None or before.locked else "not held"
     if options.json:
-        print(as_json(result, before))
+        show(as_json(result, before))
     if options.verbose:
         say(f"{lock.path}: {result}")
     return DONE
@@ -86,7 +93,7 @@ def wait_(options: argparse.Namespace) -> int:
     free = lock.wait(options.timeout)
     status = lock.status() if options.json or not free else None
     if status is not None and options.json:
-        print(as_json("free" if free else "held", status))
+        show(as_json("free" if free else "held", status))
     elif status is not None and not options.quiet:
         say(f"{lock.path} is still {sentence(status)}. {advice(status)}")
     if free and options.verbose:
@@ -98,9 +105,9 @@ def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
     status = make_lock(options).status()
     if options.json:
-        print(as_json("held" if status.locked else "free", status))
+        show(as_json("held" if status.locked else "free", status))
     elif not options.quiet:
-        print(as_text(status))
+        show(as_text(status))
     return HELD if status.locked else DONE
 
 

@@ -5,7 +5,8 @@ C1  Signals that end a process are turned into an exception while waiting, so th
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
     the command, or between the command's end and the release.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
-    those that were sent to this process are passed on.
+    those that were sent to this process are passed on. When the terminal hangs up, it tells the session's leader alone:
+    if that is us (`ssh -t host holdfast run …`), HUP is passed on.
 C4  The command inherits the guard's descriptor. If this process is killed, the guard lives as long as the command.
 C5  Reaping and signalling exclude each other: a signal never reaches a process that got the command's number later.
 """
@@ -37,6 +38,8 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 class _Interrupted(BaseException):
+    wanted = True
+
     def __init__(self, number: int) -> None:
         self.number = number
 
@@ -50,13 +53,17 @@ def run(options: argparse.Namespace) -> int:
     for number in heeded:
         signal.signal(number, _interrupt)
     try:
-        hold = lock.acquire(options.timeout)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})  # C2
+        try:
+            hold = lock.acquire(options.timeout)
+        finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+            _Interrupted.wanted = False
     except AcquireTimeout as error:
         if not options.quiet:
             say(str(error))
         return int(options.held_code)
     except _Interrupted as interrupted:
+        _Interrupted.wanted = False  # two signals at once end this process once
         lock._release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
     if options.verbose:
@@ -119,10 +126,11 @@ class _Child:
         return self._wait({*heeded, signal.SIGCHLD})
 
     def _wait(self, signals: set[int]) -> int:
+        leads = os.getsid(0) == os.getpid()
         while True:
             info = signal.sigwaitinfo(signals)
             if info.si_signo != signal.SIGCHLD:
-                if info.si_code != _SENT_BY_KERNEL:  # C3
+                if info.si_code != _SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
                     self._signal(info.si_signo)
                 continue
             with self._reaping:  # C5
@@ -144,12 +152,13 @@ class _Child:
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
         self.told = True
-        say(f"{lost} Sending TERM to the command")
+        say(f"{lost} Sending TERM to the command" if self._pid else str(lost))
         self._signal(signal.SIGTERM)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise _Interrupted(number)  # C1
+    if _Interrupted.wanted:
+        raise _Interrupted(number)  # C1
 
 
 def _environment(hold: Hold) -> dict[str, str]:
@@ -166,7 +175,10 @@ def _recovered(hold: Hold) -> int | None:
 
 
 def _spoken(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    if status >= 0:
+        return f"status {status}"
+    named = -status in {*signal.Signals}
+    return f"signal {signal.Signals(-status).name if named else -status}"  # most real-time signals have no name
 
 
 def _without_core_dump() -> None:

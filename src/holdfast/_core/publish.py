@@ -203,9 +203,14 @@ def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
                 env.unlink(path)
     except OSError:
         pass  # the first failure is the one to report; what is left has no guard and will be taken over
-    for let_go in (env.unguard, env.close):
+    let_go(env, fd)
+
+
+def let_go(env: Environment, fd: int) -> None:
+    """Drop the guard and close; what either says is no news beside the reason for doing so."""
+    for step in (env.unguard, env.close):
         try:
-            let_go(fd)
+            step(fd)
         except OSError:
             pass
 

@@ -43,15 +43,21 @@ def remove_if(env: Environment, request: Request, agreed: Callable[[Observation,
 def _remove(env: Environment, request: Request, seen: Observation) -> bool:
     guarded = env.guard(seen.fd) if seen.fd >= 0 else None  # R2
     try:
-        if not is_there(env, request.path, seen.identity):
+        if not _is_unchanged(env, request, seen):
             return False
-        if seen.fd >= 0:
-            before = seen.data
-            reread(env, request, seen)
-            if seen.data != before:
-                return False
         env.unlink(request.path)
         return True
     finally:
         if guarded:
             env.unguard(seen.fd)
+
+
+def _is_unchanged(env: Environment, request: Request, seen: Observation) -> bool:
+    """R1."""
+    if seen.fd < 0:
+        again = observe(env, request)
+        forget(env, again)
+        return again is not None and (again.identity, again.data) == (seen.identity, seen.data)
+    before = seen.data
+    reread(env, request, seen)
+    return seen.data == before and is_there(env, request.path, seen.identity)

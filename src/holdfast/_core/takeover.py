@@ -21,7 +21,7 @@ from .environment import Environment, Wait
 from .hold import Held
 from .observe import Observation, is_there
 from .policy import Verdict
-from .publish import finish, publish, withdraw, write_all
+from .publish import finish, let_go, publish, withdraw, write_all
 from .request import Request
 
 TYPE_CHECKING = False
@@ -61,26 +61,27 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
     try:
         found = env.fstat(fd)
         if (found.st_dev, found.st_ino) == seen.identity and env.claim(fd, request.path, seen.data):  # T1
+            replaced = False
             try:
                 if _is_as_judged(env, request, seen, fd):
                     guarded = env.guard(fd) is True  # taken by the claim already, or not to be had here
                     new = request.compose(env, found.st_dev, guarded=guarded)
                     data = new.ljust(len(seen.data), request.protocol.padding)
                     _write_or_restore(env, fd, data, seen.data)
+                    replaced = True
                     if is_there(env, request.path, seen.identity):  # T4
                         held = Held(env, request, fd, seen.identity, data, guarded)
             finally:
-                env.end_claim(fd, replaced=bool(data))
-        return held
+                env.end_claim(fd, replaced=replaced)
     except BaseException:
-        held = None
         if data:
             withdraw(env, request.path, fd, data)
+        else:
+            let_go(env, fd)
         raise
-    finally:
-        if held is None:
-            env.unguard(fd)
-            env.close(fd)
+    if held is None:
+        let_go(env, fd)
+    return held
 
 
 def _is_as_judged(env: Environment, request: Request, seen: Observation, fd: int) -> bool:

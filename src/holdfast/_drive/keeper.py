@@ -75,9 +75,16 @@ class Keeper:
 
     def _watch(self, held: Held) -> Watch | None:
         try:
-            return self._env.watch(held.path) if self._env.events_reach(held.path) else None
+            watch = self._env.watch(held.path) if self._env.events_reach(held.path) else None
         except FileNotFoundError:
             return None  # lost already; the first look tells
+        try:
+            if watch is None or held.verify():
+                return watch
+        except OSError:
+            return watch  # a look will tell
+        watch.close()  # lost already: this is a watch on another's file
+        return None
 
     def _start(self) -> None:
         if self._doorbell is None:
@@ -91,6 +98,9 @@ class Keeper:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
         try:
             self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
         finally:
             if mask is not None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -105,7 +115,11 @@ class Keeper:
     def _run(self) -> None:
         generation = self._env.generation
         while generation == self._env.generation:
-            wait = self._turn()
+            try:
+                wait = self._turn()
+            except OSError as error:  # K5; a full descriptor table, for one
+                _report("while keeping holds", error)
+                wait = Wait((), time.monotonic() + _LOOK_EVERY)
             if wait is None:
                 return
             wait_for(wait)
@@ -148,8 +162,12 @@ class Keeper:
             elif changed and held.request.on_lost is not None:
                 held.check()
         except Exception as error:  # K5; also whatever the caller's on_lost raises
-            import logging
-
-            logging.getLogger("holdfast").exception("while keeping %s: %s", held.path, error)
+            _report(f"while keeping {held.path}", error)
         if held.lost or held.released:
             self.forget(held)
+
+
+def _report(what: str, error: Exception) -> None:
+    import logging
+
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)

@@ -1,0 +1,187 @@
+"""The portable environment: claims in place of guards, pids in place of proofs (generic.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.hold import Held
+from holdfast.model import Identity, Liveness, marker_text
+from unit.stepping import Contender, Crash, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+
+@pytest.fixture
+def portable(contend: Contend, environments: Environments) -> Contend:
+    def make(path: object, *without: str, pid: int | None = None, **options: object) -> Contender:
+        return contend(path, environments(*without, kind="generic", pid=pid), **options)
+
+    return make
+
+
+@pytest.fixture
+def dead(disk: Path, portable: Contend, dead_pid: int) -> Path:
+    """The lock of a process that is gone: known by its process alone, and that proves it."""
+    who = portable(disk / "x").env.identity()
+    gone = Identity(dead_pid, who.boot, who.pid_namespace, "-", who.host)
+    text = marker_text(False, disk.stat().st_dev, gone)
+    (disk / "l").write_bytes(sema_record(dead_pid, time.time(), marker=text))
+    return disk / "l"
+
+
+def claims(place: Path) -> list[str]:
+    return sorted(name for name in os.listdir(place) if name.endswith(".claim"))
+
+
+def test_two_claim_one_record(dead: Path, portable: Contend) -> None:
+    """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
+    first, second = portable(dead), portable(dead)
+    losers = []
+    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    assert first.get().recovered_from is not None
+    assert not isinstance(losers[0], Held)
+    assert claims(dead.parent) == []
+
+
+def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend) -> None:
+    """C1: a claim is about the file, whatever its directory is called."""
+    alias = dead.parent / "alias"
+    alias.symlink_to(dead.parent)
+    first, second = portable(dead), portable(alias / "l")
+    losers = []
+    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    first.get()
+    assert not isinstance(losers[0], Held)
+
+
+def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend) -> None:
+    """C1: the same record in two files of one directory is claimed twice."""
+    twin = dead.with_name("twin")
+    twin.write_bytes(dead.read_bytes())
+    first, second = portable(dead), portable(twin)
+    first.env.once(first.env.after, "claim", second.get)
+    first.get()
+    assert second.inside
+
+
+def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
+    dead: Path, portable: Contend, dead_pid: int, live_pid: int
+) -> None:
+    """C2: a claimant that died is succeeded, by one; one that lives is waited for."""
+    crashed = portable(dead, pid=dead_pid)
+    crashed.env.once(crashed.env.after, "claim", crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    assert len(claims(dead.parent)) == 1
+    first, second = portable(dead), portable(dead)
+    losers = []
+    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    held = first.get()
+    assert not isinstance(losers[0], Held)
+    assert claims(dead.parent) == []
+    held.release()
+
+    stalled = portable(dead, pid=live_pid)
+    dead.write_bytes(sema_record(2**22 + 5, 1000))
+    stalled.env.once(stalled.env.after, "claim", stalled.crash)
+    with pytest.raises(Crash):
+        stalled.run()
+    assert not isinstance(portable(dead).run(), Held)
+    for name in claims(dead.parent):
+        (dead.parent / name).unlink()
+
+
+def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) -> None:
+    """C3: claim files go after the record has changed; whoever claims later finds that it has."""
+    late, faster = portable(dead), portable(dead)
+    late.env.once(late.env.before, "claim", faster.get)
+    assert not isinstance(late.run(), Held)
+    assert faster.inside
+    assert isinstance(faster.result, Held)
+    assert faster.result.verify()
+    assert claims(dead.parent) == []
+
+
+def test_a_failed_replacement_ends_the_claims_of_others(dead: Path, portable: Contend, dead_pid: int) -> None:
+    """C3: while the record is still the old one, the claims before ours stay; only our own goes."""
+    crashed = portable(dead, pid=dead_pid)
+    crashed.env.once(crashed.env.after, "claim", crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    before = claims(dead.parent)
+    contender = portable(dead)
+
+    def fail(_fd: int, _data: bytes, _offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    contender.env.once(contender.env.after, "claim", lambda: contender.env.instead.update(write=fail))
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    assert claims(dead.parent) == before
+    contender.env.instead.clear()
+    assert portable(dead).get().recovered_from is not None
+    assert claims(dead.parent) == []
+
+
+@pytest.mark.parametrize("without", [(), ("link",)], ids=["link", "exclusive"])
+def test_portable_locks_do_not_exclude(without: tuple[str, ...], disk: Path, portable: Contend) -> None:
+    first, second = portable(disk / "l", *without), portable(disk / "l", *without, timeout=0.05)
+    held = first.get()
+    assert not held.guarded
+    assert not isinstance(second.run(), Held)
+    status = look(second.env, second.request)
+    assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "process")
+    held.release()
+    assert os.listdir(disk) == []
+    assert second.env.open_descriptors() == set()
+
+
+def test_a_portable_holder_and_one_with_a_guard_do_not_exclude_each_other(
+    disk: Path, portable: Contend, contend: Contend
+) -> None:
+    held = portable(disk / "l").get()
+    assert not isinstance(contend(disk / "l").run(), Held)
+    held.release()
+    guarded = contend(disk / "l").get()
+    assert not isinstance(portable(disk / "l").run(), Held)
+    guarded.release()
+
+
+def test_a_portable_wait_never_ends(disk: Path, portable: Contend) -> None:
+    holder, waiter = portable(disk / "l"), portable(disk / "l", timeout=None)
+    held = holder.get()
+    for _ in range(15):
+        wait = waiter.step()
+        assert wait is not None
+        assert wait.fds == ()
+        assert wait.deadline <= waiter.env.monotonic() + 0.025
+    held.release()
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+@pytest.mark.parametrize("pid", [1, 2**31 - 1])
+def test_a_process_that_is_not_ours_to_see_is_gone_or_there_in_error(pid: int, environments: Environments) -> None:
+    for kind in ("linux", "generic"):
+        presence = environments(kind=kind).inspect(pid).presence
+        assert (presence.value == "running") is (pid == 1)
+
+
+def test_without_psutil_the_dead_live_for_ever(
+    monkeypatch: pytest.MonkeyPatch, environments: Environments, dead_pid: int, live_pid: int
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    env = environments(kind="generic")
+    assert env.inspect(dead_pid).presence.value == "gone"
+    assert env.inspect(live_pid).presence.value == "running"
+    assert env.command(live_pid) is None
+    assert env.identity().pid == os.getpid()

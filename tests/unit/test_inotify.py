@@ -1,0 +1,230 @@
+"""One inotify instance for all waits of a process (inotify.py)."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.environment import CHANGED, CLOSED
+from holdfast._os.inotify import FileWatch, Hub
+from unit.elsewhere import elsewhere
+from unit.stepping import Contender
+
+Watching = Callable[[Path], FileWatch]
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub(set())
+    yield hub
+    assert hub.leader is None, "a watch was left open"
+    assert not hub._watches
+    assert hub.descriptors == {hub.fd}, "an eventfd was left open"
+    os.close(hub.fd)
+
+
+@pytest.fixture
+def watching(hub: Hub) -> Iterator[Watching]:
+    made: list[FileWatch] = []
+
+    def watch(path: Path) -> FileWatch:
+        made.append(hub.add(str(path)))
+        return made[-1]
+
+    yield watch
+    for watch_ in made:
+        watch_.close()
+
+
+@pytest.fixture
+def file(disk: Path) -> Path:
+    (disk / "l").write_bytes(b"x")
+    return disk / "l"
+
+
+def touch(path: Path) -> None:
+    """Make a close event, as a holder's end does."""
+    os.close(os.open(path, os.O_RDWR))
+
+
+def is_ready(watch: FileWatch, timeout: float = 0) -> bool:
+    return bool(select.select(watch.fds(), (), (), timeout)[0])
+
+
+def test_a_follower_hears_nothing(file: Path, hub: Hub, watching: Watching) -> None:
+    """N1: the leader reads the descriptor, and hands events on to the others on that inode."""
+    leader, follower = watching(file), watching(file)
+    assert leader.fds() == (hub.fd,)
+    follower.fds()
+    touch(file)
+    assert is_ready(leader, 5)
+    assert leader.take() & CLOSED
+    assert is_ready(follower, 5)
+    assert follower.take() & CLOSED
+    assert not leader.take()
+    assert not follower.take()
+    assert not is_ready(follower), "an eventfd that stays readable makes the wait spin"
+    assert not is_ready(leader)
+
+
+def test_an_event_wakes_those_whom_it_does_not_concern(file: Path, hub: Hub, watching: Watching) -> None:
+    """N2: a follower waits on an eventfd of its own, which only its own events write."""
+    other = file.with_name("other")
+    other.write_bytes(b"y")
+    leader, follower, stranger = watching(file), watching(file), watching(other)
+    for watch in (leader, follower, stranger):
+        watch.fds()
+    assert hub.fd not in follower.fds()
+    assert follower.fds() != stranger.fds()
+    touch(file)
+    assert not is_ready(follower), "only the leader looks at the instance"
+    leader.take()
+    assert is_ready(follower)
+    assert not is_ready(stranger)
+
+
+def test_an_event_that_was_handed_over_between_look_and_sleep_is_slept_on(file: Path, watching: Watching) -> None:
+    """N2: the follower has no eventfd yet when the event comes; it must not go to sleep on it."""
+    leader, follower = watching(file), watching(file)
+    leader.fds()
+    touch(file)
+    leader.take()
+    assert is_ready(follower)
+    assert follower.take() & CLOSED
+
+
+def test_events_are_lost_with_the_leader(file: Path, hub: Hub, watching: Watching) -> None:
+    """N3: when it leaves, a follower is woken and leads; what came in between is still there."""
+    leader, follower = watching(file), watching(file)
+    assert leader.fds()
+    assert follower.fds() != (hub.fd,)
+    touch(file)
+    leader.close()
+    assert is_ready(follower), "nobody told the follower to lead"
+    assert follower.take() & CLOSED
+    assert hub.fd in follower.fds()
+    touch(file)
+    assert is_ready(follower, 5)
+
+
+def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, hub: Hub, watching: Watching) -> None:
+    """N3: a follower that sleeps on its eventfd alone learns that it must look at the instance from now on."""
+    leader, follower = watching(file), watching(file)
+    leader.fds()
+    asleep = follower.fds()
+    leader.close()
+    assert select.select(asleep, (), (), 5)[0]
+    follower.take()
+    assert hub.leader is follower
+    touch(file)
+    assert is_ready(follower, 5)
+
+
+def test_an_overflow_is_slept_through(file: Path, hub: Hub, watching: Watching) -> None:
+    """N4: when the queue has lost events, everybody looks again."""
+    other = file.with_name("other")
+    other.write_bytes(b"y")
+    leader, stranger = watching(file), watching(other)
+    leader.fds()
+    stranger.fds()
+    with open("/proc/sys/fs/inotify/max_queued_events", encoding="ascii") as limit:
+        events = int(limit.read())
+    if events > 100_000:
+        pytest.skip(f"the queue of this machine holds {events} events; filling it takes too long")
+    first, second = os.open(file, os.O_RDWR), os.open(file, os.O_RDONLY)
+    os.close(first)
+    os.close(second)
+    for _ in range(events // 2 + 10):  # equal neighbours would be merged
+        os.close(os.open(file, os.O_RDWR))
+        os.close(os.open(file, os.O_RDONLY))
+    assert leader.take() == CHANGED | CLOSED
+    assert is_ready(stranger)
+    assert stranger.take() == CHANGED | CLOSED
+
+
+def test_two_watches_of_one_file_end_with_the_first(file: Path, watching: Watching) -> None:
+    """N5: one kernel watch, counted."""
+    one, two = watching(file), watching(file)
+    assert one.wd == two.wd
+    two.fds()
+    one.close()
+    one.close()
+    touch(file)
+    assert is_ready(two, 5)
+    assert two.take() & CLOSED
+
+
+def test_a_watch_of_a_file_that_is_gone_ends_another(file: Path, hub: Hub, watching: Watching) -> None:
+    """N5: the kernel's watch went with the inode; closing ours must not hit one that came later."""
+    gone = watching(file)
+    gone.fds()
+    file.unlink()
+    assert is_ready(gone, 5)
+    assert gone.take() & CHANGED
+    assert gone.wd not in hub._watches
+    file.write_bytes(b"new")
+    after = watching(file)
+    gone.close()
+    after.fds()
+    touch(file)
+    assert is_ready(after, 5)
+    assert after.take() & CLOSED
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
+    "removed": (os.unlink, CHANGED),
+    "renamed": (lambda path: path.rename(path.with_name("t")), CHANGED),
+    "renamed over": (lambda path: (path.with_name("t").touch(), path.with_name("t").rename(path)), CHANGED),
+    "touched": (os.utime, CHANGED),
+    "closed after writing": (lambda path: os.close(os.open(path, os.O_RDWR)), CLOSED),
+    "closed after reading": (lambda path: os.close(os.open(path, os.O_RDONLY)), CLOSED),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_change_makes_no_event(how: str, place: Path, hub: Hub, watching: Watching) -> None:
+    (place / "l").write_bytes(b"x")
+    watch = watching(place / "l")
+    watch.fds()
+    change, expected = CHANGES[how]
+    change(place / "l")
+    assert is_ready(watch, 5)
+    assert watch.take() & expected
+
+
+def test_a_symbolic_link_is_followed(file: Path, hub: Hub) -> None:
+    file.with_name("link").symlink_to(file)
+    watch = hub.add(str(file.with_name("link")))
+    watch.fds()
+    touch(file)
+    assert not is_ready(watch)
+    watch.close()
+
+
+def test_nothing_to_watch_is_something_else(file: Path, hub: Hub) -> None:
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        hub.add(str(file))
+
+
+def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[..., Contender]) -> None:
+    """A forked child drops its copy of the instance, and the parent's next wait still works."""
+    holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)
+    held = holder.get()
+    wait = waiter.step()
+    assert wait is not None
+
+    def in_the_child() -> bool:
+        waiter.steps.close()
+        fresh = contend(disk / "l", waiter.env, timeout=0.01)
+        return fresh.run() is not None and bool(fresh.waits)
+
+    assert elsewhere(in_the_child)
+    assert wait.fds
+    held.release()
+    assert select.select(wait.fds, (), (), 5)[0]
+    assert waiter.step() is None

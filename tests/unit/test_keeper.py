@@ -1,0 +1,282 @@
+"""What runs beside the holds: one thread for heartbeats and loss (keeper.py)."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.hold import Held
+from holdfast._drive import keeper as keeping
+from holdfast._drive.keeper import Keeper
+from holdfast.errors import LockLost
+from unit.elsewhere import elsewhere
+from unit.stepping import Contender, Stepped
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+SOON = 10.0
+"""Seconds after which something that ought to happen has not."""
+
+
+@pytest.fixture
+def env(environments: Environments) -> Stepped:
+    return environments()
+
+
+@pytest.fixture
+def keeper(env: Stepped) -> Iterator[Keeper]:
+    keeper = Keeper(env)  # type: ignore[arg-type]
+    yield keeper
+    atexit.unregister(keeper.release_all)
+    for held in list(keeper._kept):
+        keeper.forget(held)
+    with keeper._mutex:
+        thread = keeper._thread
+        keeper._next_wake = 0.0
+        keeper._ring()
+    if thread is not None:
+        thread.join(SOON)
+        assert not thread.is_alive()
+    for fd in keeper._doorbell or ():
+        env.close(fd)
+
+
+@pytest.fixture
+def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., Held]:
+    def make(name: str = "l", **options: object) -> Held:
+        return contend(disk / name, env, **options).get()
+
+    return make
+
+
+def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., Held]) -> None:
+    """K1: none before the first hold, none after the last; and one again for the next."""
+    assert keeper._thread is None
+    for _ in range(2):
+        held = hold()
+        keeper.keep(held, 0.01)
+        thread = keeper._thread
+        assert thread is not None
+        assert thread.daemon
+        keeper.forget(held)
+        held.release()
+        thread.join(SOON)
+        assert not thread.is_alive()
+        assert keeper._thread is None
+
+
+def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+    """K1: a steady stream of them neither wakes it nor starts it anew."""
+    started = set()
+    rung = []
+    for _ in range(20):
+        held = hold()
+        keeper.keep(held, 3600)
+        started.add(keeper._thread)
+        keeper._ring = lambda: rung.append(True)  # type: ignore[method-assign]
+        keeper.forget(held)
+        held.release()
+    del keeper._ring
+    assert len(started) == 1
+    assert not rung
+
+
+def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+    """K2: a hold that is due earlier wakes the thread."""
+    beaten = threading.Event()
+    keeper.keep(hold("slow"), 3600)
+    quick = hold("quick")
+    env.after["write"] = lambda fd, _data, _offset: fd == quick.fd and beaten.set()
+    keeper.keep(quick, 0.01)
+    assert beaten.wait(SOON)
+
+
+def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+    """K2: each beat sets the next."""
+    beats = []
+    third = threading.Event()
+    held = hold()
+    env.after["write"] = lambda *_: beats.append(True) or (len(beats) >= 3 and third.set())
+    held.request.beat_every = 0.01
+    keeper.keep(held, 0.01)
+    assert third.wait(SOON)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
+def test_a_loss_is_told_at_the_next_beat(
+    how: str, keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path
+) -> None:
+    """K3: events tell it at once, long before any beat or look is due; and once."""
+    monkeypatch.setattr(keeping, "_LOOK_EVERY", 3600.0)
+    told = threading.Event()
+    errors: list[LockLost] = []
+    held = hold(on_lost=lambda error: (errors.append(error), told.set()))
+    keeper.keep(held, 3600)
+    path = disk / "l"
+    if how == "overwritten":
+        path.write_bytes(b"pid=1\ntimestamp=2\n")
+    else:
+        path.unlink()
+        if how == "replaced":
+            path.write_bytes(b"pid=1\ntimestamp=2\n")
+    assert told.wait(SOON)
+    assert held.lost
+    assert [error.path for error in errors] == [str(path)]
+    settled = time.monotonic() + SOON
+    while held in keeper._kept and time.monotonic() < settled:
+        os.sched_yield()
+    assert held not in keeper._kept
+
+
+def test_a_loss_without_events_is_never_told(
+    keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
+) -> None:
+    """K3: where no events arrive it is looked at, once a second; here, more often."""
+    assert keeping._LOOK_EVERY == 1.0
+    monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
+    env.instead["watch"] = lambda _path: None
+    told = threading.Event()
+    keeper.keep(hold(on_lost=lambda _error: told.set()), 3600)
+    (disk / "l").unlink()
+    assert told.wait(SOON)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_lock_lost_before_it_is_watched_is_never_told(
+    how: str, keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path
+) -> None:
+    """K3: removed between the acquisition and the watch."""
+    monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
+    told = threading.Event()
+    held = hold(on_lost=lambda _error: told.set())
+    (disk / "l").unlink()
+    if how == "replaced":
+        (disk / "l").write_bytes(b"pid=1\ntimestamp=2\n")
+    keeper.keep(held, 3600)
+    assert told.wait(SOON)
+
+
+def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., Held]) -> None:
+    """K4: there, nothing is kept and no thread runs; its own holds start a new one."""
+    keeper.keep(hold(), 3600)
+
+    def in_the_child() -> tuple[int, bool, bool]:
+        kept, thread = len(keeper._kept), keeper._thread is None
+        keeper.keep(hold("child"), 3600)
+        started = keeper._thread is not None and keeper._thread.is_alive()
+        return kept, thread, started
+
+    assert elsewhere(in_the_child) == (0, True, True)
+    assert len(keeper._kept) == 1
+
+
+def test_a_failing_beat_ends_the_heartbeat(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K5: it is reported, and tried again at the next turn."""
+    failed, beaten = threading.Event(), threading.Event()
+    held = hold()
+    held.request.beat_every = 0.01
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(5, "Input/output error")
+        written: int = env.real.write(fd, data, offset)
+        beaten.set()
+        return written
+
+    env.instead["write"] = write
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        keeper.keep(held, 0.01)
+        assert beaten.wait(SOON)
+    assert failed.is_set()
+    assert held.verify()
+    assert "Input/output error" in caplog.text
+    assert held.path in caplog.text
+
+
+def test_a_failing_callback_ends_the_thread(
+    keeper: Keeper, hold: Callable[..., Held], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K5: whatever the caller's `on_lost` raises."""
+    told, beaten = threading.Event(), threading.Event()
+
+    def fail(_error: LockLost) -> None:
+        told.set()
+        raise ZeroDivisionError
+
+    other = hold("other")
+    other.request.beat_every = 0.01
+    keeper.keep(hold(on_lost=fail), 3600)
+    (disk / "l").unlink()
+    assert told.wait(SOON)
+    env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
+    keeper.keep(other, 0.01)
+    assert beaten.wait(SOON)
+
+
+def test_a_full_descriptor_table_ends_the_thread(
+    keeper: Keeper,
+    hold: Callable[..., Held],
+    env: Stepped,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """K5: a watch that cannot be waited on for once."""
+    monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
+    beaten, failed = threading.Event(), threading.Event()
+    watched, other = hold(on_lost=print), hold("other")
+    watching = env.real.watch
+
+    class Failing:
+        def __init__(self, path: str) -> None:
+            self.watch = watching(path)
+            self.take, self.close = self.watch.take, self.watch.close
+
+        def fds(self) -> tuple[int, ...]:
+            if not failed.is_set():
+                failed.set()
+                raise OSError(24, "Too many open files")
+            fds: tuple[int, ...] = self.watch.fds()
+            return fds
+
+    env.instead["watch"] = Failing
+    keeper.keep(watched, 3600)
+    assert failed.wait(SOON)
+    other.request.beat_every = 0.01
+    env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
+    keeper.keep(other, 0.01)
+    assert beaten.wait(SOON)
+
+
+def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., Held]) -> None:
+    keeper.keep(hold(), 3600)
+    thread = keeper._thread
+    assert thread is not None
+    with open(f"/proc/self/task/{thread.native_id}/status", encoding="ascii") as file:
+        blocked = next(int(line.split()[1], 16) for line in file if line.startswith("SigBlk"))
+    for number in (1, 2, 3, 10, 14, 15, 17):
+        assert blocked >> (number - 1) & 1, f"signal {number}"
+
+
+def test_the_exit_stops_at_a_lock_that_was_lost(
+    keeper: Keeper, hold: Callable[..., Held], disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, held = hold("lost"), hold("held")
+    (disk / "lost").unlink()
+    keeper.release_all()
+    assert lost.released
+    assert held.released
+    assert os.listdir(disk) == []
+    assert "lost" in capsys.readouterr().err
+    with contextlib.suppress(LockLost):
+        lost.release()

@@ -1,0 +1,102 @@
+"""Removing a lock that is not ours: the one that was meant, or none (remove.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.remove import break_lock, remove_if
+from holdfast.errors import InvalidPath
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+JUDGED, OTHER = sema_record(7, 1000, "judged"), sema_record(8, 9e9, "another")
+kinds = pytest.mark.parametrize("kind", ["linux", "generic"])
+
+
+def only_the_judged(seen: object, _assessed: object) -> bool:
+    return seen.data == JUDGED  # type: ignore[attr-defined]
+
+
+@kinds
+@pytest.mark.parametrize("how", ["replaced", "rewritten"])
+def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, environments: Environments) -> None:
+    """R1: between the judgement and the removal, another made the path or the record its own."""
+    from holdfast._core.request import Request
+
+    path, env = disk / "l", environments(kind=kind)
+    path.write_bytes(JUDGED)
+    request = Request(str(path), {})
+
+    def change() -> None:
+        if how == "replaced":
+            path.unlink()
+        path.write_bytes(OTHER)
+
+    judged: list[bool] = []
+
+    def agree(seen: object, assessed: object) -> bool:
+        judged.append(only_the_judged(seen, assessed))
+        if len(judged) == 1:
+            change()
+        return judged[-1]
+
+    assert remove_if(env, request, agree) is None
+    assert judged == [True, False]
+    assert path.read_bytes() == OTHER
+    assert not env.open_descriptors()
+
+
+def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) -> None:
+    """R2: with the guard in hand, no contender can be taking the same file over."""
+    path = disk / "l"
+    path.write_bytes(JUDGED)
+    remover, contender = contend(path), contend(path)
+    guarded: list[bool] = []
+    remover.env.before["unlink"] = lambda _path: guarded.append(
+        contender.env.real.guarded(os.open(path, os.O_RDONLY)) is True
+    )
+    remover.env.after["unlink"] = lambda _path: [
+        os.close(int(fd)) for fd in os.listdir("/proc/self/fd") if is_link_to(fd, f"{path} (deleted)", remover.env)
+    ]
+    assert remove_if(remover.env, remover.request, only_the_judged) is not None
+    assert guarded == [True]
+    assert not path.exists()
+
+
+def is_link_to(fd: str, target: str, env: Stepped) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == target and int(fd) not in env.open_descriptors()
+    except FileNotFoundError:
+        return False
+
+
+@kinds
+def test_a_lock_cannot_be_broken(kind: str, disk: Path, environments: Environments) -> None:
+    from holdfast._core.request import Request
+
+    path, env = disk / "l", environments(kind=kind)
+    request = Request(str(path), {})
+    assert break_lock(env, request) is None
+    for content in (JUDGED, b"", b"garbage"):
+        path.write_bytes(content)
+        record = break_lock(env, request)
+        assert (record.tag if record else None) == ("judged" if content == JUDGED else None)
+        assert not path.exists()
+    path.mkdir()
+    with pytest.raises(InvalidPath):
+        break_lock(env, request)
+
+
+def test_a_living_holders_lock_cannot_be_broken(disk: Path, contend: Contend) -> None:
+    holder, other = contend(disk / "l", tag="alive"), contend(disk / "l")
+    held = holder.get()
+    record = break_lock(other.env, other.request)
+    assert record is not None
+    assert record.tag == "alive"
+    assert not (disk / "l").exists()
+    assert not held.check(), "the holder finds its lock lost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
     from .generic import GenericEnvironment
 
 _current: GenericEnvironment | None = None
+# Held where no child may be forked: between the opening of a descriptor and its entry among those that a child closes,
+# and during an import, for whose end a child would wait for ever. One for all environments, and from the start, as the
+# first of them may be made while another thread forks. Re-entrant, because a signal handler may fork at any point.
+forking = _thread.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=forking.release)
 
 
 def environment() -> GenericEnvironment:
@@ -18,16 +25,23 @@ def environment() -> GenericEnvironment:
     `HOLDFAST_OS=generic` forces the portable one; `HOLDFAST_WITHOUT` names abilities to do without, for tests and for
     finding out whether one of them is at fault: `unnamed, proc, link, flock, events`.
     """
-    global _current
     if _current is None:
-        without = frozenset(filter(None, os.environ.get("HOLDFAST_WITHOUT", "").split(",")))
-        forced = os.environ.get("HOLDFAST_OS", "")
-        if sys.platform == "linux" and forced != "generic":
-            from .linux import LinuxEnvironment
-
-            _current = LinuxEnvironment(without)
-        else:
-            from .generic import GenericEnvironment
-
-            _current = GenericEnvironment(without)
+        with forking:
+            if _current is None:
+                _make()
+    assert _current is not None
     return _current
+
+
+def _make() -> None:
+    global _current
+    without = frozenset(filter(None, os.environ.get("HOLDFAST_WITHOUT", "").split(",")))
+    forced = os.environ.get("HOLDFAST_OS", "")
+    if sys.platform == "linux" and forced != "generic":
+        from .linux import LinuxEnvironment
+
+        _current = LinuxEnvironment(without)
+    else:
+        from .generic import GenericEnvironment
+
+        _current = GenericEnvironment(without)

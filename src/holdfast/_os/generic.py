@@ -16,12 +16,12 @@ C3  Claim files go away only after the record has changed; whoever claims later 
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 from .._core.environment import Presence, Process, Watch
 from .._core.publish import sweep, temporary_name
 from ..model import Identity
+from . import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,25 +48,16 @@ class GenericEnvironment:
         self.without = without
         self.generation = 0
         self.holds: dict[tuple[int, int], Any] = {}
-        # Every descriptor that must not live on in a forked child. The lock keeps a fork from falling between the
-        # opening of a descriptor and its entry here, and into an import, whose end a child would wait for for ever;
-        # re-entrant, because a signal handler may fork at any point.
+        # Every descriptor that must not live on in a forked child; `_forking` keeps a fork from falling between the
+        # opening of a descriptor and its entry here.
         self._descriptors: set[int] = set()
-        self._forking = threading.RLock()
+        self._forking = forking
         self._identity: Identity | None = None
         self._claims: dict[int, list[str]] = {}
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child
-            )
+            os.register_at_fork(after_in_child=self._in_child)
 
     # -- fork ------------------------------------------------------------------------------------------------------
-
-    def _before_fork(self) -> None:
-        self._forking.acquire()
-
-    def _after_fork(self) -> None:
-        self._forking.release()
 
     def _in_child(self) -> None:
         # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
@@ -76,7 +67,6 @@ class GenericEnvironment:
             except OSError:
                 pass
         self._descriptors.clear()
-        self._forking = threading.RLock()
         self._identity = None
         self._claims = {}
         self.holds = {}

@@ -81,7 +81,7 @@ def _fields(data: bytes) -> dict[str, str]:
     if len(data) > MAX_RECORD_BYTES:
         raise MalformedRecord(f"the record is larger than {MAX_RECORD_BYTES} bytes", protocol="sema")
     try:
-        # Not "utf-8-sig": that codec is imported at first use, and a child forked during an import can never do its own.
+        # Not "utf-8-sig": that codec is imported at first use, whose end a child forked meanwhile would wait for.
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedRecord(f"the record is not UTF-8 (byte {error.start})", protocol="sema") from None

@@ -1,0 +1,453 @@
+"""Fork and exec: a child owns nothing of what its parent holds, and keeps nothing of it alive."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Lock, NotHeld
+from holdfast._os import environment
+from process.support import Peer, descriptors, eventually
+
+
+def of_the_library(pid: int, path: str) -> list[str]:
+    """What a process has open that leads to the lock's directory or to events. (A file that was first unnamed and then
+    linked is shown as deleted, under a number.)"""
+    ours = (os.path.dirname(path), "inotify", "eventfd")
+    return [target for target in descriptors(pid).values() if any(word in target for word in ours)]
+
+
+# In each script, the child says what it found; the parent of the script then goes on when it is told to.
+
+CHILD_RELEASES = """
+hold = Lock(path, heartbeat=heartbeat, owner=owner).acquire()
+again = Lock(path, owner=owner).acquire() if owner else hold
+if os.fork() == 0:
+    say("child", hold.lost, hold._held.inert)
+    for handle in (again, hold):
+        handle.release()
+        try:
+            handle.ensure_held()
+        except holdfast.NotHeld:
+            say("child not held")
+        with handle:
+            pass
+    say("child end")
+    hear()
+    os._exit(0)
+hear()
+hold.ensure_held()
+again.release()
+hold.release()
+say("parent released")
+hear()
+"""
+
+
+@pytest.mark.parametrize("owner", ["None", "'me'"], ids=["plain", "re-entrant"])
+@pytest.mark.parametrize("heartbeat", ["None", "0.02"], ids=["no-beat", "beating"])
+def test_a_child_that_releases_frees_its_parents_lock(
+    spawn: Callable[..., Peer], path: str, heartbeat: str, owner: str
+) -> None:
+    process = spawn(f"heartbeat, owner = {heartbeat}, {owner}\n" + CHILD_RELEASES, path)
+    process.expect("child False True")
+    process.expect("child not held")
+    process.expect("child not held")
+    process.expect("child end")
+    status = Lock(path).status()
+    assert status.locked
+    assert status.evidence.source == "guard"
+    assert Lock(path).try_acquire() is None
+    process.say("go on")  # one of the two reads this: the parent, or else the child, which just ends
+    process.say("go on")
+    process.expect("parent released")
+    with Lock(path).acquire(timeout=1):
+        pass
+
+
+def test_a_with_block_left_by_a_child_frees_its_parents_lock(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(
+        """
+        lock = Lock(path)
+        with lock:
+            pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        say(os.waitpid(pid, 0)[1], os.path.exists(path))
+        with lock:
+            if os.fork() == 0:
+                sys.exit(0)  # runs what is to run at exit, in the child too
+            os.wait()
+            say(os.path.exists(path))
+        """,
+        path,
+    )
+    process.expect("0 False")
+    process.expect("True")
+    process.finish()
+
+
+def test_a_childs_copy_of_the_descriptor_keeps_the_lock_after_its_parents_death(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn(
+        """
+        hold = Lock(path, tag="parent", on_lost=print).acquire()
+        child = os.fork()
+        if child == 0:
+            say("child")
+            hear()
+            os._exit(0)
+        hear()
+        """,
+        path,
+    )
+    process.expect("child")
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    assert len(of_the_library(process.pid, path)) == 2  # the lock file and the events
+    assert of_the_library(child, path) == []
+    process.kill()
+    with Lock(path).acquire(timeout=1) as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == process.pid
+        assert os.path.exists(f"/proc/{child}")
+
+
+def test_a_child_cannot_take_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(
+        """
+        other = path + ".other"
+        hold = Lock(path).acquire()
+        elsewhere = Lock(other).acquire()
+        child = os.fork()
+        if child == 0:
+            say(Lock(path).try_acquire())  # not WouldDeadlock either: the lock is not this process's
+            try:
+                Lock(path).acquire(timeout=0.05)
+            except holdfast.AcquireTimeout as error:
+                say(error.holder.pid == os.getppid())
+            hear()
+            mine = Lock(path).acquire(timeout=5)
+            say(mine.record.pid == os.getpid())
+            mine.release()
+            os._exit(0)
+        hear()
+        hold.release()
+        say("released")
+        os.waitpid(child, 0)
+        say(os.path.exists(path), os.path.exists(other))
+        """,
+        path,
+    )
+    process.expect("None")
+    process.expect("True")
+    process.say("go on")  # one for each of the two
+    process.say("go on")
+    assert sorted([process.hear(), process.hear()]) == ["True", "released"]
+    process.expect("False True")
+    process.finish()
+
+
+# The forking thread forks children that live on; the other goes on acquiring and releasing. If a child had a copy of a
+# guard's descriptor, a released path could be taken, but one that a holder let go without unlinking could not: hence
+# the parent's own death is the test, besides what the children have open.
+FORK_STORM = """
+lock = Lock(path)
+stop = threading.Event()
+taken = 0
+
+def take():
+    global taken
+    while not stop.is_set():
+        hold = lock.acquire(timeout=10)
+        taken += 1
+        hold.release()
+
+threads = [threading.Thread(target=take) for _ in range(3)]
+for thread in threads:
+    thread.start()
+children = []
+for _ in range(150):
+    pid = os.fork()
+    if pid == 0:
+        leaks = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink("/proc/self/fd/" + name)
+            except FileNotFoundError:
+                continue
+            if os.path.dirname(path) in target or "inotify" in target or "eventfd" in target:
+                leaks.append(target)
+        if leaks:
+            say("leak", *leaks)
+        try:
+            with Lock(path + ".child", timeout=5):  # no lock of the library was left taken by a thread that is gone
+                pass
+        except BaseException as error:
+            say("error", error)
+        os.close(1)
+        hear()
+        os._exit(0)
+    children.append(pid)
+stop.set()
+for thread in threads:
+    thread.join()
+say("taken", taken)
+hold = Lock(path).acquire()
+say("holding")
+time.sleep(60)
+"""
+
+
+def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(FORK_STORM, path)
+    word, count = process.hear().split()
+    assert word == "taken"
+    assert int(count) > 100
+    process.expect("holding")
+    process.kill()
+    with Lock(path).acquire(timeout=1) as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == process.pid
+
+
+def in_child(path: str, results: multiprocessing.Queue[object]) -> None:
+    results.put((len(environment().holds), Lock(path).try_acquire() is None))
+    with Lock(path + ".own", timeout=5) as hold:
+        results.put(hold.record.pid == os.getpid())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_has_its_parents_holds(path: str, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    results = context.Queue()
+    with Lock(path) as hold:
+        child = context.Process(target=in_child, args=(path, results))
+        child.start()
+        assert results.get(timeout=20) == (0, True)
+        assert results.get(timeout=20) is True
+        child.join(20)
+        assert child.exitcode == 0
+        hold.ensure_held()
+    results.close()
+    assert not os.path.exists(path)
+
+
+def test_a_started_program_inherits_the_descriptor(path: str) -> None:
+    with Lock(path, on_lost=print):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+        try:
+            eventually(lambda: os.readlink(f"/proc/{child.pid}/exe").endswith("sleep"), what="the exec")
+            assert len(of_the_library(os.getpid(), path)) > 1
+            assert of_the_library(child.pid, path) == []
+        finally:
+            child.kill()
+            child.wait()
+
+
+POPEN_STORM = """
+import subprocess
+stop = threading.Event()
+started = 0
+
+def start():
+    global started
+    while not stop.is_set():
+        subprocess.Popen(["/bin/true"], close_fds=False).wait()
+        started += 1
+
+threads = [threading.Thread(target=start) for _ in range(2)]
+for thread in threads:
+    thread.start()
+other = Lock(path)
+held = 0
+rounds = 0
+until = time.monotonic() + 2
+while time.monotonic() < until:
+    # The guard, not the name: what is left between vfork and exec shows only on a file that stays.
+    hold = Lock(path).acquire(timeout=10)
+    fd = os.open(path, os.O_RDONLY)
+    hold.release()
+    import fcntl
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held += 1
+    os.close(fd)
+    rounds += 1
+stop.set()
+for thread in threads:
+    thread.join()
+say(rounds > 100, started > 20, held)
+"""
+
+
+def test_a_program_between_vfork_and_exec_makes_a_released_lock_look_held(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn(POPEN_STORM, path)
+    process.expect("True True 0")
+    process.finish()
+
+
+def test_a_child_of_a_waiting_thread_goes_on_waiting_as_its_parent(spawn: Callable[..., Peer], path: str) -> None:
+    with Lock(path):
+        process = spawn(
+            """
+            def wait():
+                Lock(path).acquire(timeout=20).release()
+                say("thread served")
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            say("waiting")
+            hear()
+            if os.fork() == 0:
+                # The waiting thread is not here; a wait of this child's own must work from the start.
+                Lock(path).acquire(timeout=20).release()
+                say("child served")
+                os._exit(0)
+            thread.join()
+            os.wait()
+            """,
+            path,
+        )
+        process.expect("waiting")
+        process.say("fork")
+    assert sorted([process.hear(), process.hear()]) == ["child served", "thread served"]
+    process.finish()
+
+
+def test_a_fork_in_the_middle_of_a_wait_gives_the_child_a_lock(spawn: Callable[..., Peer], path: str) -> None:
+    # A signal handler that forks while the main thread waits: the child finds itself inside acquire().
+    with Lock(path):
+        process = spawn(
+            """
+            children = []
+            signal.signal(signal.SIGUSR1, lambda *_: children.append(os.fork()))
+            say("waiting")
+            try:
+                hold = Lock(path).acquire(timeout=20)
+            except RuntimeError as error:
+                say("child:", error)
+                os._exit(0)
+            os.wait()
+            hold.ensure_held()
+            hold.release()
+            say("parent served")
+            """,
+            path,
+        )
+        process.expect("waiting")
+        eventually(lambda: "inotify" in "".join(descriptors(process.pid).values()), what="the wait")
+        process.kill(10)
+        assert process.hear().startswith("child: the process was forked while it waited")
+    process.expect("parent served")
+    process.finish()
+
+
+def test_a_handle_in_a_child_claims_to_be_held(path: str) -> None:
+    hold = Lock(path).acquire()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            hold.ensure_held()
+        except NotHeld as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        assert "was acquired by another process" in answer.read()
+    hold.release()
+    assert sys.exc_info() == (None, None, None)
+
+
+def test_a_thread_forks_while_another_holds_the_holds_mutex(path: str) -> None:
+    # The child must not wait for a mutex whose owner does not exist there.
+    hold = Lock(path, owner="x").acquire()
+    again = Lock(path, owner="x").acquire()
+    taken, go = threading.Event(), threading.Event()
+
+    def keep_mutex() -> None:
+        with hold._held.mutex:
+            taken.set()
+            go.wait(20)
+
+    thread = threading.Thread(target=keep_mutex)
+    thread.start()
+    taken.wait(20)
+    pid = os.fork()
+    if pid == 0:
+        again.release()
+        hold.release()
+        os._exit(0)
+    try:
+        eventually(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), what="the child's end")
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        go.set()
+        thread.join()
+    again.release()
+    hold.release()
+    assert not os.path.exists(path)
+
+
+FORK_WHILE_IMPORTING = """
+import threading
+started, forked = threading.Event(), threading.Event()
+names = []
+
+class Gate:
+    # Stops the worker in the middle of each of its imports until the other thread has forked; where a fork waits for
+    # the end of the import instead, which is the cure, it goes on after a moment.
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is worker:
+            names.append(name)
+            started.set()
+            forked.wait(0.02)
+            forked.clear()
+
+def wait():
+    try:
+        Lock(path).acquire(timeout=0.05)
+    except holdfast.AcquireTimeout:
+        pass
+
+worker = threading.Thread(target=wait)
+sys.meta_path.insert(0, Gate())
+worker.start()
+while worker.is_alive():
+    if started.wait(0.01):
+        started.clear()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(3)
+            wait()
+            os._exit(0)
+        forked.set()
+        if os.waitpid(child, 0)[1]:
+            say("hung", names[-1])
+say(len(names) > 0)
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
+def test_a_child_forked_during_an_import_waits_for_it_for_ever(
+    spawn: Callable[..., Peer], path: str, env: dict[str, str]
+) -> None:
+    with Lock(path):
+        process = spawn(FORK_WHILE_IMPORTING, path, env=env)
+        process.expect("True")
+        process.finish()

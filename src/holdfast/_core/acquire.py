@@ -28,7 +28,7 @@ from .hold import Held
 from .liveness import Assessment, assess
 from .observe import Observation, explained, forget, observe, require_same_protocol, reread
 from .policy import Verdict, describe, judge
-from .publish import publish
+from .publish import publish, withdraw
 from .request import Request
 from .takeover import complete, take_over
 
@@ -60,13 +60,27 @@ def acquire(
     if held is None:
         contest = Contest(env, request, timeout)
         try:
-            held = yield from contest.acquire(context)
-        finally:
-            contest.close()
+            try:
+                held = yield from contest.acquire(context)
+            finally:
+                contest.close()
+        except BaseException:
+            if held is not None:
+                _give_back(held)
+            raise
         if held is None:
             return contest.refusal()
     held.context = context
     return held
+
+
+def _give_back(held: Held) -> None:
+    """Undo an acquisition that the caller will not hear of."""
+    with held.mutex:
+        held.count -= 1
+        last = not held.count
+    if last:
+        withdraw(held.env, held.path, held.fd, held.data)
 
 
 def wait_until_free(env: Environment, request: Request, timeout: float | None) -> Generator[Wait, None, Refusal | None]:

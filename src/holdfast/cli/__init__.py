@@ -100,6 +100,9 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 

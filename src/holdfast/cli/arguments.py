@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if name == "run":
         if rest:
             parser.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
-        if not command:
+        if not command or not command[0]:
             parser.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
         options.cmd = command
     elif rest:

@@ -1,0 +1,256 @@
+"""What the tests of the command line share: the real command, started in a pipe or on a terminal of its own.
+
+Steps are made observable, never slept for: a command prints a line, or a condition is looked at until it is so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds after which something that ought to happen is believed never to happen."""
+
+HOLDFAST = (sys.executable, "-m", "holdfast")
+
+RECORDER = """
+import os, signal, sys
+signals = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+wanted = {*signals, signal.SIGALRM}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+os.write(1, b"ready %d\\n" % os.getpid())
+while True:
+    number = signal.sigwait(wanted)
+    os.write(1, b"got %s\\n" % signal.Signals(number).name.encode())
+    if number == signal.SIGALRM:
+        sys.exit(0)
+"""
+"""Says each signal it gets; ALRM, which is never forwarded, ends it: what came before ALRM was said before it."""
+
+
+def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:
+    """The first true value of `condition`; a failed test if there is none in time."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what} did not come true within {within:g} s")
+        time.sleep(0.002)
+
+
+def state(pid: int) -> str:
+    """The letter of a process's state: R, S, T, Z …; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def ended(pid: int) -> bool:
+    return state(pid) in ("", "Z")
+
+
+def dormant(pid: int) -> bool:
+    """Whether the process waits in the kernel for events or a moment, as a contender for a held lock does."""
+    try:
+        return state(pid) == "S" and "poll" in Path(f"/proc/{pid}/wchan").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Started:
+    """A process with something to read from: its stdout, or its terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes], source: int) -> None:
+        self.process = process
+        self.source = source
+        self.text = b""
+        self._read = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def hear(self, wanted: str, within: float = PATIENCE) -> str:
+        """Read on until a line begins with `wanted`; that line. Lines before it are passed over."""
+        deadline = time.monotonic() + within
+        while True:
+            while b"\n" in self.text[self._read :]:
+                line, _, _ = self.text[self._read :].partition(b"\n")
+                self._read += len(line) + 1
+                found = line.decode(errors="replace").strip("\r")
+                if found.startswith(wanted):
+                    return found
+            more = self._more(deadline)
+            assert more, f"no line {wanted!r} within {within:g} s, but {self.text!r}"
+
+    def rest(self, within: float = PATIENCE) -> str:
+        """Everything it says until nobody can say anything more."""
+        deadline = time.monotonic() + within
+        while self._more(deadline):
+            pass
+        return self.text.decode(errors="replace")
+
+    def _more(self, deadline: float) -> bool:
+        ready = select.select([self.source], [], [], max(0.0, deadline - time.monotonic()))[0]
+        assert ready, f"no end in time, but {self.text!r}"
+        try:
+            data = os.read(self.source, 65536)
+        except OSError:  # EIO: nobody has the terminal open any more
+            data = b""
+        self.text += data
+        return bool(data)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.source, keys)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, within: float = PATIENCE) -> int:
+        return self.process.wait(within)
+
+    def complaint(self) -> str:
+        """What it wrote to stderr; call it when the process has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+
+class World:
+    """Starts processes, and ends whatever is left of them and of their descendants."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._started: list[Started] = []
+        self._masters: list[int] = []
+        self._mark = f"{os.getpid()}-{id(self)}"
+
+    def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "PYTHONUNBUF"))}
+        return {**plain, "HOLDFAST_TEST_MARK": self._mark, **(more or {})}
+
+    def start(
+        self,
+        command: Iterable[object],
+        *,
+        env: dict[str, str] | None = None,
+        preexec: Callable[[], object] | None = None,
+        **options: object,
+    ) -> Started:
+        """In a pipe, in a session of its own."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        process = subprocess.Popen(
+            [*map(os.fspath, map(_word, command))],
+            cwd=self.directory,
+            env=self.environment(env),
+            start_new_session=True,
+            preexec_fn=preexec,
+            bufsize=0,
+            **streams,
+        )
+        started = Started(process, process.stdout.fileno() if process.stdout else -1)
+        self._started.append(started)
+        return started
+
+    def terminal(self, command: Iterable[object], env: dict[str, str] | None = None) -> Started:
+        """On a terminal of its own, as its session's leader and foreground process group."""
+        master, slave = pty.openpty()
+        attributes = termios.tcgetattr(slave)
+        attributes[3] &= ~termios.ECHO
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        self._masters.append(master)
+
+        def control() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        try:
+            started = self.start(command, env=env, preexec=control, stdin=slave, stdout=slave, stderr=slave)
+        finally:
+            os.close(slave)
+        started.source = master
+        return started
+
+    def hang_up(self, started: Started) -> None:
+        """Close the terminal, as a lost connection does."""
+        self._masters.remove(started.source)
+        os.close(started.source)
+
+    def do(
+        self, *words: object, given: bytes | None = None, env: dict[str, str] | None = None, **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `holdfast` with these words to its end."""
+        return self._finish(self.start([*HOLDFAST, *words], env=env, **_with_input(given), **options), given)
+
+    def shell(
+        self, script: str, *arguments: object, given: bytes | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell script to its end; `$H` in it is the command."""
+        return self._finish(self.sh(script, *arguments, env=env, **_with_input(given)), given)
+
+    def sh(self, script: str, *arguments: object, env: dict[str, str] | None = None, **options: object) -> Started:
+        """Start a shell script; `$H` in it is the command."""
+        return self.start(
+            ["sh", "-c", script, "sh", *arguments], env={"H": " ".join(HOLDFAST), **(env or {})}, **options
+        )
+
+    def run(self, path: object, code: str, *options: object, **more: object) -> Started:
+        """Start `holdfast run` with a Python command."""
+        return self.start([*HOLDFAST, "run", *options, path, "--", sys.executable, "-c", code], **more)
+
+    def _finish(self, started: Started, given: bytes | None) -> subprocess.CompletedProcess[str]:
+        out, complaint = started.process.communicate(given, timeout=PATIENCE)
+        status = started.process.returncode
+        return subprocess.CompletedProcess(
+            started.process.args, status, (out or b"").decode(errors="replace"), (complaint or b"").decode()
+        )
+
+    def mine(self) -> list[int]:
+        """Every process that descends from what was started here: all have the mark in their environment."""
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and int(name) != os.getpid():
+                try:
+                    if f"HOLDFAST_TEST_MARK={self._mark}".encode() in Path(f"/proc/{name}/environ").read_bytes():
+                        found.append(int(name))
+                except (OSError, ProcessLookupError):
+                    pass
+        return found
+
+    def close(self) -> None:
+        while left := self.mine():
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            for started in self._started:
+                started.process.poll()
+        for started in self._started:
+            started.process.wait()
+            for stream in (started.process.stdin, started.process.stdout, started.process.stderr):
+                if stream is not None:
+                    stream.close()
+        for master in self._masters:
+            os.close(master)
+
+
+def _with_input(given: bytes | None) -> dict[str, object]:
+    return {} if given is None else {"stdin": subprocess.PIPE}
+
+
+def _word(word: object) -> str | bytes | os.PathLike[str]:
+    return word if isinstance(word, (str, bytes, os.PathLike)) else str(word)

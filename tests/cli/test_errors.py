@@ -1,0 +1,263 @@
+"""Whatever is asked for wrongly, or goes wrong, is told on stderr in words that help, with the right exit status."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, World
+
+COMMANDS = ["run", "try", "acquire", "release", "wait", "status"]
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+HOSTILE = {
+    "escape": b"\x1b[2J\x1b]0;owned\x07 \x9b31m \xc2\x9b31m",
+    "bidi": "\u202egpj.exe\u2066\u200f".encode(),
+    "long": b"x" * 10_000,
+    "too long": b"x" * 50_000,
+    "quotes": b"\"'`$(true)\\ {} %s",
+    "lines": b"one\ntwo\rpid=1\r\n\ttimestamp=0",
+    "not utf-8": b"a\xff\xfeb",
+    "separators": "a\u2028b\u2029c\u0085d".encode(),
+    "astral": "😀𝄞".encode(),
+}
+
+
+def words(command: str, path: object) -> list[object]:
+    return [command, path, "--", "true"] if command == "run" else [command, path]
+
+
+def complaint_of(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """Its one line of complaint."""
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("holdfast: ")
+    return done.stderr
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], "COMMAND"),
+        (["no-such-command"], "invalid choice"),
+        ([""], "invalid choice"),
+        (["--", "status"], "the command comes first"),
+        (["status"], "LOCK"),
+        (["status", "--no-such-option", "L"], "--no-such-option"),
+        (["status", "--js", "L"], "--js"),
+        (["status", "L", "M"], "M"),
+        (["run"], "LOCK"),
+        (["run", "L"], "no command"),
+        (["run", "L", "--"], "no command"),
+        (["run", "L", "--", ""], "no command"),
+        (["run", "L", "make", "-j"], "put -- before the command: holdfast run [options] L -- make -j"),
+        (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
+        (["run", "--mode", "9", "L", "--", "true"], "octal"),
+        (["run", "--mode", "400", "L", "--", "true"], "mode"),
+        (["run", "-p", "no-such", "L", "--", "true"], "sema"),
+        (["run", "--stale-after", "0", "L", "--", "true"], "stale_after"),
+    ],
+)
+def test_a_mistake_in_the_call_is_told_with_status_2(world: World, arguments: list[str], wanted: str) -> None:
+    done = world.do(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert wanted in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [*world.directory.iterdir()] == []
+
+
+def test_the_version_is_on_stdout(world: World) -> None:
+    done = world.do("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_tells_every_exit_status(world: World, command: str) -> None:
+    done = world.do(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "exit status: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 88
+    assert command in world.do("--help").stdout
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", ["empty", "directory", "fifo", "symlink", "socket", "device"])
+def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, command: str, kind: str) -> None:
+    given: object = path
+    if kind == "empty":
+        given = ""
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "symlink":
+        path.with_name("target").write_text("precious")
+        path.symlink_to("target")
+    elif kind == "device":
+        given = "/dev/null"
+    else:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    complaint = complaint_of(world.do(*words(command, given)), 3)
+    assert {"empty": "is empty", "symlink": "symbolic link"}.get(kind, kind.replace("fifo", "FIFO")) in complaint
+    if kind == "symlink":
+        assert path.with_name("target").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", ["run", "try", "acquire"])
+def test_a_missing_directory_is_told_and_can_be_made(world: World, path: Path, command: str) -> None:
+    deep = path / "a" / "b.lock"
+    complaint = complaint_of(world.do(*words(command, deep)), 3)
+    assert str(path / "a") in complaint
+    assert "--parents" in complaint
+    assert not path.exists()
+    done = world.do(command, "--parents", *words(command, deep)[1:])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (path / "a").is_dir()
+
+
+@pytest.mark.parametrize("command", ["release", "wait", "status"])
+def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: str) -> None:
+    assert world.do(command, path / "a").returncode == 0
+    assert not path.exists()
+
+
+def test_a_file_where_a_directory_should_be_is_told(world: World, path: Path) -> None:
+    path.write_text("")
+    assert f"{path} is not a directory" in complaint_of(world.do("try", path / "a"), 3)
+    assert f"{path} is not a directory" in complaint_of(world.do("try", "--parents", path / "a"), 3)
+
+
+def test_a_name_that_is_too_long_is_told(world: World, path: Path) -> None:
+    for command in COMMANDS:
+        assert "too long" in complaint_of(world.do(*words(command, "x" * 300)), 3)
+
+
+def test_a_path_that_is_not_utf_8_works_and_is_escaped(world: World, path: Path) -> None:
+    name = os.fsencode(path) + b"\xff\x1b[1m"
+    done = world.do("run", name, "--", "sh", "-c", '$H status "$1"; $H status -j "$1"', "sh", name,
+                    env={"H": " ".join(HOLDFAST)})  # fmt: skip
+    *text, line = done.stdout.splitlines()
+    assert os.fsencode(json.loads(line)["path"]) == name
+    assert "\\udcff\\x1b[1m" in text[0]
+    assert not os.path.exists(name)
+
+
+# -- what the system refuses -------------------------------------------------------------------------------------------
+
+
+def without_privileges() -> None:
+    """Root may write and read everything, until these capabilities are out of what it gets at exec."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH) if os.getuid() == 0 else ():
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+@pytest.mark.parametrize("command", ["run", "try", "acquire"])
+def test_a_directory_that_may_not_be_written_is_named(world: World, tmp_path: Path, command: str) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    complaint = complaint_of(world.do(*words(command, closed / "the.lock"), preexec=without_privileges), 3)
+    assert str(closed) in complaint
+    assert "Permission denied" in complaint
+    assert [*closed.iterdir()] == []
+
+
+def test_a_lock_that_may_not_be_read_counts_as_held(world: World, path: Path) -> None:
+    path.write_text("pid=1\ntimestamp=1\n")
+    path.chmod(0)
+    done = world.do("try", path, preexec=without_privileges)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "may not be read" in done.stderr
+    done = world.do("status", "-j", path, preexec=without_privileges)
+    assert (done.returncode, json.loads(done.stdout)["liveness"]) == (1, "unknown")
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A lock path on a filesystem without a free block."""
+    point = tmp_path / "full"
+    point.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", point], check=True)
+    (point / "filler").write_bytes(b"x" * 4096)
+    yield point / "the.lock"
+    subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.parametrize("command", ["run", "try", "acquire"])
+def test_a_full_disk_is_told_and_leaves_nothing(world: World, full: Path, command: str) -> None:
+    complaint = complaint_of(world.do(*words(command, full)), 3)
+    assert "No space left on device" in complaint
+    assert str(full) in complaint
+    assert [one.name for one in full.parent.iterdir()] == ["filler"]
+
+
+# -- terminals and closed streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_closed_streams_change_no_exit_status(world: World, path: Path, command: str) -> None:
+    tail = "-- true" if command == "run" else ""
+    done = world.shell(f'$H {command} "$1" {tail} >&-; echo $?; $H status . 2>&-; echo $?', path)
+    assert done.stdout.split() == ["0", "3"], done.stderr
+    assert done.stderr == ""
+
+
+def test_no_message_goes_to_stdout_when_stderr_is_closed(world: World, path: Path, held: int) -> None:
+    script = '$H try "$1" 2>&-; $H run -n "$1" -- true 2>&-; $H status 2>&-; $H nothing 2>&-; $H run M -- nothing 2>&-'
+    assert world.shell(script, path).stdout == ""
+    assert held
+
+
+def test_a_reader_that_has_gone_away_is_no_traceback(world: World, path: Path) -> None:
+    done = world.shell('{ $H status "$1"; echo $? >status; } | true', path)
+    assert done.stderr == ""
+    # A reader that ends first kills it by SIGPIPE, as it kills `cat`; one that ends later does not.
+    assert (path.parent / "status").read_text() in ("0\n", "141\n")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_tag_reaches_no_terminal_and_breaks_no_json(world: World, path: Path, kind: str) -> None:
+    tag = HOSTILE[kind]
+    script = '$H try -t "$2" "$1"; echo $?; $H status -j "$1"; $H status "$1"; $H try "$1"'
+    done = world.shell(script, path, tag)
+    status, line, *text = done.stdout.split("\n")
+    assert status == "0", done.stderr
+    found = json.loads(line)
+    assert found["holder"]["pid"] == found["record"]["pid"] > 1
+    assert len(found["holder"]["tag"]) <= 10_000
+    assert all(character.isprintable() for row in (*text, *done.stderr.splitlines()) for character in row)
+    assert max(map(len, done.stderr.splitlines())) < 1000
+
+
+def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path: Path) -> None:
+    path.write_bytes(b"pid=1\x1b[2J\ntimestamp=\x9b\ntag=\x1b]0;x\x07\n")
+    done = world.do("status", path)
+    assert done.returncode == 1
+    assert all(character.isprintable() for row in done.stdout.splitlines() for character in row)
+    path.write_bytes(b"pid=1\ntimestamp=18446744073709551615\ntag=\x1b]0;x\x07\xe2\x80\xae\n")
+    done = world.do("status", path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert all(character.isprintable() for row in done.stdout.splitlines() for character in row)
+
+
+def test_an_output_that_is_not_unicode_is_no_error(world: World, path: Path) -> None:
+    script = '$H try -t "gr\u00fcn" "$1"; $H status "$1"; echo $?'
+    done = world.shell(script, path, env={"PYTHONIOENCODING": "ascii"})
+    assert done.stderr == ""
+    assert "gr\\xfcn" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1"

@@ -1,0 +1,299 @@
+"""`run` must be as transparent as if the command had been called without it, and must hold the lock meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, World, dormant, ended, eventually
+
+CHATTY = """
+import os, signal, sys
+{ignore}
+print("child", os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def child_of(line: str) -> int:
+    return int(line.split()[1])
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low", range(0, 256, 32))
+def test_no_exit_status_is_changed(world: World, path: Path, low: int) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def status(code: int) -> int:
+        return world.do("run", f"{path}-{code}", "--", "sh", "-c", f"exit {code}").returncode
+
+    codes = [*range(low, low + 32)]
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(status, codes)] == codes
+    assert [*path.parent.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGINT", "SIGPIPE"])
+def test_death_by_a_signal_is_not_turned_into_an_exit_status(world: World, path: Path, name: str) -> None:
+    number = signal.Signals[name]
+    done = world.do("run", path, "--", "sh", "-c", f"kill -{number:d} $$")
+    assert done.returncode == -number
+    assert done.stderr == ""
+    assert not path.exists()
+
+
+def test_a_shell_sees_128_and_the_signal(world: World, path: Path) -> None:
+    done = world.shell(
+        "$H run \"$1\" -- sh -c 'kill -KILL $$'; echo $?; $H run \"$1\" -- sh -c 'kill $$'; echo $?", path
+    )
+    assert done.stdout.split() == ["137", "143"]
+
+
+def test_a_signal_without_a_name_is_passed_through(world: World, path: Path) -> None:
+    assert world.do("run", path, "--", "sh", "-c", "kill -40 $$").returncode == -40
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("no-such-command", 127), ("./plain", 126), ("./", 126), ("plain/x", 126)]
+)
+def test_a_command_that_cannot_run_leaves_no_lock(world: World, path: Path, command: str, status: int) -> None:
+    (path.parent / "plain").write_text("no program")
+    done = world.do("run", path, "--", command)
+    assert done.returncode == status
+    assert done.stderr.startswith(f"holdfast: {command}: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not path.exists()
+
+
+# -- what the command finds --------------------------------------------------------------------------------------------
+
+
+def test_the_environment_tells_the_lock_and_no_stale_recovery(world: World, path: Path) -> None:
+    env = {"HOLDFAST_RECOVERED": "12", "HOLDFAST_LOCK": "another"}
+    done = world.do("run", path.name, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK ${HOLDFAST_RECOVERED-unset}"', env=env)
+    assert done.stdout == f"{path} unset\n"
+
+
+def test_the_command_has_no_signal_blocked_caught_or_newly_ignored(world: World, path: Path) -> None:
+    command = ["cat", "/proc/self/status"]
+    plain = world.start(command).rest()
+    wrapped = world.do("run", path, "--", *command).stdout
+    assert signals_of(wrapped) == signals_of(plain)
+    assert signals_of(wrapped)["SigBlk"] == 0
+    assert not signals_of(wrapped)["SigIgn"] & 1 << (signal.SIGPIPE - 1)
+
+
+def signals_of(status: str) -> dict[str, int]:
+    internal = 3 << 31  # 32 and 33, which the C library keeps for itself and has ignored while it starts a process
+    rows = (line.partition(":") for line in status.splitlines() if line.startswith("Sig"))
+    return {name: int(value, 16) & ~internal for name, _, value in rows if name in ("SigBlk", "SigIgn", "SigCgt")}
+
+
+def test_a_blocked_signal_stays_blocked_as_it_was_inherited(world: World, path: Path) -> None:
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+
+    done = world.do("run", path, "--", "cat", "/proc/self/status", preexec=block)
+    assert signals_of(done.stdout)["SigBlk"] == 1 << (signal.SIGWINCH - 1)
+
+
+def test_what_nohup_ignores_stays_ignored(world: World, path: Path) -> None:
+    done = world.shell('nohup $H run "$1" -- cat /proc/self/status', path)
+    assert signals_of(done.stdout)["SigIgn"] & 1 << (signal.SIGHUP - 1)
+
+
+def test_an_ignored_signal_does_not_end_the_wrapper(world: World, path: Path) -> None:
+    started = world.sh('trap "" HUP INT; exec $H run "$1" -- sh -c \'echo ready; read line; echo bye\'', path, stdin=-1)
+    started.hear("ready")
+    started.signal(signal.SIGHUP)
+    started.signal(signal.SIGINT)
+    started.process.stdin.write(b"\n")
+    started.hear("bye")
+    assert started.wait() == 0
+
+
+def test_an_inherited_ignored_sigchld_does_not_hide_the_end(world: World, path: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    assert world.do("run", path, "--", "sh", "-c", "exit 7", preexec=ignore).returncode == 7
+
+
+def test_binary_input_and_output_pass_untouched(world: World, path: Path) -> None:
+    data = bytes(range(256)) * 4096
+    started = world.start([*HOLDFAST, "run", path, "--", "sh", "-c", "tee /dev/stderr"], stdin=subprocess.PIPE)
+    out, complaint = started.process.communicate(data, timeout=20)
+    assert out == data
+    assert complaint == data
+
+
+def test_no_descriptor_but_the_guard_leaks_into_the_command(world: World, path: Path) -> None:
+    code = "import os\nfor n in range(3, 50):\n  try: os.fstat(n); print(os.fstat(n).st_ino)\n  except OSError: pass"
+    lock_first = "import os; print(os.stat(os.environ['HOLDFAST_LOCK']).st_ino)\n"
+    done = world.do("run", path, "--", sys.executable, "-c", lock_first + code)
+    lock, *others = done.stdout.split()
+    assert others == [lock]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- >&- 2>&-", "2>&-"])
+def test_closed_descriptors_stay_closed_and_never_become_the_lock_file(world: World, path: Path, closed: str) -> None:
+    script = """
+        for n in 0 1 2; do [ -e /proc/$$/fd/$n ] && echo $n $(readlink /proc/$$/fd/$n) >>found; done
+        echo garbage; echo garbage >&2; exit 5
+    """
+    done = world.shell(f'$H run "$1" -- sh -c "$2" {closed}; echo $? >status', path, script)
+    assert (path.parent / "status").read_text() == "5\n", done.stderr
+    found = (path.parent / "found").read_text() if (path.parent / "found").exists() else ""
+    assert str(path.parent) not in found
+    for number, mark in enumerate(("<&-", " >&-", "2>&-")):
+        if mark.strip() in closed.split():
+            assert f"{number} " not in found
+    assert not path.exists()
+
+
+# -- holding -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_ignores_term_keeps_the_lock(world: World, path: Path) -> None:
+    code = CHATTY.format(ignore="signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'term\\n'))")
+    started = world.run(path, code, stdin=-1)
+    started.hear("child")
+    started.signal(signal.SIGTERM)
+    started.hear("term")
+    assert world.do("try", path).returncode == 1
+    assert started.process.poll() is None
+    started.process.stdin.write(b"\n")
+    assert started.wait() == 0
+    assert not path.exists()
+
+
+def test_killing_the_wrapper_does_not_free_a_lock_whose_work_goes_on(world: World, path: Path) -> None:
+    started = world.run(path, CHATTY.format(ignore=""), stdin=-1)
+    child = child_of(started.hear("child"))
+    started.signal(signal.SIGKILL)
+    started.wait()
+    assert world.do("try", path).returncode == 1
+    status = json.loads(world.do("status", "-j", path).stdout)
+    assert (status["state"], status["liveness"], status["evidence"]["source"]) == ("held", "alive", "guard")
+
+    heir = world.start([*HOLDFAST, "run", "-v", path, "--", "sh", "-c", "echo recovered $HOLDFAST_RECOVERED"])
+    eventually(lambda: dormant(heir.pid), what="the heir waiting")
+    assert not ended(child)
+    started.process.stdin.write(b"\n")
+    heir.hear(f"recovered {started.pid}", within=2.0)
+    assert heir.wait() == 0
+    assert f"left behind by process {started.pid}" in heir.complaint()
+    assert ended(child)
+    assert not path.exists()
+
+
+def test_a_daemonised_grandchild_does_not_keep_the_lock(world: World, path: Path) -> None:
+    code = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    os.close(0), os.close(1), os.close(2)
+    import time
+    while True: time.sleep(60)
+print("daemon", flush=True)
+"""
+    done = world.do("run", path, "--", sys.executable, "-c", code)
+    assert done.returncode == 0
+    assert not path.exists()
+    assert world.mine(), "the daemon is there"
+    assert world.do("run", "-n", path, "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
+def test_a_lost_lock_ends_the_command_and_says_so(world: World, path: Path, how: str) -> None:
+    started = world.run(path, CHATTY.format(ignore=""), stdin=-1)
+    child = child_of(started.hear("child"))
+    if how == "removed":
+        path.unlink()
+    elif how == "replaced":
+        other = path.with_name("other")
+        other.write_text("pid=1\ntimestamp=1\n")
+        other.rename(path)
+    else:
+        path.write_text("pid=1\ntimestamp=1\n")
+    assert started.wait() == 4
+    complaint = started.complaint()
+    assert str(path) in complaint
+    assert "removed or replaced" in complaint
+    assert "Sending TERM to the command" in complaint
+    assert "the command ended with signal SIGTERM" in complaint
+    assert ended(child)
+    assert path.exists() == (how != "removed"), "the other's file is left alone"
+
+
+def test_a_lock_lost_by_the_command_itself_is_told_at_the_end(world: World, path: Path) -> None:
+    done = world.do("run", path, "--", "sh", "-c", "rm $HOLDFAST_LOCK")
+    assert done.returncode == 4
+    assert "removed or replaced" in done.stderr
+
+
+# -- not getting it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["-w", "0.2"], 75),
+        (["-n"], 75),
+        (["-n", "-E", "9"], 9),
+        (["-w", "0", "-E", "0"], 0),
+        (["-n", "-E", "255"], 255),
+    ],
+)
+def test_a_held_lock_has_its_own_exit_status(
+    world: World, path: Path, held: int, options: list[str], status: int
+) -> None:
+    done = world.do("run", *options, path, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert f"process {held}" in done.stderr
+    assert str(path) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert world.do("run", *options, "-q", path, "--", "echo", "ran").stderr == ""
+
+
+@pytest.mark.parametrize("value", ["300", "256", "x", "-1", "", "0000999", "٣", "1.0"])
+def test_an_impossible_exit_status_is_refused(world: World, path: Path, value: str) -> None:
+    done = world.do(
+        "run", f"-E{value}" if value == "-1" else "-E", *([] if value == "-1" else [value]), path, "--", "true"
+    )
+    assert done.returncode == 2
+    assert "exit status from 0 to 255" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "soon", ""])
+def test_an_impossible_timeout_is_refused(world: World, path: Path, value: str) -> None:
+    assert world.do("run", f"--timeout={value}", path, "--", "true").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["run", "acquire", "wait"])
+def test_a_long_wait_is_announced_once_on_stderr(world: World, path: Path, held: int, command: str) -> None:
+    tail = ["--", "echo", "ran"] if command == "run" else []
+    loud = world.start([*HOLDFAST, command, "-w", "1.4", path, *tail])
+    quiet = world.start([*HOLDFAST, command, "-q", "-w", "1.4", path, *tail])
+    assert loud.wait() == quiet.wait() == (75 if command == "run" else 1)
+    notice, refusal = loud.complaint().splitlines()
+    assert notice.startswith(f"holdfast: waiting for {path}: held by process {held} (")
+    assert str(held) in refusal
+    assert quiet.complaint() == ""
+    assert loud.rest() == quiet.rest() == ""
+
+
+def test_a_short_wait_is_not_announced(world: World, path: Path, held: int) -> None:
+    waiter = world.start([*HOLDFAST, "run", path, "--", "true"])
+    eventually(lambda: dormant(waiter.pid), what="the contender waiting")
+    os.kill(held, signal.SIGTERM)
+    assert waiter.wait() == 0
+    assert waiter.complaint() == ""

@@ -1,0 +1,162 @@
+"""Signals reach the command exactly once, however they come, and leave nothing behind, whenever they come."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, RECORDER, World, dormant, ended, eventually, state
+
+FORWARDED = ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
+
+
+def heard(text: str) -> list[str]:
+    return [line.split()[1] for line in text.replace("\r", "").splitlines() if line.startswith("got ")]
+
+
+def pid_in(line: str) -> int:
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_to_the_wrapper_reaches_the_command_once(world: World, path: Path, name: str) -> None:
+    started = world.run(path, RECORDER)
+    child = pid_in(started.hear("ready"))
+    started.signal(signal.Signals[name])
+    started.hear(f"got {name}")
+    os.kill(child, signal.SIGALRM)
+    assert started.wait() == 0
+    assert heard(started.rest()) == [name, "SIGALRM"]
+
+
+def test_a_signal_during_the_start_is_not_lost(world: World, path: Path) -> None:
+    """Between the acquisition and the command's start: the lock file is there, the command is not yet."""
+    for _ in range(10):
+        started = world.start([*HOLDFAST, "run", path, "--", "sleep", "60"])
+        eventually(path.exists, what="the lock")
+        started.signal(signal.SIGTERM)
+        assert started.wait() == -signal.SIGTERM
+        assert not path.exists()
+
+
+@pytest.mark.parametrize(("key", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])
+def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, key: bytes, name: str) -> None:
+    import sys
+
+    started = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", RECORDER])
+    child = pid_in(started.hear("ready"))
+    started.type(key)
+    started.hear(f"got {name}")
+    # The wrapper has had the signal in the same instant; once it waits again, it has decided about it.
+    started.signal(signal.SIGUSR1)
+    started.hear("got SIGUSR1")
+    os.kill(child, signal.SIGALRM)
+    assert started.wait() == 0
+    assert heard(started.rest()) == [name, "SIGUSR1", "SIGALRM"]
+
+
+@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)])
+def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
+    world: World, path: Path, key: bytes, number: int
+) -> None:
+    started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "ulimit -c 0; echo ready; sleep 60"])
+    started.hear("ready")
+    started.type(key)
+    assert started.wait() == -number
+    assert not path.exists()
+
+
+def test_a_lost_terminal_is_told_to_the_command(world: World, path: Path) -> None:
+    """The kernel tells only the session's leader: the wrapper, under `ssh -t host holdfast run …`."""
+    script = "trap 'echo hup >>heard; exit 3' HUP; echo ready; while :; do sleep 0.01; done"
+    started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", script])
+    started.hear("ready")
+    world.hang_up(started)
+    assert started.wait() == 3
+    assert (path.parent / "heard").read_text() == "hup\n"
+    assert not path.exists()
+
+
+def test_a_job_stopped_from_the_keyboard_keeps_the_lock_and_goes_on(world: World, path: Path) -> None:
+    """With a shell's job control: the wrapper and its command are one job."""
+    started = world.terminal(["bash", "--norc", "--noprofile", "-i"], env={"PS1": "", "H": " ".join(HOLDFAST)})
+    code = "echo child $$; read line; echo read $line"
+    started.type(f"$H run {path} -- sh -c '{code}'\n".encode())
+    child = pid_in(started.hear("child "))
+    wrapper = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+    started.type(b"\x1a")
+    eventually(lambda: state(child) == state(wrapper) == "T", what="the job stopped")
+    started.type(b"$H try " + bytes(path) + b"; echo status $?\n")
+    started.hear("status 1")
+    started.type(b"fg\n")
+    eventually(lambda: state(child) == "S" and state(wrapper) == "S", what="the job continued")
+    started.type(b"hello\n")
+    started.hear("read hello")
+    started.type(b"echo status $?\n")
+    started.hear("status 0")
+    assert not path.exists()
+    started.type(b"exit\n")
+    assert started.wait() == 0
+
+
+@pytest.mark.parametrize("command", ["run", "acquire", "wait"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait_and_leaves_nothing(
+    world: World, path: Path, held: int, command: str, number: int
+) -> None:
+    before = path.read_bytes()
+    tail = ["--", "true"] if command == "run" else []
+    waiter = world.start([*HOLDFAST, command, path, *tail])
+    eventually(lambda: dormant(waiter.pid), what="the contender waiting")
+    waiter.signal(number)
+    assert waiter.wait() == -number
+    assert waiter.complaint() == ""
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
+    assert held
+
+
+def test_ctrl_c_ends_the_wait_in_a_terminal(world: World, path: Path, held: int) -> None:
+    waiter = world.terminal([*HOLDFAST, "run", path, "--", "true"])
+    eventually(lambda: dormant(waiter.pid), what="the contender waiting")
+    waiter.type(b"\x03")
+    assert waiter.wait() == -signal.SIGINT
+    assert "Traceback" not in waiter.rest()
+    assert held
+
+
+def test_two_signals_at_once_end_the_wait_without_a_traceback(world: World, path: Path, held: int) -> None:
+    waiter = world.start([*HOLDFAST, "run", path, "--", "true"])
+    eventually(lambda: dormant(waiter.pid), what="the contender waiting")
+    waiter.signal(signal.SIGSTOP)
+    eventually(lambda: state(waiter.pid) == "T", what="it stopped")
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
+    for number in numbers:
+        waiter.signal(number)
+    waiter.signal(signal.SIGCONT)
+    assert -waiter.wait() in numbers
+    assert waiter.complaint() == ""
+    assert held
+
+
+def test_term_at_any_moment_leaves_no_held_lock_and_no_command(world: World, path: Path) -> None:
+    chance = random.Random(20240607)
+    met = set()
+    for _ in range(60):
+        started = world.start([*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"])
+        time.sleep(chance.uniform(0, 0.15))  # the moment is the point; whichever it hits, the claims are the same
+        started.signal(signal.SIGTERM)
+        assert started.wait() == -signal.SIGTERM
+        said, complaint = started.rest(), started.complaint()
+        assert complaint == ""
+        met.add(bool(said))
+        if said:
+            assert ended(pid_in(said))
+        assert [*path.parent.iterdir()] == []
+    assert met == {True, False}, "the delays miss one side: before the command runs, or while it does"
+    assert world.mine() == []

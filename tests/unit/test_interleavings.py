@@ -1,0 +1,189 @@
+"""Two contenders, every schedule with two switches between them: never both inside, and never neither for good.
+
+Each runs in a thread of its own, but only one at a time, and they switch exactly at the steps that the schedule says:
+the first goes k steps, the second j steps, then the first to its end, then the second.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.hold import Held
+from holdfast.model import Identity, marker_text
+from unit.stepping import Contender, Stepped, sema_record
+
+Environments = Callable[..., Stepped]
+GONE = 2**22 + 5
+"""No process: numbers above the kernel's limit are never given out."""
+
+WAYS = {
+    "unnamed": (),
+    "named": ("unnamed",),
+    "exclusive": ("unnamed", "link"),
+    "without kernel locks": ("flock",),
+    "portable": ("generic",),
+}
+
+
+class Player:
+    """Runs one piece of work, a step at a time, whenever it is told to."""
+
+    def __init__(self, env: Stepped, work: Callable[[], object]) -> None:
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.done = False
+        self.error: BaseException | None = None
+        self._work = work
+        self._env = env
+        env.at_step = lambda _number, _name: self._pause()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _pause(self) -> None:
+        self._stopped.release()
+        self._go.acquire()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+        self.done = True
+        self._env.at_step = None
+        self._stopped.release()
+
+    def advance(self, steps: float) -> float:
+        """Go so many steps further, or to the end; how many it has been."""
+        gone = 0
+        while gone < steps and not self.done:
+            self._go.release()
+            self._stopped.acquire()
+            gone += 1
+        return gone
+
+    def finish(self) -> None:
+        self.advance(float("inf"))
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+def run(contender: Contender) -> None:
+    """To its end without waiting: what it would wait for is what the schedule decides."""
+    for _ in range(2000):
+        if contender.step() is None:
+            return
+    raise AssertionError("it waits for ever")
+
+
+class Stage:
+    """Two environments that are used again and again, and a path."""
+
+    def __init__(self, path: Path, environments: Environments, way: str) -> None:
+        without = tuple(word for word in WAYS[way] if word != "generic")
+        kind = "generic" if "generic" in WAYS[way] else "linux"
+        self.path, self.way = path, way
+        self.envs = [environments(*without, kind=kind) for _ in range(3)]
+        self.guards = way not in ("without kernel locks", "portable")
+
+    def set(self, state: str) -> None:
+        self.path.unlink(missing_ok=True)
+        who = self.envs[0].identity()
+        gone = Identity(GONE, who.boot, who.pid_namespace, "-", who.host)
+        if state == "dead":
+            text = marker_text(self.guards, self.path.parent.stat().st_dev, gone)
+            self.path.write_bytes(sema_record(GONE, time.time(), marker=text))
+        elif state == "stale":
+            self.path.write_bytes(sema_record(GONE, 1000))
+
+    def contender(self, which: int) -> Contender:
+        env = self.envs[which]
+        env.contenders.clear()
+        del env.steps[:]
+        contender = Contender(env, str(self.path))
+        if self.way in ("named", "exclusive"):
+            contender.request.method = self.way
+        return contender
+
+    def held(self) -> list[Held]:
+        return [held for env in self.envs for held in env.real.holds.values()]
+
+    def clear(self) -> None:
+        for held in self.held():
+            held.release()
+
+    def check_recovery(self, where: str) -> None:
+        after = self.contender(2)
+        run(after)
+        assert after.inside, f"{where}: now nobody can have it: {after.result}"
+        self.clear()
+        assert os.listdir(self.path.parent) == [], where
+
+
+def schedules(first: int, second: int) -> Iterator[tuple[int, int]]:
+    for switch in range(first + 1):
+        for back in range(1, second + 1):
+            yield switch, back
+
+
+@pytest.fixture(params=WAYS)
+def stage(request: pytest.FixtureRequest, shm: Path, environments: Environments) -> Stage:
+    return Stage(shm / "l", environments, request.param)
+
+
+def rehearse(stage: Stage, state: str) -> int:
+    stage.set(state)
+    contender = stage.contender(0)
+    run(contender)
+    assert contender.inside
+    steps = len(contender.env.steps)
+    stage.clear()
+    return steps
+
+
+@pytest.mark.parametrize("state", ["free", "dead", "stale"])
+def test_two_contenders_are_inside_at_once(state: str, stage: Stage) -> None:
+    steps = rehearse(stage, state)
+    for switch, back in schedules(steps, steps):
+        where = f"{switch} steps of the first, {back} of the second"
+        stage.set(state)
+        contenders = [stage.contender(which) for which in (0, 1)]
+        players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
+        players[0].advance(switch)
+        players[1].advance(back)
+        for player in players:
+            player.finish()
+        inside = [contender for contender in contenders if isinstance(contender.result, Held)]
+        assert len(inside) <= 1, f"{where}: both are inside"
+        for contender in inside:
+            assert contender.result.verify(), f"{where}: the winner has no lock"  # type: ignore[union-attr]
+            assert stage.path.read_bytes() == contender.result.data  # type: ignore[union-attr]
+        stage.clear()
+        stage.check_recovery(where)
+
+
+def test_a_release_and_an_acquisition_meet(stage: Stage) -> None:
+    """The releaser never removes the next one's lock, and is never told that its own was lost."""
+    steps = rehearse(stage, "free")
+    for switch, back in schedules(5, steps + 5):
+        where = f"{switch} steps of the releaser, {back} of the next"
+        stage.set("free")
+        holder, following = stage.contender(0), stage.contender(1)
+        run(holder)
+        held = holder.result
+        assert isinstance(held, Held)
+        players = [Player(holder.env, held.release), Player(following.env, lambda c=following: run(c))]
+        players[0].advance(switch)
+        players[1].advance(back)
+        for player in players:
+            player.finish()
+        if following.inside:
+            assert following.result.verify(), f"{where}: the next one was robbed"  # type: ignore[union-attr]
+        stage.clear()
+        stage.check_recovery(where)

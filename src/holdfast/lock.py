@@ -81,10 +81,7 @@ class Lock:
         would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the system
         gives it.
         """
-        if timeout is _UNSET:
-            timeout = self._request.timeout
-        else:
-            check_timeout(timeout)
+        timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
         result = drive(acquire(self._env, self._request, timeout, caller()))
         if type(result) is Refusal:
             raise refused(result, timeout)
@@ -101,10 +98,7 @@ class Lock:
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
-        if timeout is _UNSET:
-            timeout = self._request.timeout
-        else:
-            check_timeout(timeout)
+        timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
         return drive(wait_until_free(self._env, self._request, timeout)) is None
 
     def break_lock(self) -> Record | None:

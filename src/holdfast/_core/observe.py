@@ -130,9 +130,10 @@ def explained(error: OSError, request: Request) -> Exception:
     message = {
         errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
         "(parents=True, --parents)",
-        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it",
-        errno.ENAMETOOLONG: f"the name is too long for this filesystem: {path!r}",
-        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle",
+        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
+        errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",
+        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
+        "path",
     }.get(error.errno or 0)
     return InvalidPath(message, path=path, protocol=request.protocol.name) if message else error
 

@@ -116,7 +116,11 @@ def check_path(path: str | os.PathLike[str], protocol: str) -> str:
     if not text:
         raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
     if "\0" in text:
-        raise InvalidPath(f"the lock path contains a NUL byte: {text!r}", path=text, protocol=protocol)
+        raise InvalidPath(f"{text!r} contains a NUL byte; name a file without", path=text, protocol=protocol)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidPath(f"{text!r} is no file name here; use another", path=text, protocol=protocol) from None
     if os.path.basename(text) in ("", ".", ".."):
         raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)

@@ -55,5 +55,9 @@ class Protocol(ABC):
 def clean_tag(tag: str) -> str:
     """The tag as it is written: control characters become spaces, ends are trimmed, length is bounded."""
     # A shell can hand over bytes that are no UTF-8; Python carries them as surrogates, which cannot be written.
-    writable = tag.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        raw = tag.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = tag.encode("utf-8", "replace")  # a surrogate that stands for no byte
+    writable = raw.decode("utf-8", "replace")
     return writable.translate(_CONTROL).strip()[:MAX_TAG_CHARACTERS].rstrip()

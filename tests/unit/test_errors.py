@@ -1,0 +1,143 @@
+"""Errors: what they carry, what they say, and that they survive a pickle (errors.py, report.py)."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast._core.acquire import Refusal
+from holdfast._core.report import advice, duration, moment, printable, refused, sentence
+from holdfast.errors import HoldfastError
+from holdfast.model import Evidence, Holder, Liveness, Record, Status
+from unit.stepping import Contender, sema_record
+
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HoldfastError)]
+BUILTIN = {
+    "AcquireTimeout": TimeoutError,
+    "WouldDeadlock": RuntimeError,
+    "MalformedRecord": ValueError,
+    "InvalidPath": ValueError,
+    "UnsupportedFilesystem": OSError,
+    "EngineUnavailable": OSError,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_loses_something_on_its_way_to_another_process(kind: type[HoldfastError]) -> None:
+    holder = Holder(pid=7, host="h", since=1.5, tag="t", command="c")
+    error = kind("what happened", path="/p", protocol="sema", holder=holder)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        copy = pickle.loads(pickle.dumps(error, protocol))
+        assert type(copy) is kind
+        assert (str(copy), copy.path, copy.protocol, copy.holder) == ("what happened", "/p", "sema", holder)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_cannot_be_caught_as_what_it_is(kind: type[HoldfastError]) -> None:
+    assert issubclass(kind, BUILTIN.get(kind.__name__, HoldfastError))
+    assert kind.__name__ in holdfast.__all__
+    bare = kind("m")
+    assert (bare.path, bare.protocol, bare.holder) == (None, None, None)
+    assert str(bare) == "m"
+
+
+def test_values_do_not_survive_a_pickle_or_a_comparison() -> None:
+    evidence = Evidence("guard", "x", proven=True)
+    record = Record("sema", {"pid": 1}, pid=1)
+    status = Status("/p", "sema", True, False, Liveness.ALIVE, evidence, Holder(pid=1), record)
+    copy = pickle.loads(pickle.dumps(status))
+    assert copy == status
+    assert copy.liveness is Liveness.ALIVE
+    assert Holder(pid=1) != Holder(pid=2)
+    assert evidence == Evidence("guard", "x", proven=True)
+    with pytest.raises(AttributeError):
+        status.locked = False  # type: ignore[misc]
+
+
+def refusal_of(contender: Contender, timeout: float | None = 0) -> str:
+    result = contender.run()
+    assert isinstance(result, Refusal)
+    return str(refused(result, timeout))
+
+
+def test_a_refusal_does_not_say_who_since_when_why_and_what_next(
+    disk: Path, contend: Callable[..., Contender], live_pid: int
+) -> None:
+    path = disk / "l"
+    contend(path, tag="nightly backup").get()
+    said = refusal_of(contend(path))
+    for part in (str(path), "process", "since", "nightly backup", "kernel lock", "Wait longer, or end process"):
+        assert part in said, part
+    path = disk / "foreign"
+    path.write_bytes(sema_record(live_pid, time.time(), "by hand"))
+    said = refusal_of(contend(path))
+    for part in (str(path), f"process {live_pid}", "sleep 1000", "by hand", "is running"):
+        assert part in said, part
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"pid=1\n"])
+def test_an_unreadable_record_is_a_riddle(content: bytes, disk: Path, contend: Callable[..., Contender]) -> None:
+    (disk / "l").write_bytes(content)
+    said = refusal_of(contend(disk / "l"))
+    assert str(disk / "l") in said
+    assert "record" in said
+    assert "break_lock" in said
+
+
+def test_a_record_writes_on_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
+    nasty = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2028\x9b31m"
+    (disk / "l").write_bytes(sema_record(live_pid, time.time(), nasty))
+    said = refusal_of(contend(disk / "l"))
+    assert said.isprintable()
+    assert "owned" in said
+
+
+def test_a_record_fills_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
+    (disk / "l").write_bytes(sema_record(live_pid, time.time(), "x" * 10_000))
+    assert len(refusal_of(contend(disk / "l"))) < 1500
+
+
+@pytest.mark.parametrize("stamp", [0, 2**63, 2**64 - 1])
+def test_an_impossible_time_breaks_the_message(
+    stamp: int, disk: Path, contend: Callable[..., Contender], live_pid: int
+) -> None:
+    (disk / "l").write_bytes(sema_record(live_pid, stamp))
+    assert f"process {live_pid}" in refusal_of(contend(disk / "l", stale="never"))
+    assert moment(float(stamp))
+
+
+def test_a_duration_is_unreadable() -> None:
+    assert [duration(s) for s in (0, 59, 119, 120, 7199, 7200, 172_799, 172_800)] == [
+        "0 s",
+        "59 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+        "48 h",
+        "2 d",
+    ]
+
+
+def test_text_is_cut_or_escaped_wrongly() -> None:
+    assert printable("a\tb\u00e9\udc80") == "a\\tb\u00e9\\udc80"
+    assert printable("x" * 10, 5) == "xxxx\u2026"
+    assert printable("x" * 5, 5) == "xxxxx"
+
+
+def test_advice_is_missing_for_some_state() -> None:
+    record = Record("sema", {}, pid=7)
+    for liveness in Liveness:
+        status = Status(
+            "/p", "sema", True, False, liveness, Evidence("none", "e"), Holder(pid=7), record, reason="why", age=1.0
+        )
+        assert advice(status)
+        assert "7" in sentence(status)
+        assert ("why" in sentence(status)) is (liveness is not Liveness.ALIVE)

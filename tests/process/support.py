@@ -40,6 +40,14 @@ def hear():
             break
         line += byte
     return line.decode().strip()
+
+def become(user):
+    # Another user may not be able to read this Python, so what is imported when it is needed is imported now.
+    import ctypes, hashlib, logging, select, unicodedata, uuid
+    import holdfast._drive.keeper, holdfast._os.inotify, holdfast._os.linux
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
 """
 
 
@@ -65,7 +73,6 @@ class Peer:
         *,
         env: dict[str, str] | None = None,
         prefix: Iterable[str] = (),
-        user: int | None = None,
     ) -> None:
         command = [*prefix, sys.executable, "-c", _PRELUDE + textwrap.dedent(code), *map(str, arguments)]
         self._buffer = b""
@@ -77,9 +84,6 @@ class Peer:
             stderr=subprocess.PIPE,
             env={**os.environ, **(env or {})},
             start_new_session=True,
-            user=user,
-            group=user,
-            extra_groups=[] if user is not None else None,
             bufsize=0,
         )
 

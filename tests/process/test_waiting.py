@@ -1,0 +1,371 @@
+"""Waiting: by events where there are any, without them where there are none, and never longer than asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import AcquireTimeout, Lock
+from process.support import Peer, descriptors, eventually, state, switches, threads_asleep
+
+WAIT = """
+say("waiting")
+hold = Lock(path, timeout=30).acquire()
+say(time.monotonic())
+hold.release()
+"""
+
+
+def watching(peer: Peer) -> bool:
+    """Whether the process sleeps over its events."""
+    return "anon_inode:inotify" in descriptors(peer.pid).values() and state(peer.pid) == "S" and _in_poll(peer)
+
+
+def _in_poll(peer: Peer) -> bool:
+    return Path(f"/proc/{peer.pid}/syscall").read_text().split()[0] in ("7", "271", "73")  # poll, ppoll; ppoll on arm64
+
+
+def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -> None:
+    hold = Lock(path).acquire()
+    waiter = spawn(WAIT, path)
+    waiter.expect("waiting")
+    eventually(lambda: watching(waiter), what="the wait")
+    time.sleep(1.2)  # past the notice after one second; then three seconds of nothing
+    before = switches(waiter.pid)
+    time.sleep(3)
+    assert switches(waiter.pid) - before <= 2
+    released = time.monotonic()
+    hold.release()
+    assert float(waiter.hear()) - released < 0.5
+    waiter.finish()
+
+
+def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
+    # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever.
+    hold = Lock(path).acquire()
+    waiters = [spawn(WAIT, path) for _ in range(5)]
+    for waiter in waiters:
+        waiter.expect("waiting")
+    for waiter in waiters:
+        eventually(lambda waiter=waiter: watching(waiter), what="the wait")
+    time.sleep(1.2)
+    before = sum(switches(waiter.pid) for waiter in waiters)
+    time.sleep(1)
+    assert sum(switches(waiter.pid) for waiter in waiters) - before <= 5
+    hold.release()
+    for waiter in waiters:
+        waiter.hear()
+        waiter.finish()
+
+
+DEAF = """
+import holdfast._core.acquire
+from holdfast._os import environment
+holdfast._core.acquire.RECHECK = 0.3
+class Deaf:
+    def __init__(self): self.pipe = os.pipe()
+    def fds(self): return (self.pipe[0],)
+    def take(self): return 0
+    def close(self): pass
+environment().watch = lambda path: Deaf()
+"""
+
+
+def test_a_lost_wake_up_is_a_hang(spawn: Callable[..., Peer], path: str) -> None:
+    hold = Lock(path).acquire()
+    waiter = spawn(DEAF + WAIT, path)
+    waiter.expect("waiting")
+    eventually(lambda: state(waiter.pid) == "S" and _in_poll(waiter), what="the wait")
+    released = time.monotonic()
+    hold.release()
+    assert float(waiter.hear()) - released < 0.3 + 0.5
+    waiter.finish()
+
+
+def test_a_kernel_without_free_inotify_instances_stops_waiting(spawn: Callable[..., Peer], shm: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to use up the inotify instances of a user that nobody else is")
+    path = str(shm / "x.lock")
+    shm.chmod(0o777)
+    user = 61337
+    limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    glutton = spawn(
+        """
+        import ctypes, resource
+        become(int(sys.argv[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        libc = ctypes.CDLL(None)
+        count = 0
+        while libc.inotify_init1(os.O_CLOEXEC) >= 0:
+            count += 1
+        say(count)
+        hear()
+        """,
+        user,
+    )
+    assert int(glutton.hear()) == limit
+    hold = Lock(path).acquire()
+    waiter = spawn("become(int(sys.argv[2]))\n" + WAIT, path, user)
+    waiter.expect("waiting")
+    eventually(lambda: state(waiter.pid) == "S", what="the wait")
+    assert "anon_inode:inotify" not in descriptors(waiter.pid).values()
+    released = time.monotonic()
+    hold.release()
+    assert float(waiter.hear()) - released < 0.5
+    waiter.finish()
+
+
+def test_a_directory_without_events_stops_waiting(spawn: Callable[..., Peer], path: str) -> None:
+    hold = Lock(path).acquire()
+    waiter = spawn(WAIT, path, env={"HOLDFAST_WITHOUT": "events"})
+    waiter.expect("waiting")
+    eventually(lambda: state(waiter.pid) == "S", what="the wait")
+    assert "anon_inode:inotify" not in descriptors(waiter.pid).values()
+    released = time.monotonic()
+    hold.release()
+    assert float(waiter.hear()) - released < 0.5
+    waiter.finish()
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}], ids=str)
+def test_a_timeout_is_not_kept(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
+    with Lock(path):
+        waiter = spawn(
+            """
+            lock = Lock(path)
+            for timeout in (0, 0.2, 0.05, 1.2):
+                begun = time.monotonic()
+                try:
+                    lock.acquire(timeout=timeout)
+                except TimeoutError:
+                    say(timeout, time.monotonic() - begun)
+            begun = time.monotonic()
+            say(lock.wait(timeout=0.1), time.monotonic() - begun)
+            """,
+            path,
+            env=env,
+        )
+        for timeout in (0, 0.2, 0.05, 1.2):
+            said, took = waiter.hear().split()
+            assert float(said) == timeout
+            assert timeout <= float(took) < timeout + 0.15
+        free, took = waiter.hear().split()
+        assert free == "False"
+        assert 0.1 <= float(took) < 0.25
+        waiter.finish()
+
+
+INTERRUPTED = """
+import fcntl
+
+def descriptors():
+    return sorted(os.listdir("/proc/self/fd"))
+
+try:
+    Lock(path).acquire(timeout=0.01)  # what is kept for the life of the process is there from now on
+except TimeoutError:
+    pass
+before = descriptors()
+for _ in range(int(sys.argv[2])):
+    try:
+        say("waiting")
+        Lock(path).acquire()
+        say("acquired")
+    except KeyboardInterrupt:
+        say("interrupted", descriptors() == before, threading.active_count())
+hear()
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}], ids=str)
+def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
+    hold = Lock(path).acquire()
+    before = os.listdir(os.path.dirname(path))
+    waiter = spawn(INTERRUPTED, path, 3, env=env)
+    for _ in range(3):
+        waiter.expect("waiting")
+        eventually(lambda: state(waiter.pid) == "S", what="the wait")
+        waiter.kill(signal.SIGINT)
+        waiter.expect("interrupted True 1")
+    assert os.listdir(os.path.dirname(path)) == before
+    hold.ensure_held()
+    hold.release()
+    with Lock(path).acquire(timeout=1) as again:
+        assert again.recovered_from is None
+    waiter.say("end")
+    waiter.finish()
+
+
+def test_a_ctrl_c_in_the_settling_time_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+    # A takeover by rule waits for a moment before it lets anyone in; interrupted there, it must undo what it did.
+    Path(path).write_text("pid=4194304\ntimestamp=1\n")
+    waiter = spawn(
+        """
+        import holdfast._core.takeover
+        holdfast._core.takeover.SETTLE = 30
+        before = sorted(os.listdir("/proc/self/fd"))
+        try:
+            Lock(path, stale="protocol").acquire()
+        except KeyboardInterrupt:
+            say("interrupted", sorted(os.listdir("/proc/self/fd")) == before, os.path.exists(path))
+        """,
+        path,
+    )
+    eventually(lambda: b"holdfast=" in Path(path).read_bytes(), what="the takeover")
+    waiter.kill(signal.SIGINT)
+    waiter.expect("interrupted True False")
+    waiter.finish()
+
+
+MANY = """
+served = []
+def wait(path):
+    with Lock(path, timeout=30):
+        served.append(path)
+paths = [path + str(n % int(sys.argv[2])) for n in range(40)]
+threads = [threading.Thread(target=wait, args=(p,)) for p in paths]
+for thread in threads:
+    thread.start()
+say("waiting")
+for thread in threads:
+    thread.join()
+say(len(served), threading.active_count() - 1)
+"""
+
+
+@pytest.mark.parametrize("locks", [1, 4, 40])
+def test_one_of_many_waiting_threads_is_never_served(spawn: Callable[..., Peer], path: str, locks: int) -> None:
+    holds = [Lock(f"{path}{n}").acquire() for n in range(locks)]
+    waiter = spawn(MANY, path, locks)
+    waiter.expect("waiting")
+    eventually(lambda: threads_asleep(waiter.pid, 41), what="the wait of all threads")
+    begun = time.monotonic()
+    for hold in reversed(holds):
+        hold.release()
+    served, keepers = waiter.hear().split()
+    assert int(served) == 40
+    assert int(keepers) <= 1
+    assert time.monotonic() - begun < 3
+    waiter.finish()
+
+
+def test_a_thread_that_gives_up_takes_the_wake_ups_of_the_others_with_it(spawn: Callable[..., Peer], path: str) -> None:
+    # The first to wait reads the events for all; when its time is up, somebody else must read them.
+    hold = Lock(path).acquire()
+    waiter = spawn(
+        """
+        def give_up():
+            try:
+                Lock(path + ".other").acquire(timeout=0.5)
+            except TimeoutError:
+                say("gave up")
+        other = Lock(path + ".other").acquire()
+        leader = threading.Thread(target=give_up)
+        leader.start()
+        while "anon_inode:inotify" not in [os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd")
+                                           if os.path.lexists("/proc/self/fd/" + n)]:
+            pass
+        def wait():
+            Lock(path).acquire(timeout=30).release()
+            say(time.monotonic())
+        follower = threading.Thread(target=wait)
+        follower.start()
+        leader.join()
+        follower.join()
+        """,
+        path,
+    )
+    waiter.expect("gave up")
+    released = time.monotonic()
+    hold.release()
+    assert float(waiter.hear()) - released < 1
+    waiter.finish()
+
+
+def test_a_callback_that_takes_its_time_keeps_other_threads_waiting(spawn: Callable[..., Peer], path: str) -> None:
+    # While the caller's on_lost runs, in the thread that reads the events, other threads must still be woken.
+    hold = Lock(path).acquire()
+    other = spawn(
+        """
+        def on_lost(error):
+            say("lost")
+            hear()
+        watched = [Lock(path + str(n), on_lost=on_lost).acquire() for n in range(3)]
+        def wait():
+            say("waiting")
+            Lock(path).acquire(timeout=30).release()
+            say(time.monotonic())
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+        os._exit(0)
+        """,
+        path,
+    )
+    other.expect("waiting")
+    eventually(lambda: threads_asleep(other.pid, 3), what="the wait")
+    os.unlink(path + "1")
+    other.expect("lost")
+    released = time.monotonic()
+    hold.release()
+    assert float(other.hear()) - released < 1
+    assert other.wait() == 0
+
+
+def test_a_waiter_misses_that_a_foreign_holder_has_ended(spawn: Callable[..., Peer], path: str) -> None:
+    # A foreign tool's process ends and leaves its file: no event on the file, only the end of the process. With its
+    # record old by the protocol's rule, that makes it stale.
+    foreign = spawn("hear()")
+    Path(path).write_text(f"pid={foreign.pid}\ntimestamp={int(time.time())}\n")
+    waiter = spawn(
+        """
+        say("waiting")
+        hold = Lock(path, stale_after=0.01).acquire(timeout=30)
+        say(time.monotonic(), hold.recovered_from.pid)
+        hold.release()
+        """,
+        path,
+    )
+    waiter.expect("waiting")
+    eventually(lambda: "anon_inode:[pidfd]" in descriptors(waiter.pid).values(), what="the watch on the process")
+    time.sleep(2.1)  # until the rule says stale; alive all the same
+    assert waiter.silent()
+    ended = time.monotonic()
+    foreign.say("end")
+    foreign.finish()
+    moment, pid = waiter.hear().split()
+    assert int(pid) == foreign.pid
+    assert float(moment) - ended < 1
+    waiter.finish()
+
+
+def test_a_replaced_lock_file_is_waited_for_by_its_old_inode(spawn: Callable[..., Peer], path: str) -> None:
+    Path(path).write_text(f"pid={os.getpid()}\ntimestamp={int(time.time())}\n")
+    waiter = spawn(WAIT, path)
+    waiter.expect("waiting")
+    eventually(lambda: watching(waiter), what="the wait")
+    Path(path + ".new").write_text(f"pid={os.getpid()}\ntimestamp={int(time.time())}\ntag=new\n")
+    os.replace(path + ".new", path)
+    eventually(lambda: state(waiter.pid) == "S", what="the wait")
+    released = time.monotonic()
+    os.unlink(path)
+    assert float(waiter.hear()) - released < 1
+    waiter.finish()
+
+
+def test_waiting_without_acquiring_changes_something(spawn: Callable[..., Peer], path: str) -> None:
+    hold = Lock(path).acquire()
+    waiter = spawn("say('waiting'); say(Lock(path).wait(timeout=20)); hear()", path)
+    waiter.expect("waiting")
+    eventually(lambda: watching(waiter), what="the wait")
+    assert waiter.silent()
+    hold.release()
+    waiter.expect("True")
+    assert os.listdir(os.path.dirname(path)) == []
+    with pytest.raises(AcquireTimeout), Lock(path):
+        Lock(path).acquire(timeout=0)

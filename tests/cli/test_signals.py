@@ -50,10 +50,13 @@ def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, 
 
     started = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", RECORDER])
     child = pid_in(started.hear("ready"))
+    # The wrapper may act only when the command has taken the signal: two that are pending at once would become one.
+    started.signal(signal.SIGSTOP)
+    eventually(lambda: state(started.pid) == "T", what="the wrapper stopped")
     started.type(key)
     started.hear(f"got {name}")
-    # The wrapper has had the signal in the same instant; once it waits again, it has decided about it.
-    started.signal(signal.SIGUSR1)
+    started.signal(signal.SIGUSR1)  # taken after the key's signal, which has the lower number
+    started.signal(signal.SIGCONT)
     started.hear("got SIGUSR1")
     os.kill(child, signal.SIGALRM)
     assert started.wait() == 0

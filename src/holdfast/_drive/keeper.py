@@ -4,7 +4,8 @@ K1  The thread starts with the first hold that needs it, and ends when it wakes 
     holds therefore neither wakes it nor starts it anew.
 K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table.
 K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; where no events arrive it is looked at once
-    a second.
+    a second. It is told in a thread of its own: the caller's code takes its time, and meanwhile the beats of other holds
+    are due, as are the events that this thread may be reading for all waits of the process (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
 """
@@ -156,15 +157,31 @@ class Keeper:
         # Taken in any case: an event that nobody takes would keep the descriptor readable.
         changed = watch is None or bool(watch.take())
         try:
-            if held.next_beat <= now:
+            due = held.next_beat <= now
+            if (due or (changed and held.request.on_lost is not None)) and not held.released and not held.verify():
+                self._tell_lost(held)
+            elif due:
                 held.next_beat = now + held.request.beat_every
                 held.beat()
-            elif changed and held.request.on_lost is not None:
-                held.check()
-        except Exception as error:  # K5; also whatever the caller's on_lost raises
+        except Exception as error:  # K5
             _report(f"while keeping {held.path}", error)
         if held.lost or held.released:
             self.forget(held)
+
+    def _tell_lost(self, held: Held) -> None:
+        """K3."""
+        self.forget(held)
+        if held.request.on_lost is None:
+            held.check()
+        else:
+            threading.Thread(target=_tell_lost, args=(held,), name="holdfast-lost", daemon=True).start()
+
+
+def _tell_lost(held: Held) -> None:
+    try:
+        held.check()
+    except Exception as error:  # whatever the caller's on_lost raises
+        _report(f"in on_lost for {held.path}", error)
 
 
 def _report(what: str, error: Exception) -> None:

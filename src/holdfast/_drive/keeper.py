@@ -4,8 +4,8 @@ K1  The thread starts with the first hold that needs it, and ends when it wakes 
     holds therefore neither wakes it nor starts it anew.
 K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table.
 K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; where no events arrive it is looked at once
-    a second. It is told in a thread of its own: the caller's code takes its time, and meanwhile the beats of other holds
-    are due, as are the events that this thread may be reading for all waits of the process (inotify.py, N1).
+    a second. A thread of its own tells it: the caller's code takes its time, while the beats of other holds fall due
+    and this thread may be the one that reads the events for all waits of the process (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
 """
@@ -143,6 +143,9 @@ class Keeper:
         for held, watch in holds:
             self._attend(held, watch, now)
         with self._mutex:
+            if not self._kept:
+                self._thread = None
+                return None
             fds = {self._doorbell[0]}
             self._next_wake = now + 3600
             for held, watch in self._kept.items():

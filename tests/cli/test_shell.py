@@ -80,7 +80,7 @@ def test_another_shell_releases_only_by_force(world: World, path: Path) -> None:
     refused, text, again, status = done.stdout.splitlines()
     assert (refused, again, status) == ("1", "1", "1")
     assert one_object(text + "\n")["result"] == "refused"
-    assert f"held by process {holder.pid}" in done.stderr
+    assert f"acquired for process {holder.pid}" in done.stderr
     assert "--force" in done.stderr
     done = world.do("release", "--force", "-v", path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"holdfast: {path}: released\n")

@@ -10,6 +10,7 @@ from .acquire import Refusal
 
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
+_BREAK = "Lock.break_lock(), holdfast release --force"
 
 
 def refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
@@ -36,7 +37,7 @@ def sentence(status: Status) -> str:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
     words = [f"held by process {holder.pid}"]
     if holder.command:
-        words.append(f"({printable(' '.join(holder.command.split()), _SHOWN_COMMAND)})")
+        words.append(f"({printable(_brief(holder.command), _SHOWN_COMMAND)})")
     if holder.host and status.evidence.source == "none":
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
@@ -52,13 +53,22 @@ def sentence(status: Status) -> str:
 def advice(status: Status) -> str:
     """The next step."""
     if status.record is None:
-        return "Look at the file; if nobody uses it, remove it, for example with Lock.break_lock()"
+        return f"Look at the file; if nobody uses it, break the lock ({_BREAK})"
     pid = status.holder.pid if status.holder else None
     if status.liveness is Liveness.ALIVE:
-        return f"Wait longer, or end process {pid}"
+        return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD:
-        return "It can be taken over once its protocol calls it stale; if you are sure, break it"
-    return "Ask on the host that wrote it; if its holder is gone, break the lock"
+        return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({_BREAK})"
+    return f"Ask where it was written; if its holder is gone, break the lock ({_BREAK})"
+
+
+def _brief(command: str) -> str:
+    """A command line as people think of it: without the interpreter and its directory."""
+    words = command.split()
+    if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
+        del words[0]
+    words[0] = words[0].rpartition("/")[2]
+    return " ".join(words)
 
 
 def moment(epoch: float) -> str:

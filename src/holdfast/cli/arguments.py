@@ -31,8 +31,10 @@ exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
 The lock is bound to the calling shell, or to --owner-pid: when that process ends,
-however it ends, the lock counts as free. No heartbeat runs: other implementations
-may reclaim it at the age their protocol states (sema: 3600 s).
+however it ends, the lock counts as free. In sh -c 'holdfast try LOCK' that may be
+the caller of sh, as some shells become the last command; --owner-pid says it plainly.
+No heartbeat runs: other implementations may reclaim the lock at the age that their
+protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
 _NOTES = {

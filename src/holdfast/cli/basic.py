@@ -11,7 +11,7 @@ from .._core.remove import remove_if
 from .._core.report import advice, sentence, waiting
 from ..errors import AcquireTimeout, LockLost
 from ..lock import Lock
-from ..model import Liveness
+from ..model import Identity, Liveness
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, as_text, lock_options
 
@@ -52,7 +52,9 @@ def acquire_(options: argparse.Namespace) -> int:
         try:
             show(as_json("acquired", lock.status(), owner_pid=owner))
         except OSError:
-            remove_if(lock._env, lock._request, lambda seen, assessed: not _why_not(seen, assessed, owner))
+            remove_if(
+                lock._env, lock._request, lambda seen, assessed: not _why_not(seen, assessed, lock._env.identity(owner))
+            )
             raise
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}")
@@ -69,7 +71,7 @@ def release_(options: argparse.Namespace) -> int:
     refused: list[str] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        refused[:] = [] if options.force else _why_not(seen, assessed, owner)
+        refused[:] = [] if options.force else _why_not(seen, assessed, lock._env.identity(owner))
         return not refused
 
     removed = remove_if(lock._env, lock._request, agreed)
@@ -126,11 +128,14 @@ def _owner(options: argparse.Namespace) -> int | None:
     return owner
 
 
-def _why_not(seen: Observation, assessed: Assessment, owner: int) -> list[str]:
+def _why_not(seen: Observation, assessed: Assessment, owner: Identity) -> list[str]:
     if seen.record is None:
         return [f"{seen.problem}, so whose it is cannot be known"]
     if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
         return [f"process {seen.record.pid} holds it itself ({assessed.evidence.text})"]
-    if seen.record.pid != owner:
-        return [f"it is held by process {seen.record.pid}, not by process {owner}"]
+    marker = seen.record.marker
+    if seen.record.pid != owner.pid:
+        return [f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"]
+    if marker is not None and marker.identity != owner:
+        return [f"it was acquired for another process {owner.pid}, of another time or another place"]
     return []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -59,9 +61,24 @@ def dead_pid() -> int:
 
 
 @pytest.fixture
-def live_pid() -> Iterator[int]:
+def process() -> Iterator[Callable[..., int]]:
+    """Start a process that lives as long as the test; its number."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> int:
+        started.append(subprocess.Popen(words))
+        pid = started[-1].pid
+        while not Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.sched_yield()  # exec has begun, but not ended
+        return pid
+
+    yield start
+    for other in started:
+        other.kill()
+        other.wait()
+
+
+@pytest.fixture
+def live_pid(process: Callable[..., int]) -> int:
     """The number of another process, which lives as long as the test."""
-    other = subprocess.Popen(["sleep", "1000"])
-    yield other.pid
-    other.kill()
-    other.wait()
+    return process("sleep", "1000")

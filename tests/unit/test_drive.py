@@ -1,0 +1,83 @@
+"""The synchronous driver: waits no longer and no shorter than it is told (sync.py)."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from holdfast._core.environment import Wait
+from holdfast._drive.sync import caller, drive, wait_for
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("with_descriptor", [False, True])
+def test_a_wait_ends_early(with_descriptor: bool, pipe: tuple[int, int]) -> None:
+    """Ending early is harmless for the engine, but a wait that always does is a loop."""
+    deadline = time.monotonic() + 0.01
+    wait_for(Wait((pipe[0],) if with_descriptor else (), deadline))
+    assert time.monotonic() >= deadline
+
+
+def test_a_wait_outlasts_its_event(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"x")
+    began = time.monotonic()
+    wait_for(Wait((pipe[0],), began + 100))
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("with_descriptor", [False, True])
+def test_a_deadline_in_the_past_waits_for_ever(with_descriptor: bool, pipe: tuple[int, int]) -> None:
+    for deadline in (0.0, -1e9):
+        wait_for(Wait((pipe[0],) if with_descriptor else (), deadline))
+
+
+def test_an_interrupted_wait_cleans_nothing_up() -> None:
+    cleaned = []
+
+    def steps() -> Generator[Wait, None, None]:
+        try:
+            yield Wait((-1,), time.monotonic() + 100)  # no such descriptor: the wait itself fails
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises((ValueError, OSError)):
+        drive(steps())
+    assert cleaned == [True]
+
+
+def test_a_result_or_an_error_gets_lost() -> None:
+    def result() -> Generator[Wait, None, str]:
+        yield Wait((), 0.0)
+        return "done"
+
+    def error() -> Generator[Wait, None, str]:
+        yield Wait((), 0.0)
+        raise ZeroDivisionError
+
+    assert drive(result()) == "done"
+    with pytest.raises(ZeroDivisionError):
+        drive(error())
+
+
+def test_a_later_thread_passes_for_an_earlier_one() -> None:
+    """The number of a thread is given out again; a hold that remembers it would see a deadlock where there is none."""
+    names: list[object] = []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: names.extend((caller(), caller())))
+        thread.start()
+        thread.join()
+    assert names[0::2] == names[1::2]
+    assert len(set(names)) == 20
+    assert caller() is caller()
+    assert caller() not in names

@@ -1,0 +1,159 @@
+"""What Linux says, and what is made of it (linux.py)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import _os
+from holdfast._core.environment import Presence
+from holdfast._os import linux
+from holdfast._os.generic import GenericEnvironment
+from holdfast._os.linux import LinuxEnvironment
+from unit.elsewhere import elsewhere, mount, needs_root
+from unit.stepping import Contender, Stepped
+
+Environments = Callable[..., Stepped]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reach", "limit"),
+    [
+        ("ext4", True, 0.025),
+        ("tmpfs", True, 0.025),
+        ("overlay", True, 0.025),
+        ("fuseblk", False, 0.025),
+        ("fuse.bindfs", False, 0.025),
+        ("fuse.sshfs", False, 0.1),
+        ("nfs4", False, 0.1),
+        ("cifs", False, 0.1),
+        ("9p", False, 0.1),
+        ("", True, 0.025),
+    ],
+)
+def test_events_are_expected_where_none_come(
+    kind: str, reach: bool, limit: float, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linux, "_mount_type", lambda _path: kind)
+    env = environments()
+    assert env.events_reach("/x/l") is reach
+    assert env.poll_limit("/x/l") == limit
+
+
+def test_a_mount_is_mistaken_for_another(shm: Path, disk: Path) -> None:
+    assert linux._mount_type(str(shm / "l")) == "tmpfs"
+    assert linux._mount_type("/proc/l") == "proc"
+    assert linux._mount_type(str(disk / "no" / "l")) == ""
+
+
+@needs_root
+def test_a_mount_with_blanks_in_its_name_is_mistaken(disk: Path) -> None:
+    (disk / "a b - c").mkdir()
+    inner = str(disk / "a b - c")
+    assert elsewhere(lambda: linux._mount_type(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs")) == "ramfs"
+
+
+def test_a_process_is_misread(
+    environments: Environments, dead_pid: int, tmp_path: Path, process: Callable[..., int]
+) -> None:
+    env = environments()
+    mine = env.inspect(os.getpid())
+    assert mine.presence is Presence.RUNNING
+    assert mine.started == env.identity().started
+    assert env.inspect(dead_pid).presence is Presence.GONE
+    nasty = tmp_path / "a ) R 1 (b"  # a name that looks like the fields after it
+    nasty.symlink_to("/bin/sleep")
+    other = process(str(nasty), "100")
+    seen = env.inspect(other)
+    assert seen.presence is Presence.RUNNING
+    assert seen.started.startswith("t")
+    assert int(seen.started[1:]) >= int(mine.started[1:])
+    assert seen.since is not None
+    assert abs(seen.since - env.time()) < 5
+    assert env.command(other) == f"{nasty} 100"
+    assert env.command(dead_pid) is None
+
+
+def test_a_full_descriptor_table_makes_the_living_dead(environments: Environments, live_pid: int) -> None:
+    env = environments()
+
+    def exhausted() -> list[str]:
+        try:
+            while True:
+                os.dup(0)
+        except OSError:
+            return [env.inspect(pid).presence.value for pid in (os.getppid(), live_pid)]
+
+    assert elsewhere(exhausted, files=64) == ["running", "running"]
+
+
+def test_no_inotify_instance_left_is_an_error(disk: Path, contend: Callable[..., Contender]) -> None:
+    """The 129th of a user fails with EMFILE: the wait polls instead, and tries again next time."""
+    from holdfast._os import inotify
+
+    holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)
+    held = holder.get()
+    real, inotify.Hub = inotify.Hub, none_left  # type: ignore[misc, assignment]
+    try:
+        wait = waiter.step()
+    finally:
+        inotify.Hub = real  # type: ignore[misc]
+    assert wait is not None
+    assert wait.fds == ()
+    assert wait.deadline <= waiter.env.monotonic() + 0.025
+    held.release()
+    assert waiter.step() is None
+
+
+def none_left(_descriptors: set[int]) -> None:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_descriptor_crosses_exec(disk: Path, environments: Environments) -> None:
+    env = environments()
+    fds = [env.open_unnamed(str(disk), 0o600), env.open_new(str(disk / "n"), 0o600)]
+    fds.append(env.open_existing(str(disk / "n"), write=False))
+    fds.append(env.watch_process(os.getpid()))
+    watch = env.watch(str(disk / "n"))
+    other = env.watch(str(disk / "n"))
+    fds.extend((*watch.fds(), *other.fds()))
+    assert len(set(fds)) == 6
+    assert [fd for fd in fds if os.get_inheritable(fd)] == []
+    for each in (watch, other):
+        each.close()
+    for fd in fds[:4]:
+        env.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "without"),
+    [
+        ({}, LinuxEnvironment, frozenset()),
+        ({"HOLDFAST_OS": "generic"}, GenericEnvironment, frozenset()),
+        ({"HOLDFAST_WITHOUT": "flock,events"}, LinuxEnvironment, frozenset({"flock", "events"})),
+        ({"HOLDFAST_WITHOUT": ""}, LinuxEnvironment, frozenset()),
+    ],
+)
+def test_the_wrong_environment_is_chosen(
+    variables: dict[str, str], kind: type, without: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOLDFAST_OS", "HOLDFAST_WITHOUT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(_os, "_current", None)
+    chosen = _os.environment()
+    assert type(chosen) is kind
+    assert chosen.without == without
+    assert _os.environment() is chosen
+
+
+def test_another_system_gets_what_only_linux_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_OS", raising=False)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(_os, "_current", None)
+    assert type(_os.environment()) is GenericEnvironment

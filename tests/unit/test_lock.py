@@ -1,0 +1,362 @@
+"""`Lock` and `Hold`, as a caller uses them (lock.py)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import AcquireTimeout, Hold, Liveness, Lock, LockLost, NotHeld, WouldDeadlock
+from holdfast import lock as lock_module
+from holdfast._drive.keeper import Keeper
+from unit.elsewhere import elsewhere
+from unit.stepping import Stepped, sema_record
+
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def path(disk: Path) -> Path:
+    return disk / "l"
+
+
+def test_a_lock_is_not_held_or_not_released(path: Path) -> None:
+    lock = Lock(path, tag="mine")
+    assert not path.exists(), "making a lock touches nothing"
+    with lock as hold:
+        assert isinstance(hold, Hold)
+        assert (hold.path, lock.path, lock.protocol) == (str(path), str(path), "sema")
+        assert hold.record.pid == os.getpid()
+        assert hold.record.tag == "mine"
+        assert hold.recovered_from is None
+        assert not hold.lost
+        hold.ensure_held()
+        assert Lock(path).try_acquire() is None
+    assert not path.exists()
+    with pytest.raises(NotHeld, match=str(path)):
+        hold.ensure_held()
+    hold.release()
+    assert not hold.lost
+
+
+def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(path: Path) -> None:
+    with Lock(path, tag="why"):
+        for attempt in (lambda: Lock(path, timeout=0.01).acquire(), lambda: Lock(path).acquire(timeout=0)):
+            with pytest.raises(TimeoutError) as caught:
+                attempt()
+            error = caught.value
+            assert isinstance(error, AcquireTimeout)
+            assert (error.path, error.protocol) == (str(path), "sema")
+            assert error.holder is not None
+            assert (error.holder.pid, error.holder.tag) == (os.getpid(), "why")
+
+
+def test_a_lock_object_cannot_be_used_again(path: Path) -> None:
+    lock = Lock(path)
+    for _ in range(3):
+        with lock:
+            pass
+    first = lock.acquire()
+    first.release()
+    second = lock.acquire()
+    first.release()
+    second.ensure_held()
+    second.release()
+
+
+def test_an_error_in_the_body_keeps_the_lock(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Lock(path):
+        raise ZeroDivisionError
+    assert not path.exists()
+
+
+def test_a_lost_lock_passes_unnoticed(path: Path) -> None:
+    with pytest.raises(LockLost), Lock(path):
+        path.unlink()
+
+    def fail_after_the_loss() -> None:
+        with Lock(path):
+            path.unlink()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        fail_after_the_loss()
+    assert any(str(path) in note for note in caught.value.__notes__), "the body's own error is the news"
+    hold = Lock(path).acquire()
+    path.write_bytes(sema_record(1, 1))
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.ensure_held()
+    with pytest.raises(LockLost):
+        hold.release()
+    assert hold.lost
+    assert "lost" in repr(hold)
+    assert path.read_bytes() == sema_record(1, 1)
+
+
+def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
+    @Lock(path)
+    def work(a: int, *, b: int) -> tuple[int, bool]:
+        """Doc."""
+        return a + b, path.exists()
+
+    assert work(1, b=2) == (3, True)
+    assert not path.exists()
+    assert (work.__name__, work.__doc__) == ("work", "Doc.")
+
+
+def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
+    async def coroutine() -> None: ...
+
+    async def async_generator():  # type: ignore[no-untyped-def]
+        yield
+
+    def generator():  # type: ignore[no-untyped-def]
+        yield
+
+    for function in (coroutine, async_generator, generator):
+        with pytest.raises(TypeError, match=function.__name__):
+            Lock(path)(function)
+
+
+def test_a_thread_blocks_itself_for_ever(path: Path) -> None:
+    lock = Lock(path)
+    with lock, pytest.raises(WouldDeadlock, match=str(path)), lock:
+        pass
+    with lock, pytest.raises(AcquireTimeout):
+        lock.acquire(timeout=0.01)
+    assert not path.exists()
+
+
+def test_an_owner_cannot_enter_again_or_leaves_too_early(path: Path) -> None:
+    with Lock(path, owner="me") as outer:
+        with Lock(path, owner="me") as inner:
+            inner.ensure_held()
+            assert Lock(path, owner="you").try_acquire() is None
+        with pytest.raises(NotHeld):
+            inner.ensure_held()
+        inner.release()
+        inner.release()
+        outer.ensure_held()
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_two_threads_of_one_owner_are_left_with_a_released_lock(path: Path) -> None:
+    """One releases while the other enters again: whoever is inside, holds."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(300):
+                with Lock(path, owner="both", timeout=PATIENCE) as hold:
+                    hold.ensure_held()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not path.exists()
+
+
+def test_a_hold_belongs_to_its_thread(path: Path) -> None:
+    hold = Lock(path).acquire()
+    thread = threading.Thread(target=hold.release)
+    thread.start()
+    thread.join()
+    assert not path.exists()
+
+
+def test_one_lock_object_mixes_up_the_holds_of_its_threads(path: Path) -> None:
+    lock, order = Lock(path), []
+
+    def work(name: int) -> None:
+        for _ in range(20):
+            with lock as hold:
+                order.append(name)
+                hold.ensure_held()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(order) == 80
+    assert not path.exists()
+    assert not lock._entered
+
+
+def test_a_status_lies(path: Path, dead_pid: int) -> None:
+    lock = Lock(path)
+    free = lock.status()
+    assert (free.locked, free.stale, free.holder, free.record) == (False, False, None, None)
+    assert free.path == str(path)
+    with Lock(path, tag="t"):
+        held = lock.status()
+        assert (held.locked, held.stale, held.liveness) == (True, False, Liveness.ALIVE)
+        assert held.holder is not None
+        assert held.holder.pid == os.getpid()
+        assert held.age is not None
+        assert held.age < 60
+    path.write_bytes(sema_record(dead_pid, 1000))
+    stale = lock.status()
+    assert (stale.locked, stale.stale, stale.liveness) == (False, True, Liveness.DEAD)
+    assert path.exists(), "looking changes nothing"
+
+
+def test_waiting_for_a_free_lock_lies_or_acquires(path: Path) -> None:
+    lock = Lock(path)
+    assert lock.wait()
+    with Lock(path):
+        assert not lock.wait(timeout=0)
+        assert not Lock(path, timeout=0.01).wait()
+    assert lock.wait(0)
+    assert not path.exists()
+
+
+def test_breaking_a_lock_returns_nothing(path: Path) -> None:
+    assert Lock(path).break_lock() is None
+    hold = Lock(path, tag="broken").acquire()
+    record = Lock(path).break_lock()
+    assert record is not None
+    assert record.tag == "broken"
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_loss_is_not_told(path: Path) -> None:
+    told = threading.Event()
+    hold = Lock(path, on_lost=lambda _error: told.set()).acquire()
+    Lock(path).break_lock()
+    assert told.wait(PATIENCE)
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_dropped_handle_releases_the_lock(path: Path) -> None:
+    Lock(path).acquire()
+    assert Lock(path).try_acquire() is None
+    Lock(path).break_lock()
+    for held in list(lock_module.environment().holds.values()):
+        held.abandon()
+
+
+def test_a_keeper_that_cannot_start_leaves_the_lock_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: Keeper, _held: object, _every: float) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Keeper, "keep", fail)
+    for acquire in (Lock(path).acquire, Lock(path).try_acquire):
+        with pytest.raises(RuntimeError, match="thread"):
+            acquire()
+        assert not path.exists()
+        assert not lock_module.environment().holds
+
+
+def test_a_failing_thread_is_taken_for_a_running_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(lock_module, "_keeper", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="thread"):
+            Lock(path).acquire()
+    assert not path.exists()
+    with Lock(path):
+        keeper = lock_module._keeper
+        assert keeper is not None
+        assert keeper._thread is not None
+        assert keeper._thread.is_alive()
+    import atexit
+
+    atexit.unregister(keeper.release_all)
+    with keeper._mutex:
+        thread, keeper._next_wake = keeper._thread, 0.0
+        keeper._ring()
+    thread.join(PATIENCE)
+    for fd in keeper._doorbell or ():
+        lock_module.environment().close(fd)
+
+
+def test_a_long_wait_is_silent(
+    path: Path, environments: Callable[..., Stepped], caplog: pytest.LogCaptureFixture
+) -> None:
+    lock, env = Lock(path), environments()
+    lock._env = env  # type: ignore[assignment]
+    hold = Lock(path, tag="busy").acquire()
+    clock = env.real.monotonic
+    env.instead["monotonic"] = lambda: clock() + (1.3 if "watch" in env.steps else 0)
+    with caplog.at_level(logging.INFO, "holdfast"), pytest.raises(AcquireTimeout):
+        lock.acquire(timeout=1.35)
+    hold.release()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert str(path) in lines[0]
+    assert "busy" in lines[0]
+
+
+def test_a_representation_is_useless(path: Path) -> None:
+    lock = Lock(path)
+    hold = lock.acquire()
+    assert repr(lock) == f"<holdfast.Lock {str(path)!r} protocol=sema>"
+    assert repr(hold) == f"<holdfast.Hold {str(path)!r} held>"
+    hold.release()
+    assert repr(hold) == f"<holdfast.Hold {str(path)!r} released>"
+
+
+def test_a_child_holds_what_its_parent_holds(path: Path) -> None:
+    with Lock(path) as hold:
+
+        def in_the_child() -> tuple[bool, bool, str]:
+            hold.release()
+            free = Lock(path).try_acquire() is None
+            with pytest.raises(NotHeld) as caught:
+                hold.ensure_held()
+            return hold.lost, free, str(caught.value)
+
+        lost, refused, said = elsewhere(in_the_child)
+        assert (lost, refused) == (False, True)
+        assert "forked" in said
+        hold.ensure_held()
+
+
+def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(disk: Path) -> None:
+    """Inside, the holder is process 2 or so; outside, that number is somebody else's: only the guard tells."""
+    path = disk / "l"
+    code = (
+        "import sys, holdfast; h = holdfast.Lock(sys.argv[1], tag='inside').acquire(); print(h.record.pid, flush=True);"
+        "sys.stdin.read()"
+    )
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stderr is not None
+        pid = other.stdout.readline()
+        if not pid:
+            pytest.skip(f"PID namespaces are not permitted here: {other.stderr.read().decode().strip()}")
+        assert int(pid) < 10
+        status = Lock(path).status()
+        assert (status.locked, status.liveness, status.evidence.source) == (True, Liveness.ALIVE, "guard")
+        assert status.holder is not None
+        assert status.holder.command is None, "the command of another process that has the number here"
+        # The same record where there are no guards: nothing can be known.
+        record = path.read_bytes()
+        (disk / "copy").write_bytes(record.replace(b"=1 g ", b"=1 n "))
+        assert Lock(disk / "copy").status().liveness is Liveness.UNKNOWN
+        assert Lock(disk / "copy", stale_after=1).try_acquire() is None
+        other.stdin.close()
+    with Lock(path).acquire(timeout=PATIENCE):
+        pass

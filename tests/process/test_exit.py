@@ -1,0 +1,150 @@
+"""How processes end, and what becomes of what they hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Liveness, Lock
+from process.support import Peer
+
+ENDINGS = {
+    "at the end of the script": ("", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "an exception": ("raise ValueError('unhandled')", 1),
+    "an exception in a with block": ("with Lock(path + '2'): raise ValueError('unhandled')", 1),
+    "SystemExit in a with block": ("with Lock(path + '2'): sys.exit(4)", 4),
+    "with a thread that still runs": ("threading.Thread(target=time.sleep, args=(0.1,)).start()", 0),
+    "with a daemon thread that waits for it": (
+        "threading.Thread(target=lambda: Lock(path).acquire(), daemon=True).start(); time.sleep(0.05)",
+        0,
+    ),
+}
+HOLDS = {
+    "kept": "hold = Lock(path).acquire()",
+    "dropped": "Lock(path).acquire()",
+    "without a heartbeat": "hold = Lock(path, heartbeat=0).acquire()",
+    "beating": "hold = Lock(path, heartbeat=0.001).acquire()",
+    "from a thread": "t = threading.Thread(target=lambda: Lock(path).acquire()); t.start(); t.join()",
+    "twice by an owner": "Lock(path, owner=1).acquire(); Lock(path, owner=1).acquire()",
+}
+
+
+def ids(table: dict[str, object]) -> list[str]:
+    return [name.replace(" ", "-") for name in table]
+
+
+@pytest.mark.parametrize(("ending", "status"), ENDINGS.values(), ids=ids(ENDINGS))
+def test_a_process_that_ends_in_order_leaves_its_lock(
+    spawn: Callable[..., Peer], path: str, ending: str, status: int
+) -> None:
+    process = spawn(f"hold = Lock(path).acquire()\nsay('holding')\n{ending}", path)
+    process.expect("holding")
+    assert process.wait() == status
+    assert os.listdir(os.path.dirname(path)) == []
+    assert "holdfast" not in process.complaint().replace("/holdfast/", "")
+
+
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=ids(HOLDS))
+def test_some_kind_of_hold_is_forgotten_at_exit(spawn: Callable[..., Peer], path: str, hold: str) -> None:
+    process = spawn(hold, path)
+    assert process.finish() == ""
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+@pytest.mark.parametrize(
+    "ending", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)"]
+)
+def test_a_process_that_ends_at_once_leaves_a_lock_that_looks_held(
+    spawn: Callable[..., Peer], path: str, ending: str
+) -> None:
+    process = spawn(f"hold = Lock(path, tag='gone').acquire(); {ending}", path)
+    process.wait()
+    status = Lock(path).status()
+    assert (status.locked, status.stale, status.liveness) == (False, True, Liveness.DEAD)
+    assert status.evidence.proven
+    assert Lock(path).wait(timeout=1)
+    with Lock(path).acquire(timeout=1) as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.tag == "gone"
+
+
+def test_a_ctrl_c_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(
+        """
+        with Lock(path):
+            say("holding")
+            time.sleep(60)
+        """,
+        path,
+    )
+    process.expect("holding")
+    process.kill(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT
+    assert not os.path.exists(path)
+
+
+def test_a_ctrl_c_at_exit_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+    # It interrupts what else runs at exit, which was registered later and so comes first.
+    process = spawn(
+        """
+        import atexit
+        hold = Lock(path).acquire()
+        @atexit.register
+        def slow():
+            say("leaving")
+            time.sleep(60)
+        """,
+        path,
+    )
+    process.expect("leaving")
+    process.kill(signal.SIGINT)
+    process.wait()
+    assert not os.path.exists(path)
+
+
+def test_a_lock_lost_before_the_end_turns_the_exit_into_a_failure(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn("hold = Lock(path).acquire(); os.unlink(path); Lock(path + '2').acquire()", path)
+    assert "removed or replaced" in process.finish()
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_the_library_takes_over_a_signal(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(
+        """
+        def handlers():
+            return [signal.getsignal(n) for n in range(1, 65) if n not in (32, 33)]
+        before = handlers()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with Lock(path, heartbeat=0.01, on_lost=print):
+            Lock(path).try_acquire()
+            say(handlers() == before, signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask)
+        """,
+        path,
+    )
+    process.expect("True True")
+    process.finish()
+
+
+def test_a_signal_lands_in_the_keepers_thread_and_does_not_wake_the_main_one(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn(
+        """
+        with Lock(path, heartbeat=0.001):
+            say("holding")
+            try:
+                Lock(path + "2").acquire()
+                Lock(path + "2").acquire(timeout=60)
+            except KeyboardInterrupt:
+                say("interrupted")
+        """,
+        path,
+    )
+    process.expect("holding")
+    process.kill(signal.SIGINT)
+    process.expect("interrupted", within=5)
+    process.finish()

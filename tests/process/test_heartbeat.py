@@ -1,0 +1,286 @@
+"""Heartbeats and loss: a long hold stays fresh for others, and a holder learns that its lock is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Lock, LockLost, NotHeld
+from holdfast.protocols import get
+from process.support import Peer, eventually
+
+BEATING = """
+hold = Lock(path, tag="beating", heartbeat=0.005).acquire()
+say("holding")
+hear()
+hold.release()
+say("released")
+"""
+
+# A clock on which every beat changes all ten digits.
+CHANGING = """
+from holdfast._os import environment
+ticks = iter(range(10**6))
+environment().time = lambda: 1111111111 * (1 + next(ticks) % 8)
+"""
+
+
+def timestamp(path: str) -> int:
+    return int(Path(path).read_text().split("timestamp=")[1].split("\n")[0])
+
+
+def test_a_long_hold_grows_old(spawn: Callable[..., Peer], path: str) -> None:
+    holder = spawn(BEATING, path)
+    holder.expect("holding")
+    before, first = Path(path).read_bytes(), timestamp(path)
+    inode = os.stat(path).st_ino
+    eventually(lambda: timestamp(path) >= first + 2, what="the second beat")
+    after = Path(path).read_bytes()
+    assert after == before.replace(b"timestamp=%d" % first, b"timestamp=%d" % timestamp(path))
+    assert os.stat(path).st_ino == inode
+    assert abs(timestamp(path) - time.time()) < 2
+    holder.say("end")
+    holder.expect("released")
+    assert not os.path.exists(path)
+
+
+def test_a_foreign_reader_sees_a_malformed_record_during_a_beat(spawn: Callable[..., Peer], path: str) -> None:
+    holder = spawn(CHANGING + BEATING.replace("0.005", "0.0002"), path)
+    holder.expect("holding")
+    sema = get("sema")
+    seen = set()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        record = sema.decode(Path(path).read_bytes())
+        assert record.pid == holder.pid
+        assert record.tag == "beating"
+        assert record.marker is not None
+        seen.add(record.created)
+    assert len(seen) > 4
+    holder.say("end")
+    holder.expect("released")
+
+
+def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -> None:
+    holder = spawn(BEATING, path)
+    holder.expect("holding")
+    waiter = spawn(
+        """
+        import holdfast._core.acquire
+        looks = 0
+        original = holdfast._core.acquire.judge
+        def judge(*words):
+            global looks
+            looks += 1
+            return original(*words)
+        holdfast._core.acquire.judge = judge
+        Lock(path, timeout=1).wait()
+        say(looks)
+        """,
+        path,
+    )
+    assert int(waiter.hear()) <= 5  # 200 beats; the notice after a second is a look too
+    holder.say("end")
+    holder.expect("released")
+
+
+def test_a_thread_runs_though_nothing_needs_it_or_stays_when_nothing_does(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn(
+        """
+        def keepers():
+            return sum(thread.name == "holdfast-keeper" for thread in threading.enumerate())
+        say(keepers())
+        with Lock(path, heartbeat=0):
+            say(keepers())
+        with Lock(path, heartbeat=0.01), Lock(path + "2", heartbeat=0.01):
+            say(keepers())
+        until = time.monotonic() + 10
+        while keepers() and time.monotonic() < until:
+            time.sleep(0.001)
+        say(keepers())
+        for _ in range(5):
+            with Lock(path, heartbeat=0.001):
+                time.sleep(0.002)
+        while keepers() and time.monotonic() < until:
+            time.sleep(0.001)
+        say(keepers())
+        """,
+        path,
+    )
+    assert [process.hear() for _ in range(5)] == ["0", "0", "1", "0", "0"]
+    process.finish()
+
+
+def remove(path: str) -> None:
+    os.unlink(path)
+
+
+def replace(path: str) -> None:
+    Path(path + ".new").write_bytes(THIEF)
+    os.replace(path + ".new", path)
+
+
+def remove_and_create(path: str) -> None:
+    os.unlink(path)
+    Path(path).write_bytes(THIEF)
+
+
+def overwrite(path: str) -> None:
+    Path(path).write_bytes(THIEF)
+
+
+THIEF = b"pid=1\ntimestamp=1\ntag=thief\n"
+THEFTS = [remove, replace, remove_and_create, overwrite]
+
+
+@pytest.mark.parametrize("steal", THEFTS)
+@pytest.mark.parametrize("heartbeat", [0, 0.01])
+def test_a_holder_is_not_told_of_its_loss_or_told_twice(
+    path: str, steal: Callable[[str], None], heartbeat: float
+) -> None:
+    told: list[tuple[float, LockLost, str]] = []
+    hold = Lock(
+        path,
+        heartbeat=heartbeat,
+        on_lost=lambda error: told.append((time.monotonic(), error, threading.current_thread().name)),
+    ).acquire()
+    assert not hold.lost
+    stolen = time.monotonic()
+    steal(path)
+    eventually(lambda: told, within=5, what="the message")
+    moment, error, thread = told[0]
+    assert moment - stolen < 1.0
+    assert isinstance(error, LockLost)
+    assert error.path == path
+    assert thread != threading.main_thread().name
+    assert hold.lost
+    with pytest.raises(LockLost, match="removed or replaced"):
+        hold.ensure_held()
+    with pytest.raises(LockLost):
+        hold.release()
+    hold.release()  # a second time is harmless here too
+    if steal is remove:
+        assert not os.path.exists(path)
+    else:
+        assert Path(path).read_bytes() == THIEF
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("steal", THEFTS)
+def test_a_loss_is_noticed_only_by_those_who_asked_to_be_told(path: str, steal: Callable[[str], None]) -> None:
+    hold = Lock(path, heartbeat=0).acquire()
+    steal(path)
+    with pytest.raises(LockLost):
+        hold.ensure_held()
+    assert hold.lost
+    with pytest.raises(LockLost), hold:
+        pass
+    if steal is not remove:
+        assert Path(path).read_bytes() == THIEF
+
+
+def test_a_beat_writes_into_the_file_of_the_thief(path: str) -> None:
+    hold = Lock(path, heartbeat=0.002).acquire()
+    overwrite(path)
+    eventually(lambda: hold._held.lost, what="the discovery")
+    # Nothing writes any more: the keeper's thread has let go of it.
+    eventually(lambda: not beating(), what="the end of the keeper's thread")
+    assert Path(path).read_bytes() == THIEF
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def beating() -> bool:
+    from holdfast import lock
+
+    return lock._keeper is not None and any(held.request.beat_every < 1 for held in lock._keeper._kept)
+
+
+def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:
+    def fail() -> None:
+        with Lock(path):
+            os.unlink(path)
+            raise KeyError("the news")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    assert any("removed or replaced" in note for note in caught.value.__notes__)
+
+
+def test_a_callback_that_raises_ends_the_beats_of_other_holds(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    def on_lost(_error: LockLost) -> None:
+        raise RuntimeError("the caller's mistake")
+
+    other = Lock(path + ".other", heartbeat=0.005).acquire()
+    hold = Lock(path, on_lost=on_lost).acquire()
+    os.unlink(path)
+    eventually(lambda: "the caller's mistake" in caplog.text, what="the report")
+    first = timestamp(other.path)
+    eventually(lambda: timestamp(other.path) > first, what="the next beat of the other hold")
+    other.release()
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str) -> None:
+    go, inside = threading.Event(), threading.Event()
+
+    def on_lost(_error: LockLost) -> None:
+        inside.set()
+        go.wait(20)
+
+    other = Lock(path + ".other", heartbeat=0.005).acquire()
+    hold = Lock(path, on_lost=on_lost).acquire()
+    os.unlink(path)
+    try:
+        assert inside.wait(5)
+        first = timestamp(other.path)
+        eventually(lambda: timestamp(other.path) > first, within=5, what="the next beat of the other hold")
+    finally:
+        go.set()
+    other.release()
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_released_handle_says_that_it_was_robbed(path: str) -> None:
+    told: list[LockLost] = []
+    hold = Lock(path, on_lost=told.append).acquire()
+    hold.release()
+    assert not hold.lost
+    with pytest.raises(NotHeld):
+        hold.ensure_held()
+    for _ in range(50):  # many short holds: the release itself must not look like a removal to the keeper
+        Lock(path, on_lost=told.append, heartbeat=0.001).acquire().release()
+    assert told == []
+
+
+def test_a_holder_in_another_process_is_not_told(spawn: Callable[..., Peer], path: str) -> None:
+    holder = spawn(
+        """
+        hold = Lock(path, on_lost=lambda error: say("lost", time.monotonic())).acquire()
+        say("holding")
+        hear()
+        """,
+        path,
+    )
+    holder.expect("holding")
+    broken = time.monotonic()
+    record = Lock(path).break_lock()
+    assert record is not None
+    assert record.pid == holder.pid
+    word, moment = holder.hear().split()
+    assert word == "lost"
+    assert float(moment) - broken < 0.5
+    with Lock(path).acquire(timeout=1) as mine:
+        holder.say("end")
+        holder.wait()
+        mine.ensure_held()
+    assert "removed or replaced" in holder.complaint()

@@ -1,0 +1,523 @@
+"""What the engine relies on the kernel to do. A test that fails here means: this kernel is another; look at the core.
+
+Nothing of holdfast runs in most of these; each is a fact by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Liveness, Lock
+from holdfast._os.linux import LinuxEnvironment
+from process.support import Peer, eventually, state
+
+ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, MOVE_SELF, DELETE_SELF = 0x4, 0x8, 0x10, 0x800, 0x400
+IGNORED = 0x8000
+NAMES = {
+    ATTRIB: "ATTRIB",
+    CLOSE_WRITE: "CLOSE_WRITE",
+    CLOSE_NOWRITE: "CLOSE_NOWRITE",
+    MOVE_SELF: "MOVE_SELF",
+    DELETE_SELF: "DELETE_SELF",
+    IGNORED: "IGNORED",
+}
+TRY_EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
+TRY_SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def free(fd: int, how: int = TRY_EXCLUSIVE) -> bool:
+    """Whether flock can be had on this descriptor; gives it back."""
+    try:
+        fcntl.flock(fd, how)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+def unnamed(directory: Path) -> int:
+    return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+
+
+def link(fd: int, path: Path) -> None:
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., int]]:
+    """Open a file; it is closed in the end, if the test has not done so."""
+    fds: list[tuple[int, int]] = []
+
+    def open_(path: object, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        fds.append((fd, os.fstat(fd).st_ino))
+        return fd
+
+    yield open_
+    for fd, inode in fds:
+        try:
+            if os.fstat(fd).st_ino == inode:
+                os.close(fd)
+        except OSError:
+            pass
+
+
+class Events:
+    """What inotify says about one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        assert self.fd >= 0
+        mask = ATTRIB | CLOSE_WRITE | CLOSE_NOWRITE | MOVE_SELF | DELETE_SELF
+        assert libc.inotify_add_watch(self.fd, os.fsencode(path), mask) >= 0
+
+    def now(self) -> list[str]:
+        """What has come since the last call."""
+        try:
+            data = os.read(self.fd, 65536)
+        except BlockingIOError:
+            return []
+        found, offset = [], 0
+        while offset < len(data):
+            _, mask, _, length = struct.unpack_from("iIII", data, offset)
+            found.append(NAMES[mask])
+            offset += 16 + length
+        return found
+
+    def next(self, within: float = 5) -> list[str]:
+        assert select.select([self.fd], [], [], within)[0], "no event came"
+        return self.now()
+
+
+@pytest.fixture
+def events() -> Iterator[Callable[[Path], Events]]:
+    made: list[Events] = []
+
+    def watch(path: Path) -> Events:
+        made.append(Events(path))
+        return made[-1]
+
+    yield watch
+    for each in made:
+        os.close(each.fd)
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def test_linking_an_unnamed_file_replaces_what_is_there(place: Path) -> None:
+    path = place / "l"
+    first, second = unnamed(place), unnamed(place)
+    try:
+        os.write(first, b"first")
+        link(first, path)
+        with pytest.raises(FileExistsError):
+            link(second, path)
+        assert path.read_bytes() == b"first"
+        assert os.fstat(first).st_ino == path.stat().st_ino
+    finally:
+        os.close(first)
+        os.close(second)
+
+
+def test_an_unnamed_file_that_is_never_linked_leaves_something(place: Path) -> None:
+    os.close(unnamed(place))
+    assert os.listdir(place) == []
+
+
+def test_an_unnamed_file_that_was_opened_exclusively_can_be_linked(place: Path) -> None:
+    # The reason why the engine does not pass O_EXCL there.
+    fd = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with pytest.raises(FileNotFoundError):
+            link(fd, place / "l")
+    finally:
+        os.close(fd)
+
+
+def test_a_guard_taken_before_the_link_is_lost_by_it(place: Path, opened: Callable[..., int]) -> None:
+    path = place / "l"
+    fd = unnamed(place)
+    try:
+        fcntl.flock(fd, TRY_EXCLUSIVE)
+        link(fd, path)
+        assert not free(opened(path, os.O_RDONLY))
+    finally:
+        os.close(fd)
+    assert free(opened(path, os.O_RDONLY))
+
+
+def test_link_by_an_empty_path_needs_proc(place: Path) -> None:
+    fd = unnamed(place)
+    try:
+        assert libc.linkat(fd, b"", -100, os.fsencode(place / "l"), 0x1000) == 0
+        assert libc.linkat(fd, b"", -100, os.fsencode(place / "l"), 0x1000) == -1
+        assert ctypes.get_errno() == errno.EEXIST
+    finally:
+        os.close(fd)
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_descriptor_for_reading_gets_no_exclusive_guard(place: Path, opened: Callable[..., int]) -> None:
+    path = place / "l"
+    path.touch()
+    reader, writer = opened(path, os.O_RDONLY), opened(path)
+    fcntl.flock(reader, TRY_EXCLUSIVE)
+    assert not free(writer)
+    assert not free(writer, TRY_SHARED)
+
+
+def test_two_probers_take_each_other_for_the_holder(place: Path, opened: Callable[..., int]) -> None:
+    path = place / "l"
+    path.touch()
+    one, other = opened(path, os.O_RDONLY), opened(path, os.O_RDONLY)
+    fcntl.flock(one, TRY_SHARED)
+    assert free(other, TRY_SHARED)
+    assert not free(other, TRY_EXCLUSIVE)  # which is why probes are shared
+
+
+def test_closing_in_a_child_drops_its_parents_guard_or_unlocking_does_not(
+    place: Path, opened: Callable[..., int]
+) -> None:
+    path = place / "l"
+    path.touch()
+    held, probe = opened(path), opened(path)
+    fcntl.flock(held, TRY_EXCLUSIVE)
+
+    def in_child(action: Callable[[], None]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            action()
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    in_child(lambda: os.close(held))
+    assert not free(probe)
+    in_child(lambda: None)
+    assert not free(probe)
+    in_child(lambda: fcntl.flock(held, fcntl.LOCK_UN))
+    assert free(probe)  # the reason why a child must never unlock
+
+
+def test_a_childs_copy_does_not_keep_the_guard_alive(place: Path, opened: Callable[..., int]) -> None:
+    # It does, until it is closed; an explicit unlock by the parent ends it at once.
+    path = place / "l"
+    path.touch()
+    probe = opened(path)
+    for unlock in (False, True):
+        held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(held, TRY_EXCLUSIVE)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+        if unlock:
+            fcntl.flock(held, fcntl.LOCK_UN)
+        os.close(held)
+        assert free(probe) is unlock
+        os.close(write)
+        os.waitpid(pid, 0)
+        assert free(probe)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["unlink", "rename over"])
+def test_a_removed_lock_file_whose_holder_still_has_it_open_makes_no_event(
+    place: Path, how: str, events: Callable[[Path], Events]
+) -> None:
+    path = place / "l"
+    fd = unnamed(place)
+    try:
+        link(fd, path)
+        seen = events(path)
+        if how == "unlink":
+            path.unlink()
+        else:
+            (place / "new").touch()
+            (place / "new").rename(path)
+        assert seen.now() == ["ATTRIB", "DELETE_SELF", "IGNORED"]
+    finally:
+        os.close(fd)
+
+
+def test_a_removed_file_that_was_created_by_name_makes_no_event_until_it_is_closed(
+    place: Path, events: Callable[[Path], Events]
+) -> None:
+    path = place / "l"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    seen = events(path)
+    path.unlink()
+    assert seen.now() == ["ATTRIB"]
+    os.close(fd)
+    eventually(lambda: seen.now() == ["CLOSE_WRITE", "DELETE_SELF", "IGNORED"], within=1)
+
+
+def test_an_exchanged_lock_file_makes_no_event(place: Path, events: Callable[[Path], Events]) -> None:
+    path, other = place / "l", place / "other"
+    path.touch()
+    other.touch()
+    seen = events(path)
+    if libc.renameat2(-100, os.fsencode(path), -100, os.fsencode(other), 2) != 0:
+        pytest.skip(f"no RENAME_EXCHANGE here: {os.strerror(ctypes.get_errno())}")
+    assert seen.now() == ["MOVE_SELF"]
+    other.unlink()
+    assert seen.now() == ["ATTRIB", "DELETE_SELF", "IGNORED"]
+
+
+def test_writing_and_unlocking_make_events(
+    place: Path, opened: Callable[..., int], events: Callable[[Path], Events]
+) -> None:
+    # They make none of those that a waiter asks for: else each heartbeat would wake all waiters.
+    path = place / "l"
+    path.touch()
+    fd = opened(path)
+    seen = events(path)
+    os.pwrite(fd, b"1234567890", 0)
+    fcntl.flock(fd, TRY_EXCLUSIVE)
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    assert seen.now() == []
+    os.utime(path)
+    assert seen.now() == ["ATTRIB"]
+
+
+@pytest.mark.parametrize(("flags", "event"), [("O_RDWR", "CLOSE_WRITE"), ("O_RDONLY", "CLOSE_NOWRITE")])
+def test_a_killed_holder_makes_no_event(
+    spawn: Callable[..., Peer], place: Path, flags: str, event: str, events: Callable[[Path], Events]
+) -> None:
+    path = place / "l"
+    path.touch()
+    holder = spawn(f"fd = os.open(path, os.{flags}); import fcntl; fcntl.flock(fd, 2); say('held'); hear()", path)
+    holder.expect("held")
+    seen = events(path)
+    holder.kill()
+    assert seen.next() == [event]
+    probe = os.open(path, os.O_RDONLY)
+    try:
+        # The event may come a moment before the guard goes: the reason for looking again a few times.
+        eventually(lambda: free(probe), within=0.2, what="the end of the guard")
+    finally:
+        os.close(probe)
+
+
+def test_a_second_watch_on_one_inode_is_another_watch(place: Path) -> None:
+    path = place / "l"
+    path.touch()
+    os.link(path, place / "also")
+    fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        first = libc.inotify_add_watch(fd, os.fsencode(path), ATTRIB)
+        assert libc.inotify_add_watch(fd, os.fsencode(place / "also"), CLOSE_WRITE) == first
+        os.utime(path)
+        with pytest.raises(BlockingIOError):  # and the second mask has replaced the first
+            os.read(fd, 4096)
+        assert libc.inotify_rm_watch(fd, first) == 0
+        assert struct.unpack_from("iIII", os.read(fd, 4096))[1] == IGNORED
+    finally:
+        os.close(fd)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_descriptor_of_a_process_does_not_become_readable_at_its_end() -> None:
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+    fd = os.pidfd_open(pid)
+    try:
+        assert select.select([fd], [], [], 0)[0] == []
+        os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: state(pid) == "T", what="the stop")
+        assert select.select([fd], [], [], 0)[0] == []
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([fd], [], [], 5)[0] == [fd]
+        assert state(pid) == "Z"
+        os.kill(pid, 0)  # a zombie answers this; hence the other way
+        zombie = os.pidfd_open(pid)
+        assert select.select([zombie], [], [], 0)[0] == [zombie]
+        os.close(zombie)
+    finally:
+        os.waitpid(pid, 0)
+        os.close(fd)
+    with pytest.raises(ProcessLookupError):
+        os.pidfd_open(pid)
+
+
+def test_the_number_of_a_thread_is_taken_for_a_process(spawn: Callable[..., Peer]) -> None:
+    other = spawn(
+        """
+        thread = threading.Thread(target=hear)
+        thread.start()
+        say(thread.native_id)
+        """
+    )
+    number = int(other.hear())
+    os.kill(number, 0)
+    with pytest.raises(FileNotFoundError):
+        os.pidfd_open(number)
+    assert LinuxEnvironment().inspect(number).presence.value == "gone"
+    other.say("end")
+    other.finish()
+
+
+def test_a_process_started_later_looks_as_old_as_the_record(spawn: Callable[..., Peer]) -> None:
+    # Start times against the wall clock: never more than the second of slack after a record that the process wrote.
+    env = LinuxEnvironment()
+    for _ in range(5):
+        other = spawn("say(int(time.time())); hear()")
+        written = int(other.hear())
+        since = env.inspect(other.pid).since
+        assert since is not None
+        assert since - written <= 1.0
+        assert abs(since - time.time()) < 10
+
+
+# -- mounts ------------------------------------------------------------------------------------------------------------
+
+
+def need_root(what: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip(f"needs root, to {what}")
+
+
+def test_a_bind_mount_has_another_device_or_another_guard(
+    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int], events: Callable[[Path], Events]
+) -> None:
+    need_root("mount")
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    mount("--bind", one, other)
+    (one / "l").touch()
+    assert (one / "l").stat().st_dev == (other / "l").stat().st_dev
+    fcntl.flock(opened(one / "l"), TRY_EXCLUSIVE)
+    assert not free(opened(other / "l"))
+    seen = events(other / "l")
+    os.utime(one / "l")
+    assert seen.now() == ["ATTRIB"]
+    # So holdfast excludes through it.
+    with Lock(one / "x"):
+        assert Lock(other / "x").try_acquire() is None
+        assert Lock(other / "x").status().evidence.proven
+
+
+def test_an_overlay_and_its_upper_directory_share_the_device_but_not_the_guard(
+    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
+) -> None:
+    need_root("mount")
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
+        directory.mkdir()
+    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    with Lock(merged / "x"):
+        # A guard that is held looks free from there: only the device says that this proves nothing.
+        assert free(opened(upper / "x", os.O_RDONLY))
+        assert (upper / "x").stat().st_dev != (merged / "x").stat().st_dev
+        status = Lock(upper / "x").status()
+        assert status.locked
+        assert status.liveness is Liveness.ALIVE
+        assert status.evidence.source == "process"
+        assert Lock(upper / "x").try_acquire() is None
+        assert Lock(merged / "x").try_acquire() is None
+    assert os.listdir(merged) == []
+
+
+def test_a_lock_on_an_overlay_of_a_dead_holder_is_not_recovered(
+    spawn: Callable[..., Peer], tmp_path: Path, mount: Callable[..., None]
+) -> None:
+    need_root("mount")
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
+        directory.mkdir()
+    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    holder = spawn("Lock(path).acquire(); say('holding'); hear()", merged / "x")
+    holder.expect("holding")
+    holder.kill()
+    with Lock(merged / "x").acquire(timeout=2) as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == holder.pid
+
+
+# -- FUSE --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fused(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory and the same seen through bindfs."""
+    need_root("mount")
+    program = shutil.which("bindfs")
+    if program is None:
+        pytest.skip("bindfs is not installed")
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("there is no /dev/fuse")
+    below, above = tmp_path / "below", tmp_path / "above"
+    below.mkdir()
+    above.mkdir()
+    done = subprocess.run([program, str(below), str(above)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"bindfs cannot mount here: {done.stderr.strip()}")
+    yield below, above
+    subprocess.run(["umount", "-l", str(above)], check=True)
+
+
+HOLD = "hold = Lock(path).acquire(timeout=5); say('holding'); hear(); hold.release(); say('released'); hear()"
+
+
+def test_fuse_has_unnamed_files_or_another_device_of_the_same_number(fused: tuple[Path, Path]) -> None:
+    below, above = fused
+    with pytest.raises(OSError, match="not supported"):
+        unnamed(above)
+    (below / "l").touch()
+    assert (below / "l").stat().st_dev != (above / "l").stat().st_dev
+
+
+def test_a_lock_on_fuse_excludes_nobody(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
+    below, above = fused
+    holder = spawn(HOLD, above / "l")
+    holder.expect("holding")
+    status = Lock(above / "l").status()
+    assert status.evidence.source == "guard"
+    assert status.liveness is Liveness.ALIVE
+    assert Lock(above / "l").try_acquire() is None
+    # From below, the guard looks free, on another device: not a proof of death.
+    from_below = Lock(below / "l").status()
+    assert from_below.locked
+    assert from_below.liveness is Liveness.ALIVE
+    waiter = spawn("Lock(path).acquire(timeout=10).release(); say('served')", above / "l")
+    eventually(lambda: state(waiter.pid) == "S", what="the wait")
+    holder.say("go on")
+    holder.expect("released")
+    waiter.expect("served", within=2)
+    assert os.listdir(above) == []
+
+
+def test_a_dead_holder_on_fuse_is_not_recovered(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
+    _, above = fused
+    holder = spawn(HOLD, above / "l")
+    holder.expect("holding")
+    holder.kill()
+    holder.wait()
+    with Lock(above / "l").acquire(timeout=2) as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == holder.pid
+    assert os.listdir(above) == []

@@ -1,0 +1,293 @@
+"""Containers and users: a number that means another process elsewhere, and files that belong to somebody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Liveness, Lock
+from process.support import Peer, eventually, state
+
+HOLD = """
+hold = Lock(path, tag="holder", mode=0o644).acquire(timeout=5)
+say("holding", os.getpid(), holdfast._os.environment().identity().host)
+hear()
+hold.ensure_held()
+hold.release()
+say("released")
+hear()
+"""
+
+# Looks, tries by every rule, then waits.
+CONTEND = """
+old = dict(stale="protocol", stale_after=0.001)
+status = Lock(path).status()
+say(status.locked, status.liveness.value, status.evidence.source)
+say(Lock(path).try_acquire(), Lock(path, **old).try_acquire())
+hold = Lock(path, timeout=20).acquire()
+was = hold.recovered_from
+say(time.monotonic(), was and was.pid)
+hear()
+hold.release()
+"""
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+ABROAD = ("unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child")
+HERE: tuple[str, ...] = ()
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for namespaces and for other users")
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+
+
+def end(peer: Peer) -> None:
+    """Kill the process itself, not the unshare(1) that waits for it."""
+    children = Path(f"/proc/{peer.pid}/task/{peer.pid}/children").read_text().split()
+    for child in children or [str(peer.pid)]:
+        os.kill(int(child), 9)
+
+
+def age(path: str) -> None:
+    """Until the letter's rule with a limit of nothing calls the record old."""
+    created = int(Path(path).read_text().split("timestamp=")[1].split()[0])
+    eventually(lambda: int(time.time()) > created, what="the record's age")
+
+
+@pytest.mark.parametrize(
+    ("where", "from_where"),
+    [(CONTAINER, HERE), (HERE, CONTAINER), (CONTAINER, CONTAINER), (ABROAD, HERE), (ABROAD, CONTAINER)],
+    ids=["inside-outside", "outside-inside", "two-containers", "another-host-name", "host-and-container"],
+)
+def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
+    spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...]
+) -> None:
+    rename = "import socket; socket.sethostname('elsewhere')\n" if where is ABROAD else ""
+    holder = spawn(rename + HOLD, path, prefix=where)
+    word, pid, host = holder.hear().split()
+    assert word == "holding"
+    if where:
+        assert pid == "1"
+    assert (host == "elsewhere") == (where is ABROAD)
+    age(path)
+    contender = spawn(CONTEND, path, prefix=from_where)
+    contender.expect("True alive guard")
+    contender.expect("None None")
+    end(holder)
+    killed = time.monotonic()
+    moment, recovered = contender.hear().split()
+    assert float(moment) - killed < 1
+    assert recovered == pid
+    contender.say("release")
+    contender.finish()
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[..., Peer], path: str) -> None:
+    holder = spawn(HOLD, path, prefix=CONTAINER)
+    holder.hear()
+    contender = spawn(CONTEND, path, prefix=CONTAINER)
+    contender.expect("True alive guard")
+    contender.expect("None None")
+    holder.say("release")
+    holder.expect("released")
+    released = time.monotonic()
+    moment, recovered = contender.hear().split()
+    assert float(moment) - released < 1
+    assert recovered == "None"
+    contender.say("release")
+    contender.finish()
+
+
+def test_the_first_process_of_a_new_container_takes_its_dead_predecessor_for_itself(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    first = spawn(HOLD, path, prefix=CONTAINER)
+    assert first.hear().split()[1] == "1"
+    end(first)
+    first.wait()
+    second = spawn(CONTEND.partition("hold =")[2].join(["hold =", ""]), path, prefix=CONTAINER)
+    assert second.hear().split()[1] == "1"
+    second.say("release")
+    second.finish()
+
+
+def test_a_holder_without_a_kernel_lock_is_judged_by_a_number_from_another_container(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    # Its pid 1 is somebody else's out here, and a pid from out here is nobody in there: unknown, and so held.
+    without = {"HOLDFAST_WITHOUT": "flock"}
+    holder = spawn(HOLD, path, prefix=CONTAINER, env=without)
+    holder.hear()
+    age(path)
+    status = Lock(path).status()
+    assert (status.locked, status.liveness) == (True, Liveness.UNKNOWN)
+    assert "another PID namespace" in status.evidence.text
+    assert Lock(path).try_acquire() is None
+    end(holder)
+    holder.wait()
+    assert Lock(path, stale_after=0.001).try_acquire() is None
+    os.unlink(path)
+
+    outside = spawn(HOLD, path, env=without)
+    outside.hear()
+    age(path)
+    inside = spawn(
+        """
+        status = Lock(path).status()
+        say(status.locked, status.liveness.value)
+        say(Lock(path, stale_after=0.001).try_acquire())
+        """,
+        path,
+        prefix=CONTAINER,
+    )
+    inside.expect("True unknown")
+    inside.expect("None")
+    inside.finish()
+    outside.say("release")
+    outside.expect("released")
+
+
+def test_a_foreign_record_of_a_process_that_proc_hides_counts_as_dead(spawn: Callable[..., Peer], shm: Path) -> None:
+    path = str(shm / "the.lock")
+    foreign = spawn("hear()")
+    Path(path).write_text(f"pid={foreign.pid}\ntimestamp={int(time.time()) - 10}\n")
+    hiding = ("unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh")
+    looker = spawn(
+        """
+        become(61001)
+        say(os.path.exists(f"/proc/{sys.argv[2]}"))
+        status = Lock(path).status()
+        say(status.locked, status.liveness.value)
+        """,
+        path,
+        foreign.pid,
+        prefix=hiding,
+    )
+    assert looker.hear() == "False"
+    looker.expect("True alive")
+    looker.finish()
+
+
+def test_without_proc_nothing_can_be_locked(spawn: Callable[..., Peer], path: str) -> None:
+    bare = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+    holder = spawn(HOLD, path, prefix=bare)
+    assert holder.hear().startswith("holding")
+    assert Lock(path).status().evidence.source == "guard"
+    assert Lock(path).try_acquire() is None
+    contender = spawn("say(Lock(path).try_acquire()); Lock(path).acquire(timeout=20).release()", path, prefix=bare)
+    contender.expect("None")
+    eventually(lambda: state(contender.pid) == "S", what="the wait")
+    holder.say("release")
+    holder.expect("released")
+    contender.finish()
+
+
+# -- users -------------------------------------------------------------------------------------------------------------
+
+ALICE, BOB = 61001, 61002
+
+AS_USER = """
+become(int(sys.argv[2]))
+try:
+    hold = Lock(path, tag="of " + sys.argv[2], mode=int(sys.argv[3], 8)).acquire(timeout=0.5)
+    was = hold.recovered_from
+    say("holding", was and was.tag)
+    hear()
+    hold.release()
+    say("released")
+except holdfast.AcquireTimeout as error:
+    say("refused:", error)
+except OSError as error:
+    say("error:", error)
+hear()
+"""
+
+
+@pytest.fixture
+def shared(shm: Path, request: pytest.FixtureRequest) -> str:
+    """A lock path in a directory that everybody may write to; with the bits that the test asks for."""
+    shm.chmod(getattr(request, "param", 0o1777))
+    return str(shm / "the.lock")
+
+
+def dead_lock_of(spawn: Callable[..., Peer], path: str, user: int, mode: str) -> Peer:
+    holder = spawn("os.umask(0)\n" + AS_USER, path, user, mode)
+    assert holder.hear().startswith("holding")
+    assert os.stat(path).st_uid == user
+    holder.kill()
+    holder.wait()
+    return holder
+
+
+def test_another_users_dead_lock_in_a_sticky_directory_is_refused_without_saying_whose_it_is(
+    spawn: Callable[..., Peer], shared: str
+) -> None:
+    holder = dead_lock_of(spawn, shared, ALICE, "644")
+    before = Path(shared).read_bytes()
+    bob = spawn(AS_USER, shared, BOB, "644")
+    message = bob.hear()
+    assert message.startswith("refused:")
+    assert f"process {holder.pid}" in message
+    assert f"of {ALICE}" in message
+    assert "may neither write to the lock file nor remove it" in message
+    assert Path(shared).read_bytes() == before
+    with Lock(shared).acquire(timeout=1) as hold:  # root may
+        assert hold.recovered_from is not None
+
+
+def test_another_users_lock_that_may_not_be_read_hides_that_it_is_held(spawn: Callable[..., Peer], shared: str) -> None:
+    dead_lock_of(spawn, shared, ALICE, "600")
+    bob = spawn(AS_USER, shared, BOB, "644")
+    message = bob.hear()
+    assert message.startswith("refused:")
+    assert "may not be read" in message
+
+
+@pytest.mark.parametrize("shared", [0o777], indirect=True)
+def test_another_users_dead_lock_in_a_shared_directory_is_not_recovered(
+    spawn: Callable[..., Peer], shared: str
+) -> None:
+    dead_lock_of(spawn, shared, ALICE, "644")
+    bob = spawn(AS_USER, shared, BOB, "644")
+    assert bob.hear() == f"holding of {ALICE}"
+    assert os.stat(shared).st_uid == BOB
+    bob.say("release")
+    bob.expect("released")
+    assert os.listdir(os.path.dirname(shared)) == []
+
+
+def test_another_users_living_lock_is_robbed(spawn: Callable[..., Peer], shared: str) -> None:
+    alice = spawn(AS_USER, shared, ALICE, "644")
+    alice.expect("holding None")
+    bob = spawn(AS_USER, shared, BOB, "644")
+    message = bob.hear()
+    assert message.startswith("refused:")
+    assert "alive" in message
+    alice.say("release")
+    alice.expect("released")
+    assert os.listdir(os.path.dirname(shared)) == []
+
+
+def test_a_file_that_a_sticky_directory_keeps_locks_everybody_out(spawn: Callable[..., Peer], shared: str) -> None:
+    # Mode 0666: Bob can take over in place, but may not remove Alice's file when he leaves. He is told so, and what he
+    # leaves is a dead holder's record, which the next one takes over at once.
+    dead_lock_of(spawn, shared, ALICE, "666")
+    bob = spawn(AS_USER, shared, BOB, "666")
+    bob.expect(f"holding of {ALICE}")
+    bob.say("release")
+    assert bob.hear().startswith("error: [Errno 1]")
+    assert Lock(shared).status().stale
+    carol = spawn(AS_USER, shared, ALICE, "666")
+    carol.expect(f"holding of {BOB}")
+    carol.say("release")
+    carol.expect("released")
+    assert os.listdir(os.path.dirname(shared)) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
-from ._core.acquire import Refusal, acquire, look, wait_until_free
+from ._core.acquire import acquire, give_back_undelivered, look, wait_until_free
+from ._core.contest import Refusal
 from ._core.environment import Presence
-from ._core.hold import Held
+from ._core.hold import Share
 from ._core.remove import break_lock
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar, Unpack
 
+    from ._os.generic import GenericEnvironment
     from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
@@ -60,6 +63,7 @@ class Lock:
         self._request = Request(path, options)
         self._request.notice = _log_waiting
         self._entered: dict[object, list[Hold]] = {}
+        self._entering = _thread.RLock()
 
     @property
     def path(self) -> str:
@@ -82,15 +86,29 @@ class Lock:
         gives it.
         """
         timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
-        result = drive(acquire(self._env, self._request, timeout, caller()))
-        if type(result) is Refusal:
-            raise refused(result, timeout)
-        return _keep(self._env, result)  # type: ignore[arg-type]
+        hold = self._acquire(timeout)
+        if isinstance(hold, Refusal):
+            raise refused(hold, timeout)
+        return hold
 
     def try_acquire(self) -> Hold | None:
         """Acquire the lock if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
-        result = drive(acquire(self._env, self._request, 0, caller()))
-        return None if type(result) is Refusal else _keep(self._env, result)  # type: ignore[arg-type]
+        hold = self._acquire(0)
+        return None if isinstance(hold, Refusal) else hold
+
+    def _acquire(self, timeout: float | None) -> Hold | Refusal:
+        env, me = self._env, caller()
+        try:
+            result = drive(acquire(env, self._request, timeout, me))
+            if isinstance(result, Refusal):
+                return result
+            hold = Hold(result)
+            _keep(env, result)
+            result.delivered = True  # from here to the caller there is no call, so no signal handler
+            return hold
+        except BaseException:
+            give_back_undelivered(env, me)
+            raise
 
     def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned."""
@@ -99,7 +117,7 @@ class Lock:
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
         timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
-        return drive(wait_until_free(self._env, self._request, timeout)) is None
+        return drive(wait_until_free(self._env, self._request, timeout, caller())) is None
 
     def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
@@ -126,20 +144,28 @@ class Lock:
 
     def __enter__(self) -> Hold:
         hold = self.acquire()
-        self._entered.setdefault(caller(), []).append(hold)
+        me = caller()
+        with self._entering:
+            self._entered.setdefault(me, []).append(hold)
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         me = caller()
-        if me not in self._entered:
-            me = next(iter(self._entered))  # a generator's `with` can be left in another thread than it was entered in
-        holds = self._entered[me]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[me]
-        hold.__exit__(kind, error, traceback)
+        with self._entering:
+            if me not in self._entered:
+                me = next(iter(self._entered))  # a generator's `with` may be left in another thread
+            hold = self._entered[me][-1]
+        try:
+            hold.__exit__(kind, error, traceback)
+        finally:
+            with self._entering:
+                holds = self._entered.get(me, [])
+                if hold in holds:
+                    holds.remove(hold)
+                if not holds:
+                    self._entered.pop(me, None)
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call holds the lock. An `async def` is refused: this lock would block its loop."""
@@ -165,11 +191,11 @@ class Lock:
 class Hold:
     """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
 
-    __slots__ = ("_held", "_released")
+    __slots__ = ("_held", "_share")
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
-        self._released = False
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._held = share.held
 
     @property
     def path(self) -> str:
@@ -189,13 +215,13 @@ class Hold:
     @property
     def lost(self) -> bool:
         """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
-        if not self._released and not self._held.released:
+        if not self._is_released():
             self._held.check()
         return self._held.lost
 
     def ensure_held(self) -> None:
         """Return if this handle holds the lock now. Raises LockLost; NotHeld after a release or in a forked child."""
-        if self._released and not self._held.inert:
+        if self._is_released() and not self._held.inert:
             raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
         self._held.ensure()
 
@@ -205,18 +231,14 @@ class Hold:
         Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
         """
         held = self._held
-        if held.inert:
-            return
-        with held.mutex:
-            first = not self._released
-            self._released = True
-            held.count -= first
-            last = first and not held.count
-        if not last:
-            return  # released before, or other handles of the same owner still hold it
-        if held.next_beat != _NEVER and _keeper is not None:
-            _keeper.forget(held)
-        held.release()
+        try:
+            held.release(self._share)
+        finally:
+            if held.released and _keeper is not None:
+                _keeper.forget(held)
+
+    def _is_released(self) -> bool:
+        return self._held.released or self._share not in self._held.shares
 
     def _leave_to(self, owner: int) -> bool:
         """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
@@ -224,7 +246,6 @@ class Hold:
         if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
             self.release()
             return False
-        self._released = True
         held.abandon()
         return True
 
@@ -247,21 +268,20 @@ class Hold:
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
 
     def __repr__(self) -> str:
-        state = "lost" if self._held.lost else "released" if self._released or self._held.released else "held"
+        state = "lost" if self._held.lost else "released" if self._is_released() else "held"
         return f"<holdfast.Hold {self.path!r} {state}>"
 
 
 _NEVER = float("inf")
 
 
-def _keep(env: Any, held: Held) -> Hold:
+def _keep(env: GenericEnvironment, share: Share) -> None:
     global _keeper
     if _keeper is None:
         _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
-    every = held.request.beat_every
-    if (every != _NEVER or held.request.on_lost is not None) and held.count == 1:
-        _keeper.keep(held, every)
-    return Hold(held)
+    request = share.held.request
+    if request.beat_every != _NEVER or request.on_lost is not None:
+        _keeper.keep(share.held, request.beat_every)
 
 
 def _log_waiting(status: Status) -> None:

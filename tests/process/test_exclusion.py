@@ -39,6 +39,8 @@ def read_journal(state: Path, killed: set[str]) -> Outcome:
     counter, open_by = 0, None
     for line in (state / "journal").read_text().splitlines():
         kind, *words = line.split()
+        if kind == "e":
+            continue
         if kind == "x":
             outcome.overlaps.append(line)
         elif kind == "i":

@@ -71,14 +71,14 @@ def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -
     holder.expect("holding")
     waiter = spawn(
         """
-        import holdfast._core.acquire
+        import holdfast._core.contest
         looks = 0
-        original = holdfast._core.acquire.judge
+        original = holdfast._core.contest.judge
         def judge(*words):
             global looks
             looks += 1
             return original(*words)
-        holdfast._core.acquire.judge = judge
+        holdfast._core.contest.judge = judge
         Lock(path, timeout=1).wait()
         say(looks)
         """,
@@ -161,7 +161,7 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
     assert error.path == path
     assert thread != threading.main_thread().name
     assert hold.lost
-    with pytest.raises(LockLost, match="removed or replaced"):
+    with pytest.raises(LockLost, match="another process may be inside"):
         hold.ensure_held()
     with pytest.raises(LockLost):
         hold.release()
@@ -211,7 +211,7 @@ def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:
 
     with pytest.raises(KeyError) as caught:
         fail()
-    assert any("removed or replaced" in note for note in caught.value.__notes__)
+    assert any("another process may be inside" in note for note in caught.value.__notes__)
 
 
 def test_a_callback_that_raises_ends_the_beats_of_other_holds(path: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -283,4 +283,4 @@ def test_a_holder_in_another_process_is_not_told(spawn: Callable[..., Peer], pat
         holder.say("end")
         holder.wait()
         mine.ensure_held()
-    assert "removed or replaced" in holder.complaint()
+    assert "another process may be inside" in holder.complaint()

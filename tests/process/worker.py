@@ -5,9 +5,10 @@
 LOCK is the lock path, STATE a directory for everything else. This small process forks the workers, so that a new one
 costs a millisecond; it prints what happened as JSON. What is written inside the critical section is the proof:
 
-    journal    i N WHO FROM     WHO is about to make the counter N; it took the lock over from FROM, or `-`
+    journal    e PID            this process is inside
+               i N WHO FROM     WHO is about to make the counter N; it took the lock over from FROM, or `-`
                d N WHO          the counter is N
-               x WHO OTHER      WHO found OTHER inside as well
+               x WHO PID        WHO found PID inside as well
     counter    N
 
 Exact, because a killed process can leave out only a last `d`, and then its `i` says so. Whoever comes next must find N,
@@ -40,15 +41,15 @@ while [ -e "$state/go" ]; do
     if (set -o noclobber; printf 'pid=%s\ntimestamp=%s\ntag=shell\n' $$ "$now" > "$lock") 2>/dev/null; then
         read -r n < "$state/counter"
         n=$((n + 1))
+        echo "e $$" >&8
         if ! flock -n 9; then
-            last=$(grep '^i' "$state/journal" | tail -n 1)
-            other=${last##* }
+            other=$(grep '^e' "$state/journal" | tail -n 2 | head -n 1)
+            other=${other#e }
             set -- $(cat "/proc/$other/stat" 2>/dev/null)
-            if [ $# -gt 9 ] && [ $(($9 & 4)) -eq 0 ]; then echo "x shell $last" >&8; fi
-            set -- "$lock" "$state"
+            if [ $# -gt 9 ] && [ $(($9 & 4)) -eq 0 ]; then echo "x shell $other" >&8; fi
             flock 9
         fi
-        echo "i $n shell - $$" >&8
+        echo "i $n shell -" >&8
         echo "$n" > "$state/counter"
         echo "d $n shell" >&8
         flock -u 9
@@ -61,15 +62,16 @@ done
 
 
 def increment(name: str, state: str, counter: int, journal: int, detector: int, recovered: str) -> None:
+    os.write(journal, f"e {os.getpid()}\n".encode())
     try:
         fcntl.flock(detector, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        other = last_entries(f"{state}/journal")[-1]
-        if not is_dying(int(other.split()[-1])):
+        other = inside(state)[-2]  # the last is this process
+        if not is_dying(other):
             os.write(journal, f"x {name} {other}\n".encode())
         fcntl.flock(detector, fcntl.LOCK_EX)
     n = int(os.pread(counter, 64, 0)) + 1
-    os.write(journal, f"i {n} {name} {recovered} {os.getpid()}\n".encode())
+    os.write(journal, f"i {n} {name} {recovered}\n".encode())
     if random.random() < LINGER_SHARE:
         time.sleep(random.random() * LINGER)
     os.pwrite(counter, b"%-20d\n" % n, 0)
@@ -77,10 +79,11 @@ def increment(name: str, state: str, counter: int, journal: int, detector: int, 
     fcntl.flock(detector, fcntl.LOCK_UN)
 
 
-def last_entries(journal: str) -> list[str]:
-    with open(journal, "rb") as file:
+def inside(state: str) -> list[int]:
+    """The processes that were inside last, the latest at the end."""
+    with open(f"{state}/journal", "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        return [line for line in file.read().decode().splitlines() if line.startswith("i ")]
+        return [int(line[2:]) for line in file.read().splitlines() if line.startswith(b"e ")]
 
 
 def is_dying(pid: int) -> bool:
@@ -135,9 +138,9 @@ class Storm:
     def kill(self) -> None:
         """Anyone, or the one that was last seen inside; now and then also one of those who then take over."""
         victims = [random.choice(list(self.workers))]
-        inside = [line.split()[-1] for line in last_entries(f"{self.state}/journal")[-1:]]
-        if inside and int(inside[0]) in self.workers and random.random() < 0.5:
-            victims = [int(inside[0])]
+        last = inside(self.state)[-1:]
+        if last and last[0] in self.workers and random.random() < 0.5:
+            victims = last
         if random.random() < 0.25:
             victims.append(random.choice(list(self.workers)))
         for pid in victims:

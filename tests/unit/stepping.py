@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._core.acquire import Refusal, acquire
+from holdfast._core.acquire import acquire
+from holdfast._core.contest import Refusal
 from holdfast._core.environment import Wait
-from holdfast._core.hold import Held
+from holdfast._core.hold import Held, Share
 from holdfast._core.request import Request
 from holdfast._drive.sync import wait_for
 
@@ -128,7 +129,7 @@ class Contender:
         try:
             wait = next(self.steps)
         except StopIteration as done:
-            self.done, self.result = True, done.value
+            self.done, self.result = True, done.value.held if isinstance(done.value, Share) else done.value
             return None
         self.waits.append(wait)
         return wait

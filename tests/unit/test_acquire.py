@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import RECHECK, Refusal, wait_until_free
+from holdfast._core.acquire import wait_until_free
+from holdfast._core.contest import RECHECK, Refusal
 from holdfast._core.environment import CHANGED, CLOSED, Wait
 from holdfast._core.hold import Held
 from holdfast._core.request import Request
@@ -38,6 +40,9 @@ def release(holder: Contender) -> None:
     holder.result.release()
 
 
+NEVER_READABLE = os.eventfd(0)
+
+
 class Told:
     """A watch that reports what the test tells it, and nothing else."""
 
@@ -46,7 +51,10 @@ class Told:
         self.closed = False
 
     def fds(self) -> tuple[int, ...]:
-        return ()
+        return (NEVER_READABLE,)
+
+    def woken(self) -> bool:
+        return True
 
     def take(self) -> int:
         change, self.change = self.change, 0
@@ -129,6 +137,42 @@ def test_a_waiter_sleeps_for_ever(
         assert wait.deadline <= now + limit
     path.unlink()
     assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
+    """A7: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
+    waiter = contend(disk / "l", timeout=None)
+    told(waiter.env)
+    for _ in range(200):
+        wait = waiter.step()
+        assert wait is not None
+        if not wait.fds:
+            return
+    raise AssertionError("it would never sleep")
+
+
+def test_a_file_that_may_be_taken_over_but_is_locked_keeps_a_waiter_busy(disk: Path, contend: Contend) -> None:
+    """T1, A7: somebody has a shared lock on a dead holder's file (`flock -s`); each try must not wake the next."""
+    path = disk / "l"
+    path.write_bytes(sema_record(2**22 + 5, 1000))
+    waiter = contend(path, timeout=None)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        pauses = []
+        for _ in range(30):
+            before = waiter.env.monotonic()
+            wait = waiter.step()
+            assert wait is not None
+            pauses.append(wait.deadline - before)
+        assert pauses[-1] > 0.02, "it is polled, ever more slowly"
+        assert waiter.env.steps.count("open_existing") <= 2, (
+            "not opened for writing each time: that wakes all who watch"
+        )
+    finally:
+        os.close(descriptor)
+    waiter.get()
     assert waiter.inside
 
 
@@ -329,7 +373,7 @@ def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> N
     hold = first.get()
     again = contend(disk / "l", first.env, owner=("job", 7))
     assert again.get() is hold
-    assert hold.count == 2
+    assert len(hold.shares) == 2
     assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), Held)
     assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), Held), "another process is another owner"
 
@@ -352,20 +396,35 @@ def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: C
     holder = contend(disk / "l")
     holder.get()
     other = contend(disk / "x").env
-    steps = wait_until_free(other, Request(str(disk / "l"), {}), None)
+    steps = wait_until_free(other, Request(str(disk / "l"), {}), None, None)
     next(steps)
     holder.crash()  # free for whoever takes it over, though the file is there
     with pytest.raises(StopIteration) as done:
         next(steps)
     assert done.value.value is None
     assert (disk / "l").exists()
-    assert drive(wait_until_free(other, Request(str(disk / "nothing"), {}), 0)) is None
+    assert drive(wait_until_free(other, Request(str(disk / "nothing"), {}), 0, None)) is None
     assert not (disk / "nothing").exists()
 
 
 def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
     env = contend(disk / "x").env
-    refusal = drive(wait_until_free(env, Request(str(disk / "l"), {}), 0.01))
+    refusal = drive(wait_until_free(env, Request(str(disk / "l"), {}), 0.01, None))
     assert isinstance(refusal, Refusal)
     assert refusal.waited >= 0.01
     assert not env.open_descriptors()
+
+
+def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
+    """A7: woken again and again although nothing changes, it polls now and then instead of spinning."""
+    waiter = contend(disk / "l", timeout=None)
+    told(waiter.env)
+    waiter.env.instead["monotonic"] = lambda: 1000.0  # no time passes between two wake-ups
+    pauses = []
+    for _ in range(200):
+        wait = waiter.step()
+        assert wait is not None
+        pauses.append(wait.deadline - 1000.0)
+    polls = [pause for pause in pauses if pause <= 0.025]
+    assert 2 <= len(polls) < 100
+    release(held)

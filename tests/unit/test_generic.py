@@ -109,6 +109,31 @@ def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) 
     assert claims(dead.parent) == []
 
 
+def test_a_chain_of_claims_that_lost_its_beginning_still_counts(dead: Path, portable: Contend, dead_pid: int) -> None:
+    """C4: the first link goes away while the second is being made: then neither counts."""
+    crashed = portable(dead, pid=dead_pid)
+    crashed.env.once(crashed.env.after, "claim", crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    (first,) = claims(dead.parent)
+    contender = portable(dead)
+    real, made = contender.env.real, []
+    link = real.link
+
+    def link_then_lose(existing: str, path: str) -> None:
+        made.append(path)
+        link(existing, path)
+        if path.endswith(".claim"):
+            (dead.parent / first).unlink(missing_ok=True)
+
+    real.link = link_then_lose
+    contender.get()
+    tried = [os.path.basename(path) for path in made if path.endswith(".claim")]
+    assert tried[0] == tried[2] == first, "the second link was won, and given up"
+    assert tried[1] != first
+    assert claims(dead.parent) == []
+
+
 def test_a_failed_replacement_ends_the_claims_of_others(dead: Path, portable: Contend, dead_pid: int) -> None:
     """C3: while the record is still the old one, the claims before ours stay; only our own goes."""
     crashed = portable(dead, pid=dead_pid)

@@ -44,7 +44,7 @@ LAYERS = {
 OUTSIDE = {
     "os": {"path", "fsdecode", "fsencode", "PathLike", "getcwd"},
     "time": {"strftime", "localtime"},  # what a moment is called, not what time it is
-    "_thread": {"allocate_lock"},
+    "_thread": {"RLock"},
     "threading": set(),
     "select": set(),
     "socket": set(),

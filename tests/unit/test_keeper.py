@@ -240,7 +240,7 @@ def test_a_full_descriptor_table_ends_the_thread(
     class Failing:
         def __init__(self, path: str) -> None:
             self.watch = watching(path)
-            self.take, self.close = self.watch.take, self.watch.close
+            self.take, self.close, self.woken = self.watch.take, self.watch.close, self.watch.woken
 
         def fds(self) -> tuple[int, ...]:
             if not failed.is_set():

@@ -213,6 +213,21 @@ def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, pu
     assert got[0].verify()
 
 
+def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
+    """X1: the one that finished its file has died since; that is a takeover, and told as one."""
+    creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
+    contender.request.tag = "finished it"
+
+    def finish_and_die() -> None:
+        contender.get()
+        contender.crash()
+
+    creator.env.once(creator.env.after, "open_new", finish_and_die)
+    held = creator.get()
+    assert held.recovered_from is not None
+    assert held.recovered_from.tag == "finished it"
+
+
 def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
     """X1: while another has the guard of the empty file, its creator waits, and then finds it taken."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))

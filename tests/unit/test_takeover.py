@@ -238,13 +238,21 @@ def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, co
     assert got[0].verify()
     got[0].release()
 
-    path = dead
-    path.write_bytes(sema_record(2**22 + 5, 1000))
-    contender = contend(path)
+
+@pytest.mark.parametrize("how", ["rewritten", "replaced"])
+def test_a_removal_hits_another_than_the_judged_lock(how: str, stale: Path, contend: Contend) -> None:
+    """T6, by T2: between the judgement and the removal, another made the path or the record its own."""
+    contender = contend(stale)
     forbid_writing(contender.env)
-    contender.env.once(contender.env.after, "claim", lambda: path.write_bytes(FOREIGN))
+
+    def change() -> None:
+        if how == "replaced":
+            stale.unlink()
+        stale.write_bytes(FOREIGN)
+
+    contender.env.once(contender.env.after, "claim", change)
     assert not isinstance(contender.run(), Held)
-    assert path.read_bytes() == FOREIGN
+    assert stale.read_bytes() == FOREIGN
 
 
 def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: Path, contend: Contend) -> None:

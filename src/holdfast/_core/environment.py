@@ -57,7 +57,10 @@ class Watch(Protocol):
     """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""
 
     def fds(self) -> tuple[int, ...]:
-        """Descriptors to wait on until one is readable; ask again before each wait."""
+        """Descriptors to wait on until one is readable; ask again before each wait. Empty: none is to be had."""
+
+    def woken(self) -> bool:
+        """To be called when a wait is over, whatever ended it. False: nothing has happened, wait again."""
 
     def take(self) -> int:
         """What happened since the last call (`CHANGED`, `CLOSED`), without waiting."""
@@ -111,7 +114,6 @@ class Environment(Protocol):
     def make_directories(self, directory: str) -> None: ...
     def list_directory(self, directory: str) -> list[str]: ...
     def close(self, fd: int) -> None: ...
-    def adopt(self, fd: int) -> int: ...
 
     # the guard
     def guard(self, fd: int) -> bool | None:
@@ -123,13 +125,19 @@ class Environment(Protocol):
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
 
-    def claim(self, fd: int, path: str, data: bytes) -> bool:
-        """The exclusive right to replace the record `data` at `path`; the guard, where there is one."""
+    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
+        """The exclusive right to replace or remove the record `data` at `path`: the guard, or what stands in for it.
+
+        A record of a holder that keeps a guard (`guarded`) can be claimed by its guard only.
+        """
 
     def end_claim(self, fd: int, *, replaced: bool) -> None:
-        """End a claim that is not a guard, after the record was replaced or because it is left as it is."""
+        """End a claim, if `fd` has one, after the record was replaced or because it is left as it is."""
 
     # events
+    def pipe(self) -> tuple[int, int]:
+        """Two descriptors that never block: what is written to the second makes the first readable."""
+
     def watch(self, path: str) -> Watch | None: ...
     def watch_process(self, pid: int) -> int | None: ...
     def poll_limit(self, path: str) -> float:

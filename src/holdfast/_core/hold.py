@@ -5,14 +5,16 @@
       └──check()──────▶ lost ──release()──▶ released, and the other's file is left alone
 
 H1  Only the process that acquired may act. A forked child has another `generation`; every step there does nothing.
-H2  Whoever sets `released` does the releasing, under `mutex`: twice is harmless, and no heartbeat writes to a
-    descriptor whose number may already be another file's.
-    `count` is how many handles share the hold; it changes under `mutex`, and from 0 it never rises again.
+H2  A hold belongs to its `shares`, one for each handle. All that changes it happens under `mutex`: the last share that
+    goes releases, twice is harmless, nobody joins a hold that is being released, and no heartbeat writes to a
+    descriptor whose number may already be another file's. A hold without shares is not finished yet; nobody joins
+    that, either. The mutex is re-entrant: a signal handler or a finaliser may release in the midst of a check; hence
+    the second look at `released` behind each system call.
 H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file would look like a dead holder's. Unlocking
     explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
 H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
     remove and create anew (another inode) or write over (same inode).
-H5  Interrupted anywhere in a release, at least the guard is dropped; a file that stays is then proven dead.
+H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us.
 """
 
 from __future__ import annotations
@@ -30,12 +32,25 @@ if TYPE_CHECKING:
     from .request import Request
 
 
+# The two kinds of marker, as they stand in a record (publish.py, P3).
+BY_PROCESS, BY_GUARD = b"holdfast=1 n ", b"holdfast=1 g "
+
+
+class Share:
+    """One handle's part in a hold. `delivered` once the caller has it: before that, an interruption gives it back."""
+
+    __slots__ = ("context", "delivered", "held")
+
+    def __init__(self, held: Held, context: object) -> None:
+        self.held = held
+        self.context = context
+        self.delivered = False
+
+
 class Held:
     """The engine's side of a hold. `Hold` is the caller's handle on it; re-entrant handles share one."""
 
     __slots__ = (
-        "context",
-        "count",
         "data",
         "env",
         "fd",
@@ -49,6 +64,7 @@ class Held:
         "recovered_from",
         "released",
         "request",
+        "shares",
     )
 
     def __init__(
@@ -62,40 +78,60 @@ class Held:
         self.data = data
         self.guarded = guarded
         self.generation = env.generation
-        self.context: object = None
-        self.count = 1
+        self.shares: list[Share] = []
         self.lost = False
         self.released = False
         self.recovered_from: Record | None = None
         self.next_beat = math.inf
-        self.mutex = _thread.allocate_lock()
+        self.mutex = _thread.RLock()
         env.holds[identity] = self
+
+    def share(self, context: object) -> Share:
+        """The first handle's part; or another's, for a caller that has made sure that it may."""
+        share = Share(self, context)
+        self.shares.append(share)
+        return share
+
+    def join(self, context: object) -> Share | None:
+        """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
+        with self.mutex:
+            if self.released or not self.shares or not self.check():
+                return None
+            return None if self.released else self.share(context)
 
     @property
     def inert(self) -> bool:
         """Whether this process is a forked child of the one that acquired (H1)."""
         return self.generation != self.env.generation
 
-    def release(self) -> None:
-        """Give the lock up. LockLost if it was no longer ours; then the file is left alone. Idempotent."""
+    def release(self, share: Share | None = None) -> None:
+        """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         if self.inert:
             return
-        env = self.env
         with self.mutex:
-            if self.released:
+            if self.released or (share is not None and share not in self.shares):
+                return
+            if share is not None and len(self.shares) > 1:
+                self.shares.remove(share)
                 return
             self.released = True
             try:
                 mine = not self.lost and self._is_ours()
                 if mine:
-                    env.unlink(self.path)
+                    self.env.unlink(self.path)
             except FileNotFoundError:
                 mine = False  # removed by somebody since the check
-            finally:
-                self._drop()
+            except BaseException:
+                withdraw(self.env, self.path, self.fd, self.data)  # H5
+                raise
+            self._drop()
         if not mine:
-            self._tell_lost()
-            raise self.lost_error()
+            lost = self.lost_error()
+            try:
+                self._tell_lost()
+            except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
+                raise lost from error
+            raise lost
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
@@ -106,20 +142,34 @@ class Held:
                 self.released = True
                 self._drop()
 
+    def give_back(self) -> None:
+        """Undo an acquisition that the caller will not hear of. Never raises."""
+        with self.mutex:
+            if not self.released and not self.inert:
+                self.released = True
+                withdraw(self.env, self.path, self.fd, self.data)
+
     def _drop(self) -> None:
-        env = self.env
-        env.holds.pop(self.identity, None)
+        forget_hold(self.env, self.identity, self.fd)
         try:
-            env.unguard(self.fd)
+            self.env.unguard(self.fd)
         finally:
-            env.close(self.fd)
+            self.env.close(self.fd)
 
     def verify(self) -> bool:
         """Whether the lock is still ours, now."""
         if self.inert:
             return False
         with self.mutex:
-            return not self.released and not self.lost and self._is_ours()
+            if self.released or self.lost:
+                return False
+            try:
+                ours = self._is_ours()
+            except OSError:
+                if self._was_released():
+                    return False
+                raise
+            return ours and not self._was_released()
 
     def check(self) -> bool:
         """The same; and `on_lost` is told the first time that the lock is found lost."""
@@ -150,7 +200,7 @@ class Held:
             if self.released:
                 return
             fresh = self.request.protocol.refreshed(self.data, self.env.time())
-            if fresh is not None:
+            if fresh is not None and not self.released:
                 offset, digits = fresh
                 self.env.write(self.fd, digits, offset)
                 self.data = self.data[:offset] + digits + self.data[offset + len(digits) :]
@@ -161,11 +211,14 @@ class Held:
 
     def lost_error(self) -> LockLost:
         return LockLost(
-            f"{self.path} was removed or replaced while it was held here; another process may be inside. Stop, and "
-            "check what the lock protects before going on.",
+            f"{self.path} was removed, replaced or written over while it was held here; another process may be inside. "
+            "Stop, and check what the lock protects before going on.",
             path=self.path,
             protocol=self.request.protocol.name,
         )
+
+    def _was_released(self) -> bool:
+        return self.released
 
     def _is_ours(self) -> bool:
         # H4
@@ -179,3 +232,35 @@ class Held:
         tell = self.request.on_lost
         if first and tell is not None:
             tell(self.lost_error())
+
+
+def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
+    """Strike a hold off the list, unless the entry is of a later hold of the same file by now."""
+    held: Held | None = env.holds.get(identity)
+    if held is not None and held.fd == fd:
+        del env.holds[identity]
+
+
+def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
+    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file."""
+    try:
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        forget_hold(env, identity, fd)
+        if is_there(env, path, identity):
+            content = env.read(fd, len(data) + 1)
+            whole = data in (content, content.replace(BY_GUARD, BY_PROCESS, 1))  # P3's byte may be flipped or not
+            if whole or (data.startswith(content) and env.guard(fd) is not False):
+                env.unlink(path)
+    except OSError:
+        pass  # the first failure is the one to report; what is left has no guard and will be taken over
+    let_go(env, fd)
+
+
+def let_go(env: Environment, fd: int) -> None:
+    """Drop the guard and close; what either says is no news beside the reason for doing so."""
+    for step in (env.unguard, env.close):
+        try:
+            step(fd)
+        except OSError:
+            pass

@@ -19,6 +19,7 @@ from .environment import Environment, Presence
 from .observe import Observation
 
 MAX_PID = 2**31 - 1
+UNFINISHED_SOURCE = "unfinished"
 RECYCLED_SLACK = 1.0
 """Seconds: a record's timestamp is in whole seconds, so a holder may seem to start up to one second after it."""
 
@@ -29,6 +30,10 @@ class Assessment(Value):
     pid: int | None = None
     """A living process whose end would change the answer."""
 
+    @property
+    def is_dead(self) -> bool:
+        return self.liveness is Liveness.DEAD
+
 
 def assess(env: Environment, seen: Observation) -> Assessment:
     """What can be known about the holder of the lock file that was seen."""
@@ -36,6 +41,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     record = seen.record
     if held:
         return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its file is held", proven=True))
+    if seen.unfinished and held is False:
+        return Assessment(Liveness.UNKNOWN, Evidence(UNFINISHED_SOURCE, "its creator has not written its record"))
     if record is None:
         return _unknown(seen.problem or "the record cannot be read")
     marker, here = record.marker, env.identity()

@@ -28,6 +28,7 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
 }
+_USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 # A file that was created but not yet written carries this bit; see publish.py, X2.
 UNFINISHED = stat.S_ISVTX
@@ -47,6 +48,11 @@ class Observation:
         self.problem: str | None = None
         self.blocked: str | None = None
         """Why a takeover that would be right is impossible for this user."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the record says that its holder keeps a guard, or kept it until it died."""
+        return self.record is not None and self.record.marker is not None and self.record.marker.guarded
 
     @property
     def unfinished(self) -> bool:
@@ -82,7 +88,7 @@ def observe(env: Environment, request: Request) -> Observation | None:
 
 def reread(env: Environment, request: Request, seen: Observation) -> None:
     """Read the record again from the descriptor that is kept."""
-    data = env.read(seen.fd, MAX_RECORD_BYTES + 1)
+    data = read_record(env, seen.fd)
     if seen.data and data == seen.data:
         return
     seen.data, seen.record, seen.problem = data, None, None
@@ -92,6 +98,12 @@ def reread(env: Environment, request: Request, seen: Observation) -> None:
         seen.record = request.protocol.decode(data)
     except MalformedRecord as error:
         seen.problem = str(error) if data else "the record is empty"
+
+
+def read_record(env: Environment, fd: int) -> bytes:
+    """The whole content, or enough to see that it is too large. A read allocates what it asks for: ask for little."""
+    data = env.read(fd, _USUAL_RECORD)
+    return data if len(data) < _USUAL_RECORD else env.read(fd, MAX_RECORD_BYTES + 1)
 
 
 def forget(env: Environment, seen: Observation | None) -> None:

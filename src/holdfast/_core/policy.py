@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..model import Evidence, Holder, Liveness, Status, Value
 from .environment import Environment
-from .liveness import Assessment
+from .liveness import UNFINISHED_SOURCE, Assessment
 from .observe import Observation
 from .request import Request
 
@@ -33,6 +33,8 @@ def judge(env: Environment, request: Request, seen: Observation, assessed: Asses
     record, evidence, stale = seen.record, assessed.evidence, request.stale
     if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
         return Verdict(False, False, "its holder is alive")  # V1
+    if evidence.source == UNFINISHED_SOURCE and stale != "never":
+        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, X2
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
     if seen.blocked is not None:

@@ -31,7 +31,7 @@ import zlib
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
-from .hold import Held
+from .hold import BY_GUARD, BY_PROCESS, Held, withdraw
 from .observe import UNFINISHED, explained, is_there
 from .request import Request
 
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
-_NOT_HERE = frozenset(
+NOT_HERE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
 )
-_BY_PROCESS, _BY_GUARD = b"holdfast=1 n ", b"holdfast=1 g "
 _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
@@ -128,16 +127,19 @@ def _guard_late(env: Environment, request: Request, fd: int, data: bytes) -> Gen
         env.close(fd)
         return None  # replaced by somebody already
     held = Held(env, request, fd, (found.st_dev, found.st_ino), data, False)
+    guard: bool | None = None
     for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
         guard = env.guard(fd)
-        if guard is None:
-            break  # a filesystem without kernel locks: the process stays the proof of life
-        if guard and env.read(fd, len(data) + 1) == data:
-            held.data = data.replace(_BY_PROCESS, _BY_GUARD, 1)
-            write_all(env, fd, held.data)
-            held.guarded = True
-            break
+        if guard is not False:
+            break  # None: a filesystem without kernel locks; the process stays the proof of life
         yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a prober has it for an instant
+    if not held.verify():
+        held.abandon()
+        return None  # replaced since
+    if guard:
+        held.data = data.replace(BY_PROCESS, BY_GUARD, 1)
+        write_all(env, fd, held.data)
+        held.guarded = True
     return held
 
 
@@ -169,8 +171,8 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
         write_all(env, fd, data)
         try:
             env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED)
-        except PermissionError:
-            pass  # vfat keeps no such bits; there the record alone says that the file is finished
+        except OSError:
+            pass  # vfat and some FUSE keep no such bits; the record alone says that the file is finished, too
         if request.durable:
             env.sync(fd)
             env.sync_directory(request.directory)
@@ -190,31 +192,6 @@ def write_all(env: Environment, fd: int, data: bytes) -> None:
         written += count
 
 
-def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
-    """Undo whatever part of publishing was done (P4). Never removes what another has made of the file since."""
-    try:
-        found = env.fstat(fd)
-        identity = (found.st_dev, found.st_ino)
-        env.holds.pop(identity, None)
-        if is_there(env, path, identity):
-            content = env.read(fd, len(data) + 1)
-            whole = data in (content, content.replace(_BY_GUARD, _BY_PROCESS, 1))  # P3's byte may be flipped or not
-            if whole or (data.startswith(content) and env.guard(fd) is not False):
-                env.unlink(path)
-    except OSError:
-        pass  # the first failure is the one to report; what is left has no guard and will be taken over
-    let_go(env, fd)
-
-
-def let_go(env: Environment, fd: int) -> None:
-    """Drop the guard and close; what either says is no news beside the reason for doing so."""
-    for step in (env.unguard, env.close):
-        try:
-            step(fd)
-        except OSError:
-            pass
-
-
 def _fall_back(env: Environment, request: Request, error: OSError) -> None:
     """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
     if error.errno == errno.ENOENT and not _has_directory(env, request):
@@ -223,10 +200,10 @@ def _fall_back(env: Environment, request: Request, error: OSError) -> None:
         env.make_directories(request.directory)
         return
     following = _NEXT_METHOD.get(request.method)
-    if error.errno in _NOT_HERE and following is not None:
+    if error.errno in NOT_HERE and following is not None:
         request.method = following
         return
-    if error.errno in _NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
+    if error.errno in NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
         raise UnsupportedFilesystem(
             f"{request.directory} cannot hold lock files: it supports neither unnamed files, nor links, nor exclusive "
             f"creation ({error.strerror}). Use a directory on a local filesystem.",
@@ -260,7 +237,10 @@ def _temporary_prefix(identity: Identity) -> str:
 
 def sweep(env: Environment, directory: str) -> None:
     """Remove the temporary names that dead processes of this machine and PID namespace left in the directory."""
-    prefix = _temporary_prefix(env.identity())
+    who = env.identity()
+    if "-" in (who.boot, who.pid_namespace):
+        return  # whose they are cannot be told
+    prefix = _temporary_prefix(who)
     for name in env.list_directory(directory):
         if name.startswith(prefix) and name.endswith(".tmp"):
             pid = name[len(prefix) :].partition("-")[0]

@@ -1,11 +1,13 @@
 """Removing a lock that is not ours: on purpose, and only the one that was meant.
 
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
-R2  Where the guard can be had it is taken first, so that no contender is taking the same file over.
+R2  Unless its guard is held by the holder that is to lose it, the claim on the file (its guard) is taken first, so that
+    no contender is taking it over meanwhile. Whoever finds the claim refused looks again: it is another lock by now.
 """
 
 from __future__ import annotations
 
+from ..errors import HoldfastError
 from ..model import Record
 from .environment import Environment
 from .liveness import Assessment, assess
@@ -16,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TRIES = 3
+_TRIES = 20
 
 
 def break_lock(env: Environment, request: Request) -> Record | None:
@@ -25,30 +27,40 @@ def break_lock(env: Environment, request: Request) -> Record | None:
 
 
 def remove_if(env: Environment, request: Request, agreed: Callable[[Observation, Assessment], bool]) -> Record | None:
-    """Remove the lock file if `agreed` to what was seen; the record that went, or None."""
+    """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed."""
     for _ in range(_TRIES):
         seen = observe(env, request)
         if seen is None:
             return None
         try:
-            if not agreed(seen, assess(env, seen)):
+            assessed = assess(env, seen)
+            if not agreed(seen, assessed):
                 return None
-            if _remove(env, request, seen):
+            if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
                 return seen.record
         finally:
             forget(env, seen)
-    return None
+    raise HoldfastError(
+        f"{request.path} was not removed: it changed hands each time that it was looked at. See its status, and "
+        "try again.",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
 
 
-def _remove(env: Environment, request: Request, seen: Observation) -> bool:
-    guarded = env.guard(seen.fd) if seen.fd >= 0 else None  # R2
+def _remove(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:
+    claimed = not held and seen.fd >= 0
+    if claimed and not env.claim(seen.fd, request.path, seen.data, guarded=False):
+        return False  # R2
+    removed = False
     try:
-        if not _is_unchanged(env, request, seen):
-            return False
-        env.unlink(request.path)
-        return True
+        if _is_unchanged(env, request, seen):
+            env.unlink(request.path)
+            removed = True
+        return removed
     finally:
-        if guarded:
+        if claimed:
+            env.end_claim(seen.fd, replaced=removed)
             env.unguard(seen.fd)
 
 

@@ -6,7 +6,7 @@ import time
 
 from ..errors import AcquireTimeout
 from ..model import Liveness, Status
-from .acquire import Refusal
+from .contest import Refusal
 
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120

@@ -29,6 +29,10 @@ else:
         def __init_subclass__(cls, *, total: bool) -> None: ...
 
 
+_FASTEST_BEAT = 0.05
+"""Seconds. Timestamps are in whole ones, so that a faster beat would only look more often whether the lock is lost."""
+
+
 class Options(TypedDict, total=False):
     """Every option of a lock, spelled here and nowhere else. `Lock` documents them."""
 
@@ -94,7 +98,8 @@ class Request:
         self.stale_after = own if chosen is None else chosen
         # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity is never.
         every = _seconds("heartbeat", options.get("heartbeat"), zero=True)
-        self.beat_every = min(self.stale_after, own) / 3 if every is None else every or math.inf
+        pace = min(self.stale_after, own) / 3 if every is None else every or math.inf
+        self.beat_every = max(pace, _FASTEST_BEAT)
         # How this directory publishes; moves on when a way turns out not to work here.
         self.method = "unnamed"
         self.swept = False
@@ -132,6 +137,7 @@ def check_timeout(timeout: float | None) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
+    timeout = _float(timeout)
     if math.isnan(timeout) or timeout < 0:
         raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (for ever), not {timeout!r}")
     return None if timeout == math.inf else timeout
@@ -142,9 +148,17 @@ def _seconds(name: str, value: float | None, *, zero: bool) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    value = _float(value)
     if math.isnan(value) or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
     return value
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int that is longer than any time
+        return math.copysign(math.inf, value)
 
 
 def _stale(stale: Stale) -> Stale:

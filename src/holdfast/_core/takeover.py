@@ -1,6 +1,8 @@
 """Taking over a lock whose holder is dead or stale, in place: the path is never absent, so nobody barges in between.
 
-T1  One contender has the claim on the inode (its guard); the others are refused and go back to waiting.
+T1  One contender has the claim on the inode (its guard); the others are refused and go back to waiting. A record whose
+    holder keeps a guard is taken over under that guard only, never under a claim of another kind. The descriptor that
+    is open already is asked first: opening the file for writing wakes all who watch it, ourselves first.
 T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
     judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
 T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
@@ -16,12 +18,11 @@ from __future__ import annotations
 
 import errno
 
-from ..protocols.base import MAX_RECORD_BYTES
 from .environment import Environment, Wait
-from .hold import Held
-from .observe import Observation, is_there
+from .hold import Held, let_go, withdraw
+from .observe import Observation, is_there, read_record
 from .policy import Verdict
-from .publish import finish, let_go, publish, withdraw, write_all
+from .publish import finish, publish, write_all
 from .request import Request
 
 TYPE_CHECKING = False
@@ -37,6 +38,10 @@ def take_over(
     env: Environment, request: Request, seen: Observation, verdict: Verdict
 ) -> Generator[Wait, None, Held | None]:
     """The hold, or None when another contender or the holder itself was faster."""
+    if env.guards and seen.fd >= 0:
+        if env.guard(seen.fd) is False:
+            return None  # T1
+        env.unguard(seen.fd)
     try:
         fd = env.open_existing(request.path, write=True)
     except FileNotFoundError:
@@ -60,7 +65,9 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
     held = None
     try:
         found = env.fstat(fd)
-        if (found.st_dev, found.st_ino) == seen.identity and env.claim(fd, request.path, seen.data):  # T1
+        if (found.st_dev, found.st_ino) == seen.identity and env.claim(
+            fd, request.path, seen.data, guarded=seen.is_guarded
+        ):
             replaced = False
             try:
                 if _is_as_judged(env, request, seen, fd):
@@ -86,7 +93,7 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
 
 def _is_as_judged(env: Environment, request: Request, seen: Observation, fd: int) -> bool:
     """T2."""
-    return is_there(env, request.path, seen.identity) and env.read(fd, MAX_RECORD_BYTES + 1) == seen.data
+    return is_there(env, request.path, seen.identity) and read_record(env, fd) == seen.data
 
 
 def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> None:
@@ -95,8 +102,7 @@ def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> Non
     except OSError:
         # The disk is full or failing. Half a record would count as held for ever; the old one can be judged again.
         try:
-            written = len(env.read(fd, MAX_RECORD_BYTES + 1))
-            env.write(fd, old.ljust(written, b"\n"), 0)
+            env.write(fd, old.ljust(len(read_record(env, fd)), b"\n"), 0)
         except OSError:
             pass
         raise
@@ -104,20 +110,27 @@ def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> Non
 
 def _replace(env: Environment, request: Request, seen: Observation) -> Generator[Wait, None, Held | None]:
     """T6."""
-    if seen.fd < 0 or not env.claim(seen.fd, request.path, seen.data):
-        return None
+    fd = seen.fd if seen.fd >= 0 else env.open_existing(request.path, write=False)
     try:
-        if not _is_as_judged(env, request, seen, seen.fd):
+        if not env.claim(fd, request.path, seen.data, guarded=seen.is_guarded):
             return None
-        env.unlink(request.path)
+        removed = False
+        try:
+            if not _is_as_judged(env, request, seen, fd):
+                return None
+            env.unlink(request.path)
+            removed = True
+        finally:
+            env.end_claim(fd, replaced=removed)
+            env.unguard(fd)
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
         seen.blocked = "this user may neither write to the lock file nor remove it"
         return None
     finally:
-        env.end_claim(seen.fd, replaced=False)
-        env.unguard(seen.fd)
+        if fd != seen.fd:
+            env.close(fd)
     return (yield from publish(env, request))
 
 
@@ -128,7 +141,7 @@ def _settle(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
         if held.verify():
             return held
     except BaseException:
-        withdraw(env, held.path, held.fd, held.data)
+        held.give_back()
         raise
     held.abandon()
     return None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .._core.hold import Held
 
 _LOOK_EVERY = 1.0
+_LONGEST = 3600.0
 
 
 class Keeper:
@@ -41,7 +42,8 @@ class Keeper:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
+        self._mutex = threading.RLock()
         self._kept: dict[Held, Watch | None] = {}
         self._next_wake = 0.0
         self._thread: threading.Thread | None = None
@@ -49,13 +51,23 @@ class Keeper:
 
     def keep(self, held: Held, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
-        held.next_beat = time.monotonic() + every
         watched = held.request.on_lost is not None
+        watch = self._watch(held) if watched and held not in self._kept else None
         with self._mutex:
-            self._kept[held] = self._watch(held) if watched else None
-            if self._thread is None:
-                self._next_wake = held.next_beat
-                self._start()
+            if held in self._kept or held.released:  # another handle of it came first
+                if watch is not None:
+                    watch.close()
+                return
+            now = time.monotonic()
+            held.next_beat = now + every
+            self._kept[held] = watch
+            if self._thread is None or not self._thread.is_alive():
+                self._next_wake = min(held.next_beat, now + _LONGEST)
+                try:
+                    self._start()
+                except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
+                    self._thread = None
+                    _report(f"{held.path} is held, but not kept fresh", error)
             elif watched or held.next_beat < self._next_wake:  # K2
                 self._ring()
 
@@ -89,10 +101,7 @@ class Keeper:
 
     def _start(self) -> None:
         if self._doorbell is None:
-            self._doorbell = os.pipe()
-            for fd in self._doorbell:
-                self._env.adopt(fd)
-                os.set_blocking(fd, False)
+            self._doorbell = self._env.pipe()
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
         # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
         blocking = hasattr(signal, "pthread_sigmask")
@@ -124,6 +133,10 @@ class Keeper:
             if wait is None:
                 return
             wait_for(wait)
+            with self._mutex:
+                watches = [watch for watch in self._kept.values() if watch is not None]
+            for watch in watches:
+                watch.woken()
 
     def _turn(self) -> Wait | None:
         """Do what is due; say what to wait for, or None to end the thread (K1)."""
@@ -147,8 +160,8 @@ class Keeper:
                 self._thread = None
                 return None
             fds = {self._doorbell[0]}
-            self._next_wake = now + 3600
-            for held, watch in self._kept.items():
+            self._next_wake = now + _LONGEST
+            for held, watch in list(self._kept.items()):
                 self._next_wake = min(self._next_wake, held.next_beat)
                 if watch is not None:
                     fds.update(watch.fds())

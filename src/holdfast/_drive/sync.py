@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _thread = threading.local()
 
 
+_LONGEST = 3600.0
+"""Seconds. `poll` takes no more than 2**31 ms, and waking early is harmless."""
+
+
 def drive(steps: Generator[Wait, None, T]) -> T:
     """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
     try:
@@ -24,13 +28,14 @@ def drive(steps: Generator[Wait, None, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    finally:
+    except BaseException:
         steps.close()
+        raise
 
 
 def wait_for(wait: Wait) -> None:
     """Return when a descriptor is readable, or at the deadline."""
-    pause = wait.deadline - time.monotonic()
+    pause = min(wait.deadline - time.monotonic(), _LONGEST)
     if not wait.fds:
         if pause > 0:
             time.sleep(pause)

@@ -2,15 +2,6 @@
 
 No guard (its place is taken by the identity of the holder's process), no events (waits poll). PID evidence comes from
 psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
-
-Claims, in place of the guard, so that exactly one contender replaces a dead holder's record:
-
-C1  A claim file is created exclusively, beside the lock file, and its name is a digest of the inode and the record that
-    it is about, or of the claim before it. So there is one winner for each record, however its path is spelled, and one
-    for each dead claimant.
-C2  A claimant replaces the record only if every claim before its own belongs to a process that is gone.
-C3  Claim files go away only after the record has changed; whoever claims later reads the record again and finds that.
-    Who has replaced the record also removes what dead claimants of this lock left.
 """
 
 from __future__ import annotations
@@ -19,9 +10,9 @@ import os
 import time
 
 from .._core.environment import Presence, Process, Watch
-from .._core.publish import sweep, temporary_name
 from ..model import Identity
 from . import forking
+from .claims import Claims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +44,7 @@ class GenericEnvironment:
         self._descriptors: set[int] = set()
         self._forking = forking
         self._identity: Identity | None = None
-        self._claims: dict[int, list[str]] = {}
+        self._claims = Claims(self)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._in_child)
 
@@ -68,7 +59,7 @@ class GenericEnvironment:
                 pass
         self._descriptors.clear()
         self._identity = None
-        self._claims = {}
+        self._claims = Claims(self)
         self.holds = {}
         self.generation += 1
 
@@ -101,7 +92,8 @@ class GenericEnvironment:
         with self._forking:
             import uuid
 
-        return f"machine:{uuid.getnode():x}"
+        node = uuid.getnode()
+        return "-" if node >> 40 & 1 else f"machine:{node:x}"  # that bit says: made up, and another one next time
 
     def _pid_namespace(self) -> str:
         return "0"
@@ -201,69 +193,20 @@ class GenericEnvironment:
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
 
-    def claim(self, fd: int, path: str, data: bytes) -> bool:
-        who = self.identity()
-        mine = f"{who.pid} {who.boot} {who.pid_namespace} {self.token()}".encode()
-        chain: list[str] = []
-        directory, name = os.path.split(path)
-        subject = b"%d\0" % os.fstat(fd).st_ino + data
-        with self._forking:
-            lock = _digest(os.fsencode(name))  # it imports
-        while True:
-            claim = os.path.join(directory, f".holdfast-{lock}-{_digest(subject)}.claim")
-            chain.append(claim)
-            try:
-                self._create_whole(claim, mine)
-            except FileExistsError:
-                subject = _read_claim(claim)
-                if not self._is_gone(subject):
-                    return False
-                continue  # C2: dead; the next link of the chain is named after it
-            self._claims[fd] = chain
-            return True
+    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
+        return not guarded and self._claims.make(fd, path, data)
 
     def end_claim(self, fd: int, *, replaced: bool) -> None:
-        chain = self._claims.pop(fd, [])
-        for claim in self._outdated(chain) if chain and replaced else chain[-1:]:
-            try:
-                os.unlink(claim)
-            except FileNotFoundError:
-                pass
-
-    def _outdated(self, chain: list[str]) -> list[str]:
-        """C3: the claims that mean nothing any more, now that the record has been replaced."""
-        directory, mine = os.path.split(chain[0])
-        try:
-            sweep(self, directory)
-            names = self.list_directory(directory)
-        except OSError:
-            return chain  # a directory that may be written but not read
-        same_lock = [os.path.join(directory, n) for n in names if n.startswith(mine[: mine.rindex("-") + 1])]
-        return [claim for claim in same_lock if claim in chain or self._is_gone(_read_claim(claim))]
-
-    def _is_gone(self, claimant: bytes) -> bool:
-        who = self.identity()
-        pid, _, place = claimant.decode("utf-8", "replace").partition(" ")
-        ours = place.startswith(f"{who.boot} {who.pid_namespace} ")
-        return ours and pid.isdecimal() and self.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE)
-
-    def _create_whole(self, path: str, data: bytes) -> None:
-        """Create a file that is never seen without its content, where links allow it."""
-        temporary = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
-        fd = self.open_new(temporary, 0o600)
-        try:
-            self.write(fd, data, 0)
-            self.link(temporary, path)
-        except FileExistsError:
-            raise
-        except OSError:
-            with open(path, "xb") as file:
-                file.write(data)
-        finally:
-            self.close(fd)
-            os.unlink(temporary)
+        self._claims.end(fd, replaced=replaced)
 
     # -- events --------------------------------------------------------------------------------------------------------
+
+    def pipe(self) -> tuple[int, int]:
+        with self._forking:
+            ends = os.pipe()
+            for fd in ends:
+                os.set_blocking(self.adopt(fd), False)
+        return ends
 
     def watch(self, path: str) -> Watch | None:  # noqa: ARG002
         return None
@@ -288,20 +231,6 @@ def _presence_by_kill(pid: int) -> Presence:
     except (PermissionError, OverflowError):
         return Presence.RUNNING
     return Presence.RUNNING
-
-
-def _read_claim(claim: str) -> bytes:
-    try:
-        with open(claim, "rb") as file:
-            return file.read(100)
-    except FileNotFoundError:
-        return b""
-
-
-def _digest(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _host() -> str:

@@ -4,11 +4,13 @@ Why one: closing an instance that ever had a watch costs milliseconds, and a use
 
 Events go to waits in one of two ways, so that a wake-up costs one thread, not all of them:
 
-N1  The *leader*, one of the waits, waits on the instance's descriptor itself. It reads whatever is there and hands
-    each event to the waits on that inode.
+N1  The *leader*, one of those that wait right now, waits on the instance's descriptor itself. It reads whatever is
+    there and hands each event to the waits on that inode.
 N2  The others, the *followers*, wait on an eventfd each, written when an event is handed to them.
-N3  When the leader leaves, it makes a follower the leader and writes its eventfd. Events that come before that one
-    looks stay in the kernel's queue, and the descriptor stays readable: none is lost.
+N3  A leader that stops waiting, for whatever reason, resigns: it may be busy for long, and nobody else reads. A
+    follower that waits becomes the leader, and its eventfd is written. Events that come before that one looks stay in
+    the kernel's queue, and the descriptor stays readable: none is lost. Being made the leader is no reason to look or
+    to resign: the new one waits again at once.
 N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
 N5  Two watches of one inode share one kernel watch, and the kernel's mask is replaced by a second add: hence one mask
     for all, and a count per inode. An inode that is gone takes its kernel watch with it (IN_IGNORED).
@@ -22,17 +24,18 @@ import struct
 import threading
 
 from .._core.environment import CHANGED, CLOSED
+from . import forking
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
-IN_CLOSE_NOWRITE = 0x10
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
 IN_DONT_FOLLOW = 0x2000000
 
-_MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | IN_DONT_FOLLOW
+# Not IN_CLOSE_NOWRITE: holders keep a descriptor that can write, and everybody who only looks would wake all who wait.
+_MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOLLOW
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
 _LARGEST_EVENT = _EVENT.size + 256
@@ -43,11 +46,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class FileWatch:
     """A wait's interest in one inode. See `Watch`."""
 
-    __slots__ = ("_change", "_hub", "_wake", "wd")
+    __slots__ = ("_change", "_hub", "_wake", "promoted", "waiting", "wd")
 
     def __init__(self, hub: Hub, wd: int) -> None:
         self._hub = hub
         self.wd = wd
+        self.waiting = False
+        self.promoted = False
         self._change = 0
         self._wake: int | None = None
 
@@ -57,19 +62,37 @@ class FileWatch:
             if hub.leader is None:
                 hub.leader = self
             leading = hub.leader is self
+            self.waiting = True
             if leading and not self._change:
                 return (hub.fd,)
             if self._wake is None:
-                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                hub.descriptors.add(self._wake)
+                try:
+                    self._wake = hub.open_wake()
+                except OSError:
+                    self.woken()
+                    return ()
             if self._change:  # handed over after the last look: this wait must not sleep on it
-                os.eventfd_write(self._wake, 1)
+                self.wake()
             return (hub.fd, self._wake) if leading else (self._wake,)
+
+    def woken(self) -> bool:
+        hub = self._hub
+        with hub.mutex:
+            self.waiting = False
+            if hub.leader is self:
+                if self.promoted and not self._change:
+                    self.promoted = False
+                    return False
+                if hub.others_wait():
+                    hub.read()  # what is there already need not wait for the next leader
+                hub.promote()
+            return True
 
     def take(self) -> int:
         hub = self._hub
         with hub.mutex:
-            if hub.leader is self:
+            # A leader that is about to sleep must find its events in the kernel: only it may read them then.
+            if hub.leader is None or hub.leader is self:
                 hub.read()
             if self._wake is not None:
                 try:
@@ -136,18 +159,30 @@ class Hub:
                 if not sharing:
                     del self._watches[watch.wd]
                     _libc.inotify_rm_watch(self.fd, watch.wd)  # EINVAL: the inode is gone, and the watch with it
-            if self.leader is watch:
-                self._promote()
+            watch.waiting = False
+            if self.leader is watch or self.leader is None:
+                self.promote()
             watch.dispose()
 
-    def _promote(self) -> None:
-        # N3. Any wait will do; one that is not waiting just now takes the lead when it next asks for its descriptors.
+    def open_wake(self) -> int:
+        with forking:
+            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.descriptors.add(fd)
+        return fd
+
+    def others_wait(self) -> bool:
+        return any(watch.waiting for sharing in list(self._watches.values()) for watch in sharing)
+
+    def promote(self) -> None:
+        """N3. Where nobody waits just now, the next one that does takes the lead."""
         self.leader = None
-        for sharing in self._watches.values():
+        for sharing in list(self._watches.values()):
             for watch in sharing:
-                self.leader = watch
-                watch.wake()
-                return
+                if watch.waiting:
+                    self.leader = watch
+                    watch.promoted = True
+                    watch.wake()
+                    return
 
     def read(self) -> None:
         """Hand out all events that are there."""
@@ -166,13 +201,12 @@ class Hub:
 
     def _dispatch(self, wd: int, mask: int) -> None:
         if mask & IN_Q_OVERFLOW:  # N4
-            for sharing in self._watches.values():
+            for sharing in list(self._watches.values()):
                 for watch in sharing:
                     watch.tell(CHANGED | CLOSED)
             return
-        closed = mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE)
-        for watch in self._watches.get(wd, ()):
-            watch.tell(CLOSED if closed else CHANGED)
+        for watch in list(self._watches.get(wd, ())):
+            watch.tell(CLOSED if mask & IN_CLOSE_WRITE else CHANGED)
         if mask & IN_IGNORED:
             self._watches.pop(wd, None)
 

@@ -9,6 +9,7 @@ import select
 import time
 
 from .._core.environment import Presence, Process
+from . import forking
 from .generic import GenericEnvironment
 
 TYPE_CHECKING = False
@@ -50,10 +51,16 @@ class LinuxEnvironment(GenericEnvironment):
             return "-"
 
     def _pid_namespace(self) -> str:
+        # With the time namespace, where there is one: it shifts the start times that /proc shows, so that the same
+        # process would seem another one from a different time namespace.
         try:
-            return str(os.stat("/proc/self/ns/pid").st_ino)
+            pids = os.stat("/proc/self/ns/pid").st_ino
         except OSError:
             return "-"
+        try:
+            return f"{pids}.{os.stat('/proc/self/ns/time').st_ino}"
+        except OSError:
+            return str(pids)
 
     def inspect(self, pid: int) -> Process:
         presence = _presence(pid)
@@ -136,9 +143,9 @@ class LinuxEnvironment(GenericEnvironment):
                 if error.errno not in _NO_FLOCK:
                     raise
 
-    def claim(self, fd: int, path: str, data: bytes) -> bool:
+    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
         guard = self.guard(fd)
-        return super().claim(fd, path, data) if guard is None else guard
+        return super().claim(fd, path, data, guarded=guarded) if guard is None else guard
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -178,6 +185,11 @@ class LinuxEnvironment(GenericEnvironment):
 
 
 def _presence(pid: int) -> Presence:
+    with forking:
+        return _presence_by_descriptor(pid)
+
+
+def _presence_by_descriptor(pid: int) -> Presence:
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -39,7 +39,7 @@ static int64_t now_ns(void)
 static void cycle(const char *directory, const char *path, const char *record)
 {
     struct stat ours, named;
-    char self[40];
+    char self[40], again[RECORD_BYTES + 1];
 
     int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
     if (fd < 0)
@@ -48,8 +48,8 @@ static void cycle(const char *directory, const char *path, const char *record)
         die("flock");
     if (fstat(fd, &ours) < 0)
         die("fstat");
-    if (write(fd, record, RECORD_BYTES) != RECORD_BYTES)
-        die("write");
+    if (pwrite(fd, record, RECORD_BYTES, 0) != RECORD_BYTES)
+        die("pwrite");
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
     if (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) < 0)
         die("linkat");
@@ -59,6 +59,8 @@ static void cycle(const char *directory, const char *path, const char *record)
         errno = ESTALE;
         die("the path names another file");
     }
+    if (pread(fd, again, sizeof again, 0) != RECORD_BYTES)
+        die("pread");
     if (unlink(path) < 0)
         die("unlink");
     if (flock(fd, LOCK_UN) < 0)

@@ -30,7 +30,7 @@ class PythonCalls(Subject):
         fd = self._fd = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._stat = os.fstat(fd)
-        os.write(fd, self._record)
+        os.pwrite(fd, self._record, 0)
         # Python uses linkat with AT_SYMLINK_FOLLOW only when it is given a directory descriptor.
         os.link(f"/proc/self/fd/{fd}", self._name, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
@@ -38,6 +38,8 @@ class PythonCalls(Subject):
         named = os.lstat(self._path)
         if (named.st_ino, named.st_dev) != (self._stat.st_ino, self._stat.st_dev):
             raise RuntimeError("the path names another file")
+        if os.pread(self._fd, len(self._record) + 1, 0) != self._record:
+            raise RuntimeError("the record is another one")
         os.unlink(self._path)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)

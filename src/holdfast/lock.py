@@ -234,6 +234,8 @@ class Hold:
         try:
             held.release(self._share)
         finally:
+            if not held.inert and not self._is_released():
+                held.release(self._share)  # Ctrl-C came before it had begun
             if held.released and _keeper is not None:
                 _keeper.forget(held)
 

@@ -247,3 +247,7 @@ def test_a_heartbeat_changes_the_length_of_the_record() -> None:
 )
 def test_a_record_is_taken_for_one_of_another_protocol(data: bytes, name: str | None) -> None:
     assert recognise(data) == name
+
+
+def test_a_tag_that_was_cut_ends_in_a_blank() -> None:
+    assert clean_tag("z" * (MAX_TAG_CHARACTERS - 1) + " z") == "z" * (MAX_TAG_CHARACTERS - 1)

@@ -143,8 +143,10 @@ def test_a_loss_without_events_is_never_told(
     assert keeping._LOOK_EVERY == 1.0
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
     env.instead["watch"] = lambda _path: None
-    told = threading.Event()
+    told, looked = threading.Event(), threading.Event()
+    env.after["read"] = lambda *_: looked.set()
     keeper.keep(hold(on_lost=lambda _error: told.set()), 3600)
+    assert looked.wait(SOON), "lost only after the first look, which any start of the thread brings"
     (disk / "l").unlink()
     assert told.wait(SOON)
 

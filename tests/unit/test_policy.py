@@ -30,9 +30,12 @@ def test_a_holder_with_its_guard_is_robbed(stale: object, disk: Path, contend: C
     holder.env.instead["time"] = lambda: float(OLD)
     held = holder.get()
     before = held.data
-    assert not isinstance(contend(disk / "l", stale=stale).run(), Held)
+    contender = contend(disk / "l", stale=stale)
+    assert not isinstance(contender.run(), Held)
     assert (disk / "l").read_bytes() == before
     assert held.verify()
+    status = look(contender.env, contender.request)
+    assert (status.locked, status.stale) == (True, False)
 
 
 @policies

@@ -158,7 +158,7 @@ def _float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # an int that is longer than any time
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _stale(stale: Stale) -> Stale:

@@ -127,14 +127,14 @@ class Keeper:
         while generation == self._env.generation:
             try:
                 wait = self._turn()
-            except OSError as error:  # K5; a full descriptor table, for one
+            except Exception as error:  # K5; a full descriptor table, for one
                 _report("while keeping holds", error)
                 wait = Wait((), time.monotonic() + _LOOK_EVERY)
             if wait is None:
                 return
             wait_for(wait)
             with self._mutex:
-                watches = [watch for watch in self._kept.values() if watch is not None]
+                watches = [watch for watch in self._kept.copy().values() if watch is not None]
             for watch in watches:
                 watch.woken()
 
@@ -152,16 +152,15 @@ class Keeper:
                     return Wait((self._doorbell[0],), self._next_wake)
                 self._thread = None
                 return None
-            holds = list(self._kept.items())
+            holds = self._kept.copy().items()
         for held, watch in holds:
             self._attend(held, watch, now)
         with self._mutex:
             if not self._kept:
-                self._thread = None
-                return None
+                return Wait((self._doorbell[0],), self._next_wake)  # the turn after that ends the thread
             fds = {self._doorbell[0]}
             self._next_wake = now + _LONGEST
-            for held, watch in list(self._kept.items()):
+            for held, watch in self._kept.copy().items():
                 self._next_wake = min(self._next_wake, held.next_beat)
                 if watch is not None:
                     fds.update(watch.fds())

@@ -171,12 +171,12 @@ class Hub:
         return fd
 
     def others_wait(self) -> bool:
-        return any(watch.waiting for sharing in list(self._watches.values()) for watch in sharing)
+        return any(watch.waiting for sharing in self._watches.copy().values() for watch in sharing)
 
     def promote(self) -> None:
         """N3. Where nobody waits just now, the next one that does takes the lead."""
         self.leader = None
-        for sharing in list(self._watches.values()):
+        for sharing in self._watches.copy().values():
             for watch in sharing:
                 if watch.waiting:
                     self.leader = watch
@@ -201,7 +201,7 @@ class Hub:
 
     def _dispatch(self, wd: int, mask: int) -> None:
         if mask & IN_Q_OVERFLOW:  # N4
-            for sharing in list(self._watches.values()):
+            for sharing in self._watches.copy().values():
                 for watch in sharing:
                     watch.tell(CHANGED | CLOSED)
             return

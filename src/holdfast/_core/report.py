@@ -57,6 +57,8 @@ def advice(status: Status) -> str:
     pid = status.holder.pid if status.holder else None
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
+    if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
+        return f"Whoever may write to the file can take it over, or break the lock ({_BREAK})"
     if status.liveness is Liveness.DEAD:
         return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({_BREAK})"
     return f"Ask where it was written; if its holder is gone, break the lock ({_BREAK})"

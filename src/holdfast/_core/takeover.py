@@ -126,7 +126,8 @@ def _replace(env: Environment, request: Request, seen: Observation) -> Generator
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        seen.blocked = "this user may neither write to the lock file nor remove it"
+        owner = env.fstat(fd).st_uid
+        seen.blocked = f"this user may neither write to the lock file nor remove it: it belongs to user {owner}"
         return None
     finally:
         if fd != seen.fd:

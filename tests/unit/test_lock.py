@@ -334,7 +334,9 @@ def test_a_child_holds_what_its_parent_holds(path: Path) -> None:
         hold.ensure_held()
 
 
-def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(disk: Path) -> None:
+def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(
+    disk: Path, environments: Callable[..., Stepped]
+) -> None:
     """Inside, the holder is process 2 or so; outside, that number is somebody else's: only the guard tells."""
     path = disk / "l"
     code = (
@@ -342,7 +344,9 @@ def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(disk: Path) -
         "sys.stdin.read()"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+    pipe = subprocess.PIPE
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=own) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stderr is not None
@@ -350,7 +354,9 @@ def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(disk: Path) -
         if not pid:
             pytest.skip(f"PID namespaces are not permitted here: {other.stderr.read().decode().strip()}")
         assert int(pid) < 10
-        status = Lock(path).status()
+        lock = Lock(path)
+        lock._env = environments()  # type: ignore[assignment]
+        status = lock.status()
         assert (status.locked, status.liveness, status.evidence.source) == (True, Liveness.ALIVE, "guard")
         assert status.holder is not None
         assert status.holder.command is None, "the command of another process that has the number here"

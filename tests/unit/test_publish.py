@@ -357,6 +357,19 @@ def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, 
     assert "open_unnamed" not in contender.env.steps, "what does not work here is tried again and again"
 
 
+def test_two_threads_of_one_lock_run_out_of_ways(disk: Path, contend: Contend) -> None:
+    """Both find that a way does not work here; the slower one must not skip the next, or the last."""
+    contender = contend(disk / "l")
+
+    def another_thread_was_faster(_directory: str, _mode: int) -> None:
+        contender.request.method = "exclusive"
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    contender.env.instead["open_unnamed"] = another_thread_was_faster
+    contender.get()
+    assert contender.request.method == "exclusive"
+
+
 def test_a_directory_that_can_do_nothing_is_an_unclear_error(disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     for step in ("open_unnamed", "open_new"):

@@ -274,7 +274,7 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: P
 
 
 @needs_root
-def test_another_users_dead_lock_is_a_riddle(dead: Path) -> None:
+def test_another_users_dead_lock_is_a_riddle(dead: Path, environments: Environments) -> None:
     """T6 for real: in a sticky directory nobody may neither write root's file nor remove it."""
     dead.parent.chmod(0o1777)
     dead.chmod(0o644)
@@ -282,8 +282,10 @@ def test_another_users_dead_lock_is_a_riddle(dead: Path) -> None:
     def try_it() -> str:
         import holdfast
 
+        lock = holdfast.Lock(dead)
+        lock._env = environments().real
         try:
-            holdfast.Lock(dead).acquire(timeout=0)
+            lock.acquire(timeout=0)
         except holdfast.AcquireTimeout as error:
             return str(error)
         return "acquired"
@@ -295,7 +297,7 @@ def test_another_users_dead_lock_is_a_riddle(dead: Path) -> None:
 
 
 @needs_root
-def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path) -> None:
+def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path, environments: Environments) -> None:
     """T6 for real: in a directory that everybody may write to, the file goes and a new one comes."""
     dead.parent.chmod(0o777)
     dead.chmod(0o644)
@@ -303,7 +305,9 @@ def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path) -> None:
     def try_it() -> tuple[bool, str | None, int]:
         import holdfast
 
-        with holdfast.Lock(dead).acquire(timeout=5) as hold:
+        lock = holdfast.Lock(dead)
+        lock._env = environments().real
+        with lock.acquire(timeout=5) as hold:
             recovered = hold.recovered_from
             return hold.lost, recovered and recovered.tag, os.stat(dead).st_uid
 

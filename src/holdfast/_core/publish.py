@@ -50,16 +50,17 @@ _GUARD_PAUSE = 0.0005
 def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
     """A new hold, or None because the path exists."""
     while True:
+        method = request.method
         try:
-            if request.method == "unnamed":
+            if method == "unnamed":
                 return _publish_unnamed(env, request)
-            if request.method == "named":
+            if method == "named":
                 return (yield from _publish_named(env, request))
             return (yield from _publish_exclusive(env, request))
         except FileExistsError:
             return None
         except OSError as error:
-            _fall_back(env, request, error)
+            _fall_back(env, request, error, method)
 
 
 def _publish_unnamed(env: Environment, request: Request) -> Held:
@@ -192,16 +193,17 @@ def write_all(env: Environment, fd: int, data: bytes) -> None:
         written += count
 
 
-def _fall_back(env: Environment, request: Request, error: OSError) -> None:
+def _fall_back(env: Environment, request: Request, error: OSError, method: str) -> None:
     """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
     if error.errno == errno.ENOENT and not _has_directory(env, request):
         if not request.parents:
             raise explained(error, request) from error
         env.make_directories(request.directory)
         return
-    following = _NEXT_METHOD.get(request.method)
+    following = _NEXT_METHOD.get(method)
     if error.errno in NOT_HERE and following is not None:
-        request.method = following
+        if request.method == method:  # else another thread with the same lock has moved on already
+            request.method = following
         return
     if error.errno in NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
         raise UnsupportedFilesystem(

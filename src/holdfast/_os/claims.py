@@ -7,7 +7,7 @@ C2  A claimant replaces the record only if every claim before its own belongs to
 C3  Claim files go away only after the record has changed; whoever claims later reads the record again and finds that.
     Who has replaced the record also removes what dead claimants of this lock left.
 C4  Whoever wins a later link looks whether the earlier ones are still of the dead: a living claimant that gives up
-    takes its own claim away, and what was built on that then means nothing.
+    takes its own claim away, and the chain before it then means nothing.
 """
 
 from __future__ import annotations

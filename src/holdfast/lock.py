@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _UNSET: Any = object()
 _keeper: Keeper | None = None
+_making_keeper = _thread.RLock()
 
 
 class Lock:
@@ -52,7 +53,8 @@ class Lock:
       stale. `0`: never.
     - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
     - `parents`: create missing directories.
-    - `on_lost`: called once, from another thread, with the `LockLost` error, when the lock is removed or replaced.
+    - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
+      thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
 
     Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
@@ -280,7 +282,9 @@ _NEVER = float("inf")
 def _keep(env: GenericEnvironment, share: Share) -> None:
     global _keeper
     if _keeper is None:
-        _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
+        with _making_keeper:
+            if _keeper is None:
+                _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     request = share.held.request
     if request.beat_every != _NEVER or request.on_lost is not None:
         _keeper.keep(share.held, request.beat_every)

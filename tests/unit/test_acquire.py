@@ -104,6 +104,36 @@ def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Conte
     assert waiter.inside
 
 
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_release_between_a_look_and_the_wait_is_slept_through(
+    look: int, disk: Path, live_pid: int, contend: Contend
+) -> None:
+    """A2: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
+
+    A foreign holder removes its file and closes nothing: there is no close event to be careful about.
+    """
+    (disk / "l").write_bytes(sema_record(live_pid, 9e9))
+    waiter = contend(disk / "l", timeout=None)
+    looks = 0
+
+    def count(*_args: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == look:
+            (disk / "l").unlink()
+
+    waiter.env.after["guarded"] = count
+    for _ in range(5):
+        wait = waiter.step()
+        if wait is None:
+            break
+        if looks >= look:
+            assert wait.deadline - waiter.env.monotonic() < 0.1, "the lock is free, and nothing will tell"
+        else:
+            os.utime(disk / "l")  # an event that changes nothing: one more look
+    assert waiter.inside
+
+
 def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
     """A2: released and taken again in between: the watch must be on the new one before the first wait."""
     waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")

@@ -55,9 +55,8 @@ def acquire(
             return contest.refusal()
     else:
         share = held.share(context)
-    if (
-        generation != env.generation
-    ):  # forked in the midst of it, by a signal handler: what was acquired is the parent's
+    if generation != env.generation:
+        # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
         env.holds.clear()
         raise RuntimeError(f"the process was forked while it acquired {request.path}; acquire again in the child")
     return share

@@ -122,11 +122,16 @@ class Contest:
         self._burst = self._burst or _BURST_FIRST
 
     def pause(self) -> Generator[Wait, None, None]:
-        """Wait until something may have changed; at most once in a row, return at once to have it looked at again."""
+        """Wait until something may have changed; or return, if it may have done so since the look.
+
+        That is at once only once in a row, and then after a short wait: a caller who waits must get to wait (A7).
+        """
         env = self._env
-        if self._prepare() and not self._again:
-            self._again = True
-            return
+        if self._prepare():
+            if not self._again:
+                self._again = True
+                return
+            self.hurry()
         self._again = False
         now = env.monotonic()
         self._notify(now)
@@ -168,11 +173,12 @@ class Contest:
         pid = self.assessed.pid
         if pid is not None and (self._pidfd is None or self._pidfd[0] != pid):
             self._watch_process(pid)
-            return self._pidfd is not None
+            if self._pidfd is not None:
+                return True
         # Asked only now, because a released lock is acquired without it.
         change = self._watch.take()
         if change & CLOSED:
-            self._burst = self._burst or _BURST_FIRST  # A4
+            self.hurry()  # A4
         return bool(change)
 
     def _bounded(self, until: float, now: float) -> float:

@@ -226,6 +226,22 @@ def test_a_failing_callback_ends_the_thread(
     assert beaten.wait(SOON)
 
 
+def test_a_slow_callback_holds_up_the_beats_of_other_holds(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, disk: Path
+) -> None:
+    """K6: while the caller's `on_lost` is still running, another hold's beat comes."""
+    told, beaten, end = threading.Event(), threading.Event(), threading.Event()
+    other = hold("other")
+    other.request.beat_every = 0.01
+    keeper.keep(hold(on_lost=lambda _error: (told.set(), end.wait(SOON))), 3600)
+    (disk / "l").unlink()
+    assert told.wait(SOON)
+    env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
+    keeper.keep(other, 0.01)
+    assert beaten.wait(SOON / 2)
+    end.set()
+
+
 def test_a_full_descriptor_table_ends_the_thread(
     keeper: Keeper,
     hold: Callable[..., Held],

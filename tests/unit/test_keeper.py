@@ -229,7 +229,7 @@ def test_a_failing_callback_ends_the_thread(
 def test_a_slow_callback_holds_up_the_beats_of_other_holds(
     keeper: Keeper, hold: Callable[..., Held], env: Stepped, disk: Path
 ) -> None:
-    """K6: while the caller's `on_lost` is still running, another hold's beat comes."""
+    """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
     told, beaten, end = threading.Event(), threading.Event(), threading.Event()
     other = hold("other")
     other.request.beat_every = 0.01

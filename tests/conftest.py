@@ -14,6 +14,14 @@ from pathlib import Path
 import pytest
 
 
+def pytest_configure() -> None:
+    """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):
+        number = getattr(signal, name)
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+
+
 def _place(parent: str) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
     place.chmod(0o755)  # some tests look at it as another user

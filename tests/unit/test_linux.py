@@ -78,6 +78,19 @@ def test_a_process_is_misread(
     assert env.command(dead_pid) is None
 
 
+def test_the_proc_of_another_namespace_proves_a_death(
+    environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L3: after `unshare --pid`, /proc may still show the numbers, and so the start times, of another namespace."""
+    env = environments()
+    known = env.inspect(live_pid)
+    assert known.started != "-"
+    monkeypatch.setattr(linux.os, "readlink", lambda _path: str(os.getpid() + 1))
+    unknown = env.inspect(live_pid)
+    assert (unknown.presence, unknown.started, unknown.since) == (Presence.RUNNING, "-", None)
+    assert env.command(live_pid) is None
+
+
 def test_a_full_descriptor_table_makes_the_living_dead(environments: Environments, live_pid: int) -> None:
     env = environments()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast._core.acquire import look
 from holdfast._core.hold import Held
 from holdfast._core.publish import temporary_name
@@ -416,3 +417,9 @@ def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
     for way, without in WAYS.items():
         contend(disk / ("n" * 255), environments(*without)).get().release()
         assert os.listdir(disk) == [], way
+
+
+def test_a_file_among_the_missing_directories_is_a_riddle(disk: Path) -> None:
+    (disk / "dangling").symlink_to(disk / "nowhere" / "deep")
+    with pytest.raises(holdfast.InvalidPath, match="not a directory"):
+        holdfast.Lock(disk / "dangling" / "l", parents=True).acquire(timeout=0)

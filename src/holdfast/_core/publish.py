@@ -198,7 +198,11 @@ def _fall_back(env: Environment, request: Request, error: OSError, method: str) 
     if error.errno == errno.ENOENT and not _has_directory(env, request):
         if not request.parents:
             raise explained(error, request) from error
-        env.make_directories(request.directory)
+        try:
+            env.make_directories(request.directory)
+        except (FileExistsError, NotADirectoryError) as there:
+            blocked = OSError(errno.ENOTDIR, "not a directory", there.filename)
+            raise explained(blocked, request) from there
         return
     following = _NEXT_METHOD.get(method)
     if error.errno in NOT_HERE and following is not None:

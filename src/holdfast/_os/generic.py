@@ -169,7 +169,7 @@ class GenericEnvironment:
     def sync_directory(self, directory: str) -> None:
         try:
             fd = self._open(directory, os.O_RDONLY)
-        except OSError:
+        except PermissionError:
             return  # Windows opens no directories; the file itself is on disk
         try:
             os.fsync(fd)

@@ -64,7 +64,7 @@ class LinuxEnvironment(GenericEnvironment):
 
     def inspect(self, pid: int) -> Process:
         presence = _presence(pid)
-        if presence is not Presence.RUNNING:
+        if presence is not Presence.RUNNING or not self._proc_is_ours():
             return Process(presence)
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -75,7 +75,16 @@ class LinuxEnvironment(GenericEnvironment):
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return Process(presence, f"t{ticks}", booted + ticks / os.sysconf("SC_CLK_TCK"))
 
+    def _proc_is_ours(self) -> bool:
+        """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show another, of other numbers."""
+        try:
+            return os.readlink("/proc/self") == str(os.getpid())
+        except OSError:
+            return False
+
     def command(self, pid: int) -> str | None:
+        if not self._proc_is_ours():
+            return None
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 words = file.read(4096).rstrip(b"\0").split(b"\0")

@@ -76,7 +76,7 @@ class LinuxEnvironment(GenericEnvironment):
         return Process(presence, f"t{ticks}", booted + ticks / os.sysconf("SC_CLK_TCK"))
 
     def _proc_is_ours(self) -> bool:
-        """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show another, of other numbers."""
+        """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show that of another."""
         try:
             return os.readlink("/proc/self") == str(os.getpid())
         except OSError:

@@ -16,9 +16,8 @@ import termios
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from process.support import eventually as eventually
 
 PATIENCE = 20.0
 """Seconds after which something that ought to happen is believed never to happen."""
@@ -38,18 +37,6 @@ while True:
         sys.exit(0)
 """
 """Says each signal it gets; ALRM, which is never forwarded, ends it: what came before ALRM was said before it."""
-
-
-def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:
-    """The first true value of `condition`; a failed test if there is none in time."""
-    deadline = time.monotonic() + within
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"{what} did not come true within {within:g} s")
-        time.sleep(0.002)
 
 
 def state(pid: int) -> str:

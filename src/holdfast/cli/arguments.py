@@ -6,6 +6,7 @@ import argparse
 import math
 
 from .. import protocols
+from . import HELD, HELD_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="say what was done, too")
 
 
-HELD_DEFAULT = {"run": 75, "try": 1, "acquire": 1, "wait": 1}
+HELD_DEFAULT = {"run": HELD_RUN, "try": HELD, "acquire": HELD, "wait": HELD}
 
 
 class _Version(argparse.Action):

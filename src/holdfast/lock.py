@@ -64,7 +64,7 @@ class Lock:
         self._env = environment()
         self._request = Request(path, options)
         self._request.notice = _log_waiting
-        self._entered: dict[object, list[Hold]] = {}
+        self._entered: dict[tuple[object, ...], list[Hold]] = {}
         self._entering = _thread.RLock()
 
     @property

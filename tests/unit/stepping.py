@@ -114,14 +114,14 @@ class Contender:
     """One acquisition, advanced by `step` or run to its end."""
 
     def __init__(
-        self, env: Stepped, path: str, *, timeout: float | None = 0, context: object = None, **options: Any
+        self, env: Stepped, path: str, *, timeout: float | None = 0, context: tuple[object, ...] = (), **options: Any
     ) -> None:
         self.env = env
         self.request = Request(path, options)  # type: ignore[arg-type]
         self.waits: list[Wait] = []
         self.done = False
         self.result: Held | Refusal | None = None
-        self.steps = acquire(env, self.request, timeout, context or object())
+        self.steps = acquire(env, self.request, timeout, context or (object(),))
         env.contenders.append(self)
 
     def step(self) -> Wait | None:

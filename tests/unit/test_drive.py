@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from holdfast._core.environment import Wait
+from holdfast._core.environment import Signal, Wait
 from holdfast._drive.sync import caller, drive, wait_for
 
 
@@ -81,3 +81,33 @@ def test_a_later_thread_passes_for_an_earlier_one() -> None:
     assert len(set(names)) == 20
     assert caller() is caller()
     assert caller() not in names
+
+
+def test_a_signal_does_not_end_the_wait_or_a_wait_without_one_ends_early() -> None:
+    signal, began = Signal(), time.monotonic()
+    wait_for(Wait((), began + 0.01, signal))
+    assert time.monotonic() >= began + 0.01
+    setter = threading.Timer(0.01, signal.set)
+    setter.start()
+    wait_for(Wait((), began + 100, signal))
+    setter.join()
+    assert time.monotonic() - began < 10
+
+
+def test_a_signal_that_was_set_before_the_wait_is_slept_through() -> None:
+    signal, began = Signal(), time.monotonic()
+    assert signal.set()
+    assert signal.set()  # twice is harmless, also where a wait is under way
+    wait_for(Wait((), began + 100, signal))
+    assert time.monotonic() - began < 10
+
+
+def test_a_signal_to_a_loop_that_is_closed_is_believed_to_have_woken_somebody() -> None:
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    signal = Signal()
+    signal.subscribe(closed)
+    assert not signal.set()
+    signal.unsubscribe()
+    assert signal.set()  # nobody waits yet: who comes finds it set

@@ -34,9 +34,9 @@ _MISS_PAUSE = 0.001
 
 
 def acquire(
-    env: Environment, request: Request, timeout: float | None, context: object
+    env: Environment, request: Request, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Share | Refusal]:
-    """A share in the lock, or the reason why not. `context` names the caller (thread, task) that a wait would block."""
+    """A share in the lock, or the reason why not. `context` names the caller that a wait would block (sync.caller)."""
     generation = env.generation
     share: Share | None = None
     held = yield from publish(env, request)
@@ -106,7 +106,7 @@ def give_back(share: Share) -> None:
             held.give_back()
 
 
-def give_back_undelivered(env: Environment, context: object) -> None:
+def give_back_undelivered(env: Environment, context: tuple[object, ...]) -> None:
     """Undo what this thread or task has acquired and, by an interruption, never got."""
     for held in list(env.holds.values()):
         for share in list(held.shares):
@@ -115,7 +115,7 @@ def give_back_undelivered(env: Environment, context: object) -> None:
 
 
 def wait_until_free(
-    env: Environment, request: Request, timeout: float | None, context: object
+    env: Environment, request: Request, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
     """None as soon as a contender would get the lock; nothing is acquired or changed."""
     contest = Contest(env, request, timeout, context)
@@ -134,7 +134,7 @@ def wait_until_free(
 
 def look(env: Environment, request: Request) -> Status:
     """One look at the lock."""
-    contest = Contest(env, request, 0, None)
+    contest = Contest(env, request, 0, ())
     try:
         if not contest.look(strict=False):
             return describe(env, request, None, None, None)

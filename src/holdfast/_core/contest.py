@@ -53,7 +53,7 @@ class Contest:
     assessed: Assessment
     verdict: Verdict
 
-    def __init__(self, env: Environment, request: Request, timeout: float | None, context: object) -> None:
+    def __init__(self, env: Environment, request: Request, timeout: float | None, context: tuple[object, ...]) -> None:
         self._env = env
         self.context = context
         self._request = request
@@ -214,7 +214,7 @@ class Contest:
         held: Held | None = self._env.holds.get(self.seen.identity)
         if self._deadline is not None or held is None or held.lost or not held.shares:
             return
-        if all(share.context == self.context for share in held.shares):
+        if all(share.context[: len(self.context)] == self.context for share in held.shares):
             raise WouldDeadlock(
                 f"{self._request.path} is held by this very thread or task, which would wait for itself for ever. "
                 "Release it first, pass a timeout, or pass the same owner= to both for a re-entrant lock.",

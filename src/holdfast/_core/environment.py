@@ -12,6 +12,7 @@ from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Protocol
 else:
     Protocol = object
@@ -71,14 +72,52 @@ class Watch(Protocol):
         """End the watch. Idempotent."""
 
 
-class Wait(Value):
-    """What a generator of the engine yields: wake me when one of `fds` is readable, at `deadline` at the latest.
+class Signal:
+    """Wakes one waiter of this process, from any thread. Set before the wait began, it ends the wait at once.
 
-    `deadline` is on the monotonic clock. Waking early is harmless.
+    The driver that waits subscribes a function that may be called from any thread, more than once, and that raises
+    RuntimeError where nobody can be woken any more (an event loop that was closed). No lock is needed: who sets writes
+    `is_set` and then reads the subscriber, who subscribes does the opposite, so that one of the two sees the other.
+    """
+
+    __slots__ = ("_wake", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._wake: Callable[[], object] | None = None
+
+    def set(self) -> bool:
+        """Wake the waiter. False when it is known that nobody will hear of it."""
+        self.is_set = True
+        wake = self._wake
+        try:
+            if wake is not None:
+                wake()
+        except RuntimeError:
+            return False
+        return True
+
+    def subscribe(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when the signal is set, or now if it is."""
+        self._wake = wake
+        if self.is_set:
+            wake()
+
+    def unsubscribe(self) -> None:
+        """The wait is over."""
+        self._wake = None
+
+
+class Wait(Value):
+    """What a generator of the engine yields: wake me when one of `fds` is readable or `signal` is set, at `deadline` at
+    the latest.
+
+    `deadline` is on the monotonic clock. Waking early is harmless. A wait has `fds` or a `signal`, never both.
     """
 
     fds: tuple[int, ...]
     deadline: float
+    signal: Signal | None = None
 
 
 class Environment(Protocol):

@@ -41,7 +41,7 @@ class Share:
 
     __slots__ = ("context", "delivered", "held")
 
-    def __init__(self, held: Held, context: object) -> None:
+    def __init__(self, held: Held, context: tuple[object, ...]) -> None:
         self.held = held
         self.context = context
         self.delivered = False
@@ -86,13 +86,13 @@ class Held:
         self.mutex = _thread.RLock()
         env.holds[identity] = self
 
-    def share(self, context: object) -> Share:
+    def share(self, context: tuple[object, ...]) -> Share:
         """The first handle's part; or another's, for a caller that has made sure that it may."""
         share = Share(self, context)
         self.shares.append(share)
         return share
 
-    def join(self, context: object) -> Share | None:
+    def join(self, context: tuple[object, ...]) -> Share | None:
         """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
             if self.released or not self.shares or not self.check():

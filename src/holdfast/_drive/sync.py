@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 
@@ -10,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import TypeVar
 
-    from .._core.environment import Wait
+    from .._core.environment import Signal, Wait
 
     T = TypeVar("T")
-_thread = threading.local()
+_local = threading.local()
 
 
 _LONGEST = 3600.0
@@ -34,8 +35,11 @@ def drive(steps: Generator[Wait, None, T]) -> T:
 
 
 def wait_for(wait: Wait) -> None:
-    """Return when a descriptor is readable, or at the deadline."""
+    """Return when a descriptor is readable or the signal is set, or at the deadline."""
     pause = min(wait.deadline - time.monotonic(), _LONGEST)
+    if wait.signal is not None:
+        _wait_for_signal(wait.signal, max(0.0, pause))
+        return
     if not wait.fds:
         if pause > 0:
             time.sleep(pause)
@@ -51,10 +55,30 @@ def wait_for(wait: Wait) -> None:
         select.select(wait.fds, (), (), max(0.0, pause))
 
 
-def caller() -> object:
-    """A name for this thread that no later thread will have; the number of a thread is given out again."""
+def _wait_for_signal(signal: Signal, pause: float) -> None:
+    gate = _thread.allocate_lock()
+    gate.acquire()
+
+    def open_gate() -> None:
+        try:
+            gate.release()
+        except RuntimeError:
+            pass  # it is open already
+
+    signal.subscribe(open_gate)
     try:
-        return _thread.name
+        gate.acquire(timeout=pause)
+    finally:
+        signal.unsubscribe()
+
+
+def caller() -> tuple[object, ...]:
+    """A name for this thread that no later thread will have; the number of a thread is given out again.
+
+    A tuple, because a task is named by its thread and itself: a wait blocks all callers whose names begin with its own.
+    """
+    try:
+        name: tuple[object, ...] = _local.name
     except AttributeError:
-        _thread.name = object()
-        return _thread.name
+        name = _local.name = (object(),)
+    return name

@@ -98,7 +98,7 @@ def _be_child(parent: int, function: Callable[..., None], pipe: Connection, args
         if os.environ.get("HOLDFAST_BENCH_DEBUG"):
             traceback.print_exc()
         try:
-            pipe.send(Failed(f"{type(error).__name__}: {error}"))
+            pipe.send(error if isinstance(error, Failed) else Failed(f"{type(error).__name__}: {error}"))
         except OSError:
             pass
     finally:

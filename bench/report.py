@@ -41,12 +41,20 @@ class Goal:
     unit: str
     below: bool = False  # the limit itself does not count as met
     why_not: str = ""
+    least: bool = False  # the limit is the least that counts as met, not the most
 
     @property
     def met(self) -> bool | None:
         if self.measured is None:
             return None
+        if self.least:
+            return self.measured >= self.limit
         return self.measured < self.limit if self.below else self.measured <= self.limit
+
+    @property
+    def sign(self) -> str:
+        """How `measured` must compare with `limit`."""
+        return "≥" if self.least else "<" if self.below else "≤"
 
     @property
     def verdict(self) -> str:
@@ -55,8 +63,18 @@ class Goal:
             return f"not measured: {self.why_not}" if self.why_not else "not measured"
         if self.met:
             return "met"
-        over = self.measured - self.limit
-        return f"missed by {show(over)} {self.unit} ({100 * over / self.limit:.0f} %)"
+        off = abs(self.measured - self.limit)
+        return f"missed by {show(off)}{self._unit} ({100 * off / self.limit:.0f} %)"
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.unit}" if self.unit else ""
+
+    @property
+    def cells(self) -> list[str]:
+        """A row of the table of goals."""
+        measured = f"{show(self.measured)}{self._unit}" if self.measured is not None else "-"
+        return [self.text, measured, f"{self.sign} {self.limit:g}{self._unit}", self.verdict]
 
     def data(self) -> dict[str, Any]:
         """The goal for --json."""
@@ -64,6 +82,7 @@ class Goal:
             "goal": self.text,
             "measured": self.measured,
             "limit": self.limit,
+            "sign": self.sign,
             "unit": self.unit,
             "met": self.met,
             "verdict": self.verdict,
@@ -111,9 +130,4 @@ def timing_table(
 
 def goals_table(goals: list[Goal]) -> Table:
     """The last table of a run."""
-    table = Table("Goals", ["", "measured", "limit", "verdict"])
-    for goal in goals:
-        sign = "<" if goal.below else "≤"
-        measured = f"{show(goal.measured)} {goal.unit}" if goal.measured is not None else "-"
-        table.rows.append([goal.text, measured, f"{sign} {goal.limit:g} {goal.unit}", goal.verdict])
-    return table
+    return Table("Goals", ["", "measured", "limit", "verdict"], [goal.cells for goal in goals])

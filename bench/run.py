@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import crash
+import fairness
 import handoff
 import idle
 import startup
@@ -33,6 +34,7 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
     "handoff": handoff.run,
     "crash": crash.run,
     "idle": idle.run,
+    "fairness": fairness.run,
     # Last, and long after the installation that precedes a run: see README, Disk.
     "uncontended": uncontended.run,
 }

@@ -1,0 +1,231 @@
+"""Fairness: 16 processes on one lock, none of which pauses: acquire, a few instructions inside, release, again at once.
+
+Measured: how many acquisitions there were, how evenly they were spread over the processes, and every wait, from before
+acquire to after it. Inside, each process checks that it is alone. A wait that is cut off by the end of a round counts
+with what it had lasted by then, so a process that got nothing shows as a wait of a whole round.
+Not measured: processes that hold the lock for long, or that pause between two acquisitions; both make it fairer.
+
+Jain's index of the counts is the square of their sum, divided by 16 times the sum of their squares: 1 when all got the
+same, 1/16 when one got everything.
+
+Throughput alone rewards the unfair: the lock that lets its last holder in again costs no change of process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from array import array
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from context import Context
+from peers import FileLock, Holdfast, SoftFileLock, Subject
+from procs import Failed, Slots, spawn
+from references import BlockingFlock
+from report import Goal, Outcome, Table, show
+
+PROCESSES = 16
+_INSIDE, _COUNT, _START, _READY = 0, 1, 2, 3
+# A blocking flock makes millions; so many are enough for a 99th percentile.
+_SAMPLES = 50_000
+
+
+@dataclass
+class Contention:
+    """What one subject did, by round. Times in ns."""
+
+    counts: dict[int, list[int]] = field(default_factory=dict)
+    seconds: float = 1.0
+    waits: int = 0
+    waited: int = 0
+    longest: int = 0
+    switches: int = 0
+    sample: list[int] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Acquisitions a second, by round."""
+        return {number: sum(counts) / self.seconds for number, counts in self.counts.items()}
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates.values())
+
+    @property
+    def jain(self) -> float:
+        """The index of the least fair round: over several rounds the luck of the processes would even out."""
+        return min(_jain(counts) for counts in self.counts.values())
+
+    @property
+    def mean(self) -> float:
+        return self.waited / self.waits
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.sample)[int(len(self.sample) * 0.99)]
+
+    @property
+    def switches_each(self) -> float:
+        """Voluntary context switches for each acquisition: how often somebody went to sleep."""
+        return self.switches / max(1, sum(map(sum, self.counts.values())))
+
+    def data(self) -> dict[str, Any]:
+        """The numbers for --json."""
+        if not self.counts:
+            return {"error": self.error}
+        return {
+            "counts": self.counts,
+            "rate": self.rate,
+            "jain": self.jain,
+            "mean_ns": self.mean,
+            "p99_ns": self.p99,
+            "longest_ns": self.longest,
+            "switches_per_acquisition": self.switches_each,
+            "error": self.error,
+        }
+
+
+def _jain(counts: list[int]) -> float:
+    squares = sum(count * count for count in counts)
+    return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
+
+
+def run(context: Context) -> Outcome:
+    """Rounds; in each round every subject has the machine for itself once, in an order drawn anew."""
+    subjects = context.subjects([BlockingFlock, Holdfast, FileLock, SoftFileLock])
+    rounds, seconds = int(context.pick(2, 4)), context.pick(1.5, 5)
+    results = {one.label: Contention(seconds=seconds) for one in subjects}
+    for number in range(rounds):
+        for one in context.random.sample(subjects, len(subjects)):
+            result = results[one.label]
+            if result.error is None:
+                path = str(context.tmpfs / f"fairness-{number}.{one.label}")
+                try:
+                    _batch(result, number, one, path, seconds)
+                except Failed as error:
+                    result.error = str(error)
+    table = Table(
+        f"Fairness: {PROCESSES} processes without a pause, {rounds} rounds of {seconds:g} s, tmpfs",
+        ["", "acquired a second", "Jain", "mean wait ms", "p99 ms", "longest ms", "longest ÷ mean", "sleeps each"],
+    )
+    for name, result in results.items():
+        table.rows.append([name, *_cells(result)])
+        if result.error:
+            table.notes.append(f"{name}: {result.error}")
+    return Outcome(
+        [table],
+        _goals(context, results),
+        {name: result.data() for name, result in results.items()},
+        [f"{name}: {result.error}" for name, result in results.items() if result.error],
+    )
+
+
+def _cells(one: Contention) -> list[str]:
+    if not one.counts:
+        return ["-"] * 7
+    times = [show(value / 1e6) for value in (one.mean, one.p99, one.longest)]
+    return [f"{one.rate:.0f}", f"{one.jain:.3f}", *times, show(one.longest / one.mean), show(one.switches_each)]
+
+
+def _goals(context: Context, results: dict[str, Contention]) -> list[Goal]:
+    ours, other = results.get(Holdfast.label, Contention()), results[FileLock.label]
+    why_not = context.holdfast_missing or ours.error or ""
+    known = bool(ours.counts)
+    common = ours.counts.keys() & other.counts.keys()
+    faster = [ours.rates[number] / max(1.0, other.rates[number]) for number in common]
+    return [
+        Goal(
+            "fairness: Jain's index, lowest round", ours.jain if known else None, 0.95, "", why_not=why_not, least=True
+        ),
+        Goal(
+            "fairness: longest wait ÷ mean wait", ours.longest / ours.mean if known else None, 10, "x", why_not=why_not
+        ),
+        Goal(
+            "fairness: throughput, holdfast ÷ FileLock",
+            statistics.median(faster) if faster else None,
+            1,
+            "x",
+            why_not=why_not or other.error or "",
+            least=True,
+        ),
+    ]
+
+
+def _batch(result: Contention, number: int, subject: type[Subject], path: str, seconds: float) -> None:
+    group = spawn(_group, subject, path, seconds)
+    try:
+        counts, waits, waited, longest, switches, sample = group.answer(seconds + 60)
+    finally:
+        group.end()
+    result.counts[number] = counts
+    result.waits += waits
+    result.waited += waited
+    result.longest = max(result.longest, longest)
+    result.switches += switches
+    result.sample += sample
+
+
+def _group(pipe: Connection, subject: type[Subject], path: str, seconds: float) -> None:
+    """The child: loads the library, forks the processes, adds up what they saw."""
+    subject(path)
+    slots = Slots(_READY + PROCESSES)
+    children = [spawn(_contend, subject, path, number, slots, seconds) for number in range(PROCESSES)]
+    for number in range(PROCESSES):
+        slots.wait(_READY + number, 1)
+    slots[_START] = time.monotonic_ns() + 50_000_000
+    counts, waits, waited, longest, switches = zip(*(child.answer(seconds + 30) for child in children), strict=True)
+    if slots[_COUNT] != PROCESSES + sum(counts):
+        raise Failed(f"{sum(counts)} acquisitions, but the counter inside went up by {slots[_COUNT] - PROCESSES}")
+    # The same share of everybody's waits, or the percentile would not be one of all waits.
+    stride = 1 + sum(waits) // _SAMPLES
+    sample = [wait for child in children for wait in child.ask(stride, timeout=30)]
+    pipe.send((list(counts), sum(waits), sum(waited), max(longest), sum(switches), sample))
+
+
+def _contend(pipe: Connection, subject: type[Subject], path: str, number: int, slots: Slots, seconds: float) -> None:
+    """The grandchild: acquire and release until the time is up; sends what it counted, then a sample of its waits."""
+    lock, me = subject(path), os.getpid()
+    # Once before the start, uncounted: it sets up what the library acquires with.
+    lock.acquire()
+    _inside(slots, me)
+    lock.release()
+    slots[_READY + number] = 1
+    slots.wait(_START, 1)
+    stop = slots[_START] + int(seconds * 1e9)
+    time.sleep(max(0.0, (slots[_START] - time.monotonic_ns()) / 1e9))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    clock, acquire, release, waits, count = time.monotonic_ns, lock.acquire, lock.release, array("q"), 0
+    while True:
+        begin = clock()
+        if begin >= stop:
+            break
+        acquire()
+        end = clock()
+        waits.append(min(end, stop) - begin)
+        if end >= stop:
+            release()
+            break
+        _inside(slots, me)
+        count += 1
+        release()
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+    pipe.send((count, len(waits), sum(waits), max(waits, default=0), switches))
+    stride = pipe.recv()
+    # Not from the first: the last wait, cut off or not, is the one that a starved process has.
+    pipe.send(list(reversed(waits[::-stride])))
+
+
+def _inside(slots: Slots, me: int) -> None:
+    """The critical section: alone, or the measurement is worth nothing."""
+    if slots[_INSIDE] != 0:
+        raise Failed("two processes held the lock at once")
+    slots[_INSIDE] = me
+    slots[_COUNT] += 1
+    if slots[_INSIDE] != me:
+        raise Failed("two processes held the lock at once")
+    slots[_INSIDE] = 0

@@ -190,8 +190,8 @@ class Lock:
         return f"<holdfast.Lock {self.path!r} protocol={self.protocol}>"
 
 
-class Hold:
-    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+class BaseHold:
+    """What a hold can tell, whichever face it belongs to."""
 
     __slots__ = ("_held", "_share")
 
@@ -227,11 +227,7 @@ class Hold:
             raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
         self._held.ensure()
 
-    def release(self) -> None:
-        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
-
-        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
-        """
+    def _release(self) -> None:
         held = self._held
         try:
             held.release(self._share)
@@ -243,6 +239,23 @@ class Hold:
 
     def _is_released(self) -> bool:
         return self._held.released or self._share not in self._held.shares
+
+    def __repr__(self) -> str:
+        state = "lost" if self._held.lost else "released" if self._is_released() else "held"
+        return f"<holdfast.{type(self).__name__} {self.path!r} {state}>"
+
+
+class Hold(BaseHold):
+    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
+
+        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        """
+        self._release()
 
     def _leave_to(self, owner: int) -> bool:
         """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
@@ -270,10 +283,6 @@ class Hold:
             if error is None:
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
-
-    def __repr__(self) -> str:
-        state = "lost" if self._held.lost else "released" if self._is_released() else "held"
-        return f"<holdfast.Hold {self.path!r} {state}>"
 
 
 _NEVER = float("inf")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import CHANGED, CLOSED
+from holdfast._core.environment import CHANGED, CLOSED, waiting_loop
 from holdfast._os.inotify import FileWatch, Hub
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender
@@ -21,7 +22,7 @@ Watching = Callable[[Path], FileWatch]
 def hub() -> Iterator[Hub]:
     hub = Hub(set())
     yield hub
-    assert hub.leader is None, "a watch was left open"
+    assert not hub.leaders, "a watch was left open"
     assert not hub._watches
     assert hub.descriptors == {hub.fd}, "an eventfd was left open"
     os.close(hub.fd)
@@ -119,7 +120,7 @@ def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, h
     leader.close()
     assert select.select(asleep, (), (), 5)[0]
     follower.take()
-    assert hub.leader is follower
+    assert hub.leaders[0] is follower
     touch(file)
     assert is_ready(follower, 5)
 
@@ -223,6 +224,125 @@ def test_what_the_leader_had_not_read_is_lost_when_it_resigns(file: Path, watchi
     assert follower.woken()
     assert follower.take() == CLOSED
     assert leader.take() == CLOSED
+
+
+@contextmanager
+def on_loop(number: int) -> Iterator[None]:
+    """What waits in here does so on an event loop of that number."""
+    token = waiting_loop.set(number)
+    yield
+    waiting_loop.reset(token)
+
+
+def readable(fds: tuple[int, ...]) -> bool:
+    return bool(select.select(fds, (), (), 0)[0])
+
+
+@pytest.mark.parametrize("first", ["loop", "thread"])
+def test_a_loop_that_is_busy_keeps_a_thread_or_another_loop_waiting(
+    first: str, file: Path, hub: Hub, watching: Watching
+) -> None:
+    """N6: one loop waits, and never runs; whoever else waits hears of the event all the same."""
+    stuck, thread, loop = watching(file), watching(file), watching(file)
+    if first == "loop":
+        with on_loop(1):
+            stuck.fds()
+    asleep = thread.fds()
+    if first == "thread":
+        with on_loop(1):
+            stuck.fds()
+    touch(file)
+    assert readable(asleep), "the thread relies on a loop that is busy"
+    assert thread.woken()
+    assert thread.take() == CLOSED
+    thread.close()
+    with on_loop(2):
+        asleep = loop.fds()
+    assert readable(asleep)
+    assert loop.woken()
+    assert loop.take() == CLOSED
+    with on_loop(2):
+        asleep = loop.fds()
+    touch(file)
+    assert readable(asleep), "one loop relies on another that is busy"
+
+
+def test_an_event_that_another_loop_has_read_is_slept_through(file: Path, watching: Watching) -> None:
+    """N6: both wait on the instance itself; the one that comes second finds it empty."""
+    one, two = watching(file), watching(file)
+    with on_loop(1):
+        sleeping = one.fds()
+    with on_loop(2):
+        two.fds()
+    touch(file)
+    assert two.woken()
+    assert two.take() == CLOSED
+    assert readable(sleeping)
+    assert one.woken()
+    assert one.take() == CLOSED
+
+
+def test_a_loop_takes_the_events_of_a_thread_that_is_about_to_sleep(file: Path, hub: Hub, watching: Watching) -> None:
+    """N6: the thread has no eventfd, so that its event must stay in the kernel until it looks."""
+    loop, thread = watching(file), watching(file)
+    with on_loop(1):
+        assert hub.fd in loop.fds()
+    asleep = thread.fds()
+    assert asleep == (hub.fd,)
+    touch(file)
+    assert loop.woken()
+    loop.take()
+    assert readable(asleep)
+    with on_loop(1):
+        assert hub.fd not in loop.fds(), "it would wake at each event of the thread's"
+    assert thread.woken()
+    assert thread.take() == CLOSED
+    assert loop.take() == CLOSED
+
+
+def test_nobody_reads_for_a_loop_when_the_thread_that_did_has_gone(file: Path, hub: Hub, watching: Watching) -> None:
+    """N6: a thread that resigns passes the lead on to another thread, or else to each of the loops."""
+    first, second, one, two = (watching(file) for _ in range(4))
+    for thread in (first, second):
+        thread.fds()
+    sleeping = []
+    for number, watch in enumerate((one, two), 1):
+        with on_loop(number):
+            sleeping.append(watch.fds())
+    assert first.woken()
+    assert set(hub.leaders) == {0}
+    first.close()
+    assert not readable(sleeping[0])
+    second.woken()  # promoted
+    assert second.woken()
+    assert set(hub.leaders) == {1, 2}
+    for number, (watch, fds) in enumerate(zip((one, two), sleeping, strict=True), 1):
+        assert readable(fds), "nobody told it to lead"
+        assert not watch.woken(), "it is to wait again, not to look"
+        with on_loop(number):
+            assert hub.fd in watch.fds()
+    asleep = watching(file).fds()
+    assert set(hub.leaders) == {0, 1, 2}
+    touch(file)
+    assert readable(asleep)
+
+
+def test_a_loop_that_was_told_to_lead_leads_beside_a_thread(file: Path, hub: Hub, watching: Watching) -> None:
+    """N6: a thread began to wait in between; the loop must not pass for a leader that it is not."""
+    thread, loop, later = (watching(file) for _ in range(3))
+    thread.fds()
+    with on_loop(1):
+        loop.fds()
+    thread.woken()
+    assert set(hub.leaders) == {1}
+    later.fds()
+    assert not loop.woken()
+    with on_loop(1):
+        assert hub.fd not in loop.fds()
+    assert set(hub.leaders) == {0}
+    later.woken()
+    assert set(hub.leaders) == {1}
+    assert not loop.woken()
 
 
 def test_a_symbolic_link_is_followed(file: Path, hub: Hub) -> None:

@@ -6,6 +6,7 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from enum import Enum
 
 from ..model import Identity, Value
@@ -70,6 +71,10 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """End the watch. Idempotent."""
+
+
+waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
+"""What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
 
 
 class Signal:
@@ -181,6 +186,9 @@ class Environment(Protocol):
 
     def watch(self, path: str) -> Watch | None: ...
     def watch_process(self, pid: int) -> int | None: ...
+    def may_block(self, path: str) -> bool:
+        """Whether a step on a file here may take long: on a network or FUSE filesystem, which somebody else serves."""
+
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""
 

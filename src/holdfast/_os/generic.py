@@ -214,6 +214,9 @@ class GenericEnvironment:
     def watch_process(self, pid: int) -> int | None:  # noqa: ARG002
         return None
 
+    def may_block(self, path: str) -> bool:  # noqa: ARG002
+        return False  # nothing portable tells
+
     def poll_limit(self, path: str) -> float:  # noqa: ARG002
         return 0.025
 

@@ -4,8 +4,8 @@ Why one: closing an instance that ever had a watch costs milliseconds, and a use
 
 Events go to waits in one of two ways, so that a wake-up costs one thread, not all of them:
 
-N1  The *leader*, one of those that wait right now, waits on the instance's descriptor itself. It reads whatever is
-    there and hands each event to the waits on that inode.
+N1  The *leader*, one of the threads that wait right now, waits on the instance's descriptor itself. It reads whatever
+    is there and hands each event to the waits on that inode.
 N2  The others, the *followers*, wait on an eventfd each, written when an event is handed to them.
 N3  A leader that stops waiting, for whatever reason, resigns: it may be busy for long, and nobody else reads. A
     follower that waits becomes the leader, and its eventfd is written. Events that come before that one looks stay in
@@ -14,6 +14,9 @@ N3  A leader that stops waiting, for whatever reason, resigns: it may be busy fo
 N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
 N5  Two watches of one inode share one kernel watch, and the kernel's mask is replaced by a second add: hence one mask
     for all, and a count per inode. An inode that is gone takes its kernel watch with it (IN_IGNORED).
+N6  An event loop may be busy, stopped or closed while one of its tasks waits, so nobody outside a loop relies on one of
+    its waits. While a thread waits, it leads for all; while none does, each loop has a leader of its own. Any of these
+    may read, hence each of them has an eventfd too.
 """
 
 from __future__ import annotations
@@ -23,8 +26,12 @@ import os
 import struct
 import threading
 
-from .._core.environment import CHANGED, CLOSED
+from .._core.environment import CHANGED, CLOSED, waiting_loop
 from . import forking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
@@ -39,6 +46,8 @@ _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOL
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
 _LARGEST_EVENT = _EVENT.size + 256
+_THREADS = 0
+"""The crew of those that wait in a thread. The others are an event loop each (N6)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,11 +55,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class FileWatch:
     """A wait's interest in one inode. See `Watch`."""
 
-    __slots__ = ("_change", "_hub", "_wake", "promoted", "waiting", "wd")
+    __slots__ = ("_change", "_hub", "_wake", "crew", "promoted", "waiting", "wd")
 
     def __init__(self, hub: Hub, wd: int) -> None:
         self._hub = hub
         self.wd = wd
+        self.crew = waiting_loop.get()
         self.waiting = False
         self.promoted = False
         self._change = 0
@@ -59,11 +69,10 @@ class FileWatch:
     def fds(self) -> tuple[int, ...]:
         hub = self._hub
         with hub.mutex:
-            if hub.leader is None:
-                hub.leader = self
-            leading = hub.leader is self
+            self.crew = waiting_loop.get()
+            leading = hub.leads(self)
             self.waiting = True
-            if leading and not self._change:
+            if leading and self.crew == _THREADS and not self._change:
                 return (hub.fd,)
             if self._wake is None:
                 try:
@@ -79,20 +88,19 @@ class FileWatch:
         hub = self._hub
         with hub.mutex:
             self.waiting = False
-            if hub.leader is self:
+            if hub.leaders.get(self.crew) is self:
                 if self.promoted and not self._change:
                     self.promoted = False
                     return False
-                if hub.others_wait():
+                if hub.others_wait() and hub.may_read(self):
                     hub.read()  # what is there already need not wait for the next leader
-                hub.promote()
+                hub.resign(self)
             return True
 
     def take(self) -> int:
         hub = self._hub
         with hub.mutex:
-            # A leader that is about to sleep must find its events in the kernel: only it may read them then.
-            if hub.leader is None or hub.leader is self:
+            if hub.may_read(self):
                 hub.read()
             if self._wake is not None:
                 try:
@@ -126,7 +134,7 @@ class Hub:
 
     def __init__(self, descriptors: set[int]) -> None:
         self.mutex = threading.RLock()
-        self.leader: FileWatch | None = None
+        self.leaders: dict[int, FileWatch] = {}
         self.descriptors = descriptors
         self._watches: dict[int, list[FileWatch]] = {}
         self.fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -137,7 +145,7 @@ class Hub:
     def orphan(self) -> None:
         """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
         self.mutex = threading.RLock()
-        self.leader = None
+        self.leaders = {}
         self._watches = {}
         self.fd = -1
 
@@ -160,8 +168,8 @@ class Hub:
                     del self._watches[watch.wd]
                     _libc.inotify_rm_watch(self.fd, watch.wd)  # EINVAL: the inode is gone, and the watch with it
             watch.waiting = False
-            if self.leader is watch or self.leader is None:
-                self.promote()
+            if self.leaders.get(watch.crew) is watch:
+                self.resign(watch)
             watch.dispose()
 
     def open_wake(self) -> int:
@@ -171,18 +179,42 @@ class Hub:
         return fd
 
     def others_wait(self) -> bool:
-        return any(watch.waiting for sharing in self._watches.copy().values() for watch in sharing)
+        return any(True for _ in self._waiting())
 
-    def promote(self) -> None:
-        """N3. Where nobody waits just now, the next one that does takes the lead."""
-        self.leader = None
-        for sharing in self._watches.copy().values():
-            for watch in sharing:
-                if watch.waiting:
-                    self.leader = watch
-                    watch.promoted = True
-                    watch.wake()
-                    return
+    def leads(self, watch: FileWatch) -> bool:
+        """Whether this wait, which begins, is its crew's leader."""
+        if watch.crew != _THREADS and _THREADS in self.leaders:
+            if self.leaders.get(watch.crew) is watch:
+                del self.leaders[watch.crew]
+            return False
+        return self.leaders.setdefault(watch.crew, watch) is watch
+
+    def may_read(self, watch: FileWatch) -> bool:
+        """A thread that is about to sleep must find its events in the kernel: only it may read them then."""
+        leader = self.leaders.get(_THREADS) or self.leaders.get(watch.crew)
+        return leader is None or leader is watch
+
+    def resign(self, watch: FileWatch) -> None:
+        """N3, N6. Where nobody of a crew waits just now, the next one that does takes the lead."""
+        del self.leaders[watch.crew]
+        watch.promoted = False
+        if _THREADS in self.leaders or self._promote(watch.crew) or watch.crew != _THREADS:
+            return
+        for crew in {other.crew for other in self._waiting()}:
+            if crew not in self.leaders:
+                self._promote(crew)
+
+    def _promote(self, crew: int) -> bool:
+        for watch in self._waiting():
+            if watch.crew == crew:
+                self.leaders[crew] = watch
+                watch.promoted = True
+                watch.wake()
+                return True
+        return False
+
+    def _waiting(self) -> Iterator[FileWatch]:
+        return (watch for sharing in self._watches.copy().values() for watch in sharing if watch.waiting)
 
     def read(self) -> None:
         """Hand out all events that are there."""

@@ -11,6 +11,7 @@ import time
 from .._core.environment import Presence, Process
 from . import forking
 from .generic import GenericEnvironment
+from .mounts import type_by_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
 )
 _NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
+_MOST_DIRECTORIES = 256
 
 
 class LinuxEnvironment(GenericEnvironment):
@@ -34,6 +36,7 @@ class LinuxEnvironment(GenericEnvironment):
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
         self._hub: Hub | None = None
+        self._blocking: dict[str, bool] = {}
 
     def _in_child(self) -> None:
         super()._in_child()
@@ -185,12 +188,27 @@ class LinuxEnvironment(GenericEnvironment):
         except OSError:
             return None
 
+    def may_block(self, path: str) -> bool:
+        directory = os.path.dirname(path)
+        known = self._blocking.get(directory)
+        if known is None:
+            # By the text first: looking at a directory of a server that does not answer is what must not happen here.
+            kind = type_by_name(directory)
+            known = _is_served(kind)
+            if not known:
+                kind = _mount_type(path)  # symbolic links may have led elsewhere
+                known = _is_served(kind)
+            if kind:  # else it is not there yet
+                if len(self._blocking) >= _MOST_DIRECTORIES:
+                    self._blocking.clear()
+                self._blocking[directory] = known
+        return known
+
     def poll_limit(self, path: str) -> float:
         return 0.1 if _is_network(_mount_type(path)) else 0.025
 
     def events_reach(self, path: str) -> bool:
-        kind = _mount_type(path)
-        return not (kind.startswith("fuse") or _is_network(kind))
+        return not _is_served(_mount_type(path))
 
 
 def _presence(pid: int) -> Presence:
@@ -236,6 +254,11 @@ def _link_empty_path(fd: int, path: str) -> None:
 
 def _is_network(kind: str) -> bool:
     return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
+
+
+def _is_served(kind: str) -> bool:
+    """Whether a process or another machine stands behind the filesystem: it may change unseen, and may be slow."""
+    return kind.startswith("fuse") or kind == "autofs" or _is_network(kind)
 
 
 def _mount_type(path: str) -> str:

@@ -1,0 +1,110 @@
+"""Where a step may block (mounts.py, and what linux.py makes of it)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._os import linux, mounts
+from holdfast._os.mounts import type_by_name
+from unit.stepping import Stepped
+
+TABLE = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+24 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw
+40 27 0:40 / /home rw,relatime shared:1 master:2 - autofs auto.home rw
+41 27 0:41 / /srv/lo\\040ck\\134s rw - nfs4 server:/a rw
+42 27 0:42 / /mnt/a rw - fuse.sshfs host:/ rw
+43 27 0:43 / /mnt/a rw - tmpfs tmpfs rw
+44 43 0:44 / /mnt/a/b rw - fuse.bindfs x rw
+torn
+"""
+
+
+@pytest.fixture
+def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_text(TABLE)
+    monkeypatch.setattr(mounts, "_TABLE", str(tmp_path / "mountinfo"))
+
+
+@pytest.mark.usefixtures("_table")
+@pytest.mark.parametrize(
+    ("directory", "kind"),
+    [
+        ("/", "ext4"),
+        ("/dev", "devtmpfs"),
+        ("/dev/shm/x", "devtmpfs"),
+        ("/device", "ext4"),
+        ("/srv/lo ck\\s/x", "nfs4"),
+        ("/srv/lo ck\\sx", "ext4"),
+        ("/mnt/a", "tmpfs"),
+        ("/mnt/a/c", "tmpfs"),
+        ("//mnt//a/./b/", "fuse.bindfs"),
+        ("/mnt/a/b/..", "tmpfs"),
+        ("/home/me", "autofs"),
+    ],
+)
+def test_a_directory_is_looked_for_on_another_mount(directory: str, kind: str) -> None:
+    assert type_by_name(directory) == kind
+
+
+def test_the_real_table_is_misread(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type_by_name(str(shm)) == "tmpfs"
+    assert type_by_name("/proc/self") == "proc"
+    monkeypatch.setattr(mounts, "_TABLE", "/no/such/table")
+    assert type_by_name("/proc") == ""
+
+
+@pytest.mark.usefixtures("_table")
+@pytest.mark.parametrize("path", ["/mnt/a/b/l", "/srv/lo ck\\s/deep/l", "/home/me/l"])
+def test_a_server_that_does_not_answer_stops_the_event_loop(
+    path: str, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = environments().real
+
+    def hangs(*_args: object) -> None:
+        raise AssertionError("a look at a directory of a server may last for ever")
+
+    monkeypatch.setattr(os, "stat", hangs)
+    assert env.may_block(path)
+    monkeypatch.setattr(mounts, "_TABLE", "/no/such/table")
+    assert env.may_block(path), "asked a second time"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("tmpfs", False), ("nfs4", True), ("fuse", True), ("", False)])
+def test_a_symbolic_link_hides_where_a_step_may_block(
+    kind: str,
+    expected: bool,
+    shm: Path,
+    environments: Callable[..., Stepped],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = environments().real
+    monkeypatch.setattr(linux, "_mount_type", lambda _where: kind)
+    assert env.may_block(str(shm / "l")) is expected
+
+
+def test_each_acquisition_reads_the_mount_table(
+    shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = environments().real
+    asked: list[str] = []
+    monkeypatch.setattr(linux, "type_by_name", lambda directory: asked.append(directory) or "tmpfs")
+    for _ in range(3):
+        assert not env.may_block(str(shm / "one"))
+        assert not env.may_block(str(shm / "two"))
+    assert asked == [str(shm)]
+    assert not env.may_block(str(shm / "not there" / "l"))
+    assert not env.may_block(str(shm / "not there" / "l"))
+    assert len(asked) == 3, "what is not there yet may come to be anywhere"
+    for n in range(1000):
+        (shm / str(n)).mkdir()
+        assert not env.may_block(str(shm / str(n) / "l"))
+    assert len(env._blocking) <= 256
+
+
+def test_portable_python_guesses_where_a_step_may_block(environments: Callable[..., Stepped]) -> None:
+    assert not environments(kind="generic").real.may_block("/l")

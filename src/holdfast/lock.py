@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
 
@@ -15,14 +14,14 @@ from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
 from ._drive.keeper import Keeper
 from ._drive.sync import caller, drive
-from ._os import environment
+from ._os import environment, forking
 from .errors import LockLost, NotHeld
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Any, TypeVar, Unpack
+    from typing import Any, NoReturn, TypeVar, Unpack
 
     from ._os.generic import GenericEnvironment
     from .model import Record, Status
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
 _UNSET: Any = object()
 _keeper: Keeper | None = None
-_making_keeper = _thread.RLock()
 
 
 class Lock:
     """A lock on a path, shared with every process that uses the same path and protocol.
 
-    Making one touches nothing. One object may be used by any number of threads, and again and again.
+    Making one touches nothing. One object may be used by any number of threads, and again and again. It can be pickled:
+    a process that it is sent to has a lock with the same absolute path and options, and holds nothing.
 
     - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`.
     - `tag`: one line for people, saying what the lock is held for. At most 10 000 characters.
@@ -62,10 +61,10 @@ class Lock:
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
         self._env = environment()
+        self._options = options
         self._request = Request(path, options)
         self._request.notice = _log_waiting
         self._entered: dict[tuple[object, ...], list[Hold]] = {}
-        self._entering = _thread.RLock()
 
     @property
     def path(self) -> str:
@@ -88,29 +87,29 @@ class Lock:
         gives it.
         """
         timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
-        hold = self._acquire(timeout)
-        if isinstance(hold, Refusal):
-            raise refused(hold, timeout)
+        hold = self._acquire(timeout, required=True)
+        assert hold is not None
         return hold
 
     def try_acquire(self) -> Hold | None:
         """Acquire the lock if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
-        hold = self._acquire(0)
-        return None if isinstance(hold, Refusal) else hold
+        return self._acquire(0, required=False)
 
-    def _acquire(self, timeout: float | None) -> Hold | Refusal:
+    def _acquire(self, timeout: float | None, *, required: bool) -> Hold | None:
         env, me = self._env, caller()
         try:
             result = drive(acquire(env, self._request, timeout, me))
-            if isinstance(result, Refusal):
-                return result
-            hold = Hold(result)
-            _keep(env, result)
-            result.delivered = True  # from here to the caller there is no call, so no signal handler
-            return hold
+            if not isinstance(result, Refusal):
+                hold = Hold(result)
+                _keep(env, result)
+                result.delivered = True  # from here to the caller there is no call, so no signal handler
+                return hold
         except BaseException:
             give_back_undelivered(env, me)
             raise
+        if required:
+            raise refused(result, timeout)
+        return None
 
     def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned."""
@@ -145,29 +144,36 @@ class Lock:
             held.release()
 
     def __enter__(self) -> Hold:
-        hold = self.acquire()
         me = caller()
-        with self._entering:
+        hold = self.acquire()
+        try:
             self._entered.setdefault(me, []).append(hold)
+        except BaseException:
+            self._leave(me, hold)
+            hold.release()
+            raise
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         me = caller()
-        with self._entering:
+        with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
             if me not in self._entered:
                 me = next(iter(self._entered))  # a generator's `with` may be left in another thread
             hold = self._entered[me][-1]
         try:
             hold.__exit__(kind, error, traceback)
         finally:
-            with self._entering:
-                holds = self._entered.get(me, [])
-                if hold in holds:
-                    holds.remove(hold)
-                if not holds:
-                    self._entered.pop(me, None)
+            self._leave(me, hold)
+
+    def _leave(self, me: tuple[object, ...], hold: Hold) -> None:
+        with forking:
+            holds = self._entered.get(me, [])
+            if hold in holds:
+                holds.remove(hold)
+            if not holds:
+                self._entered.pop(me, None)
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call holds the lock. An `async def` is refused: this lock would block its loop."""
@@ -185,6 +191,9 @@ class Lock:
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_again, (type(self), self.path, self._options)
 
     def __repr__(self) -> str:
         return f"<holdfast.Lock {self.path!r} protocol={self.protocol}>"
@@ -284,14 +293,24 @@ class Hold(BaseHold):
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
+            "acquire it where it is needed, or keep the hold here until that work is done"
+        )
+
 
 _NEVER = float("inf")
+
+
+def _make_again(kind: type[Lock], path: str, options: Options) -> Lock:
+    return kind(path, **options)
 
 
 def _keep(env: GenericEnvironment, share: Share) -> None:
     global _keeper
     if _keeper is None:
-        with _making_keeper:
+        with forking:
             if _keeper is None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     request = share.held.request

@@ -313,6 +313,7 @@ def _keep(env: GenericEnvironment, share: Share) -> None:
         with forking:
             if _keeper is None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
+    _keeper.prepare()
     request = share.held.request
     if request.beat_every != _NEVER or request.on_lost is not None:
         _keeper.keep(share.held, request.beat_every)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,6 @@ def env(environments: Environments) -> Stepped:
 def keeper(env: Stepped) -> Iterator[Keeper]:
     keeper = Keeper(env)  # type: ignore[arg-type]
     yield keeper
-    atexit.unregister(keeper.release_all)
     for held in list(keeper._kept):
         keeper.forget(held)
     with keeper._mutex:
@@ -284,6 +284,32 @@ def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., 
         blocked = next(int(line.split()[1], 16) for line in file if line.startswith("SigBlk"))
     for number in (1, 2, 3, 10, 14, 15, 17):
         assert blocked >> (number - 1) & 1, f"signal {number}"
+
+
+def test_the_locks_are_released_before_the_children_have_ended(
+    keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K6: behind all of multiprocessing's finalizers, once in a process, and anew in a forked one."""
+    finalizers: list[tuple[Callable[[], None], int]] = []
+
+    class Util:
+        @staticmethod
+        def Finalize(_of: None, call: Callable[[], None], exitpriority: int) -> None:
+            finalizers.append((call, exitpriority))
+
+    monkeypatch.setitem(sys.modules, "multiprocessing.util", Util)  # type: ignore[arg-type]
+    monkeypatch.setattr(atexit, "register", lambda _call: pytest.fail("that runs before the children are waited for"))
+    held = hold()
+    keeper.prepare()
+    keeper.prepare()
+    [(release, priority)] = finalizers
+    assert priority < -100  # that of the removal of multiprocessing's own directory
+    keeper._reset()  # as a fork does
+    keeper.prepare()
+    assert len(finalizers) == 2
+    monkeypatch.setattr(threading, "_shutdown", lambda: None)
+    release()
+    assert held.released
 
 
 def test_the_exit_stops_at_a_lock_that_was_lost(

@@ -8,6 +8,9 @@ K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; wher
     and this thread may be the one that reads the events for all waits of the process (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
+K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
+    process waits for have ended, because their work may be what the lock protects. Such a child ends by `os._exit`, so
+    this must be asked for anew in each process, and where `multiprocessing` is loaded it goes through its finalizers.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
+_AT_EXIT = "at interpreter shutdown"
+"""Of the error of a Python that starts no thread any more, because it is about to end: nothing to complain about."""
+_LAST = -1_000_000
+"""The priority of a finalizer of `multiprocessing` that runs after its children have been joined, and after others."""
 
 
 class Keeper:
@@ -37,7 +44,6 @@ class Keeper:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._reset()
-        atexit.register(self.release_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)
 
@@ -48,6 +54,18 @@ class Keeper:
         self._next_wake = 0.0
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Have what this process holds released when it ends (K6)."""
+        if self._prepared:
+            return
+        finalizer = getattr(sys.modules.get("multiprocessing.util"), "Finalize", None)
+        if finalizer is None:
+            atexit.register(self.release_all)
+        else:
+            finalizer(None, self._release_after_threads, exitpriority=_LAST)
+        self._prepared = True
 
     def keep(self, held: Held, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
@@ -67,7 +85,8 @@ class Keeper:
                     self._start()
                 except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
                     self._thread = None
-                    _report(f"{held.path} is held, but not kept fresh", error)
+                    if _AT_EXIT not in str(error):
+                        _report(f"{held.path} is held, but not kept fresh", error)
             elif watched or held.next_beat < self._next_wake:  # K2
                 self._ring()
 
@@ -77,6 +96,12 @@ class Keeper:
             watch = self._kept.pop(held, None)
             if watch is not None:
                 watch.close()
+
+    def _release_after_threads(self) -> None:
+        """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
+        if sys.version_info < (3, 13):
+            threading._shutdown()  # type: ignore[attr-defined]  # what it is about to call; at the second call a no-op
+        self.release_all()
 
     def release_all(self) -> None:
         """At exit: what this process still holds is released; a lock that was lost stays as it is."""

@@ -12,11 +12,10 @@ import statistics
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from context import Context
 from peers import Holdfast, Subject, waiting
-from procs import Child, Failed, Slots, spawn
+from procs import Child, Failed, Slots, spawn, wake_ups
 from references import BlockingFlock
 from report import Goal, Outcome, Table, show
 
@@ -45,12 +44,10 @@ def run(context: Context) -> Outcome:
         notes=[f"{name}: {why}" for name, why in failures.items()],
     )
     for name, each in costs.items():
-        wake_ups = [cost.wake_ups for cost in each]
+        woken = [cost.wake_ups for cost in each]
         cpu_ms = sum(cost.cpu_ns for cost in each) / 1e6
         per_minute = cpu_ms / len(each) * 60 / seconds
-        table.rows.append(
-            [name, show(statistics.median(wake_ups)), str(max(wake_ups)), f"{cpu_ms:.2f}", f"{per_minute:.2f}"]
-        )
+        table.rows.append([name, show(statistics.median(woken)), str(max(woken)), f"{cpu_ms:.2f}", f"{per_minute:.2f}"])
     ours = costs.get(Holdfast.label)
     goal = Goal(
         f"idle: wake-ups of a waiter in {seconds:.0f} s, worst of {WAITERS}",
@@ -125,10 +122,5 @@ def _wait(_pipe: Connection, subject: type[Subject], path: str, number: int, slo
 
 def _read(pid: int) -> Cost:
     """The counters of a process: wake-ups of all its threads, processor time from its CPU clock (ns, no ticks)."""
-    wake_ups = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        for line in status.read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches:"):
-                wake_ups += int(line.split()[1])
     # The kernel's encoding of "CPU clock of process pid" (clock_getcpuclockid(3)), which Python does not wrap.
-    return Cost(wake_ups, time.clock_gettime_ns(~pid << 3 | 2))
+    return Cost(wake_ups(pid), time.clock_gettime_ns(~pid << 3 | 2))

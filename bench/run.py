@@ -24,6 +24,7 @@ import handoff
 import idle
 import startup
 import uncontended
+import waiters
 from context import Context, filesystem_of
 from procs import Failed, adopt_orphans, end_adopted, kill_all, spawn, sweep_behind_us
 from report import Goal, Outcome, goals_table
@@ -35,6 +36,7 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
     "crash": crash.run,
     "idle": idle.run,
     "fairness": fairness.run,
+    "waiters": waiters.run,
     # Last, and long after the installation that precedes a run: see README, Disk.
     "uncontended": uncontended.run,
 }

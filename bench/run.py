@@ -22,6 +22,7 @@ import crash
 import fairness
 import handoff
 import idle
+import many
 import startup
 import uncontended
 import waiters
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
     "idle": idle.run,
     "fairness": fairness.run,
     "waiters": waiters.run,
+    "many": many.run,
     # Last, and long after the installation that precedes a run: see README, Disk.
     "uncontended": uncontended.run,
 }

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from async_peers import AsyncSubject
 from peers import LIBRARIES, Holdfast, Subject
+
+Kind = TypeVar("Kind", bound=Subject | AsyncSubject)
 
 
 @dataclass
@@ -21,9 +26,9 @@ class Context:
     # Seeded, so that two runs take the same pauses and the same order; the machine supplies the noise.
     random: random.Random = field(default_factory=lambda: random.Random(20_240_601))
 
-    def subjects(self, candidates: list[type[Subject]]) -> list[type[Subject]]:
+    def subjects(self, candidates: Sequence[type[Kind]]) -> list[type[Kind]]:
         """The candidates that this run measures."""
-        return [one for one in candidates if not (self.peers_only and one is Holdfast)]
+        return [one for one in candidates if not (self.peers_only and one.package == Holdfast.package)]
 
     def pick(self, quick: float, full: float) -> float:
         """`quick` in a --quick run, else `full`."""

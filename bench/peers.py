@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from procs import NotAvailable
+
 # "For ever" where a library insists on a number of seconds.
 FOREVER = 3600.0
 
@@ -57,6 +59,21 @@ class Holdfast(Subject):
 
     def release(self) -> None:
         self._hold.release()
+
+
+class HoldfastFlock(Holdfast):
+    """holdfast.Lock in its protocol for files that stay, locked by the kernel alone."""
+
+    label = "holdfast, protocol flock"
+
+    def __init__(self, path: str) -> None:
+        import holdfast
+
+        try:
+            self._lock = holdfast.Lock(path, protocol="flock")
+        except ValueError:
+            raise NotAvailable("not available: this holdfast has no protocol flock") from None
+        self._hold: Any = None
 
 
 class _FileLock(Subject):

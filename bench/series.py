@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
+from procs import Failed, NotAvailable
+
 # Fewer samples than this have no 99th percentile worth the name.
 ENOUGH_FOR_P99 = 100
 
@@ -17,6 +19,13 @@ class Series:
     def __init__(self) -> None:
         self.rounds: dict[int, array[int]] = {}
         self.error: str | None = None
+        self.missing = False
+        """The error is only that the installed version has no such thing."""
+
+    def fail(self, error: Failed) -> None:
+        """Note why there are no samples, or no more."""
+        self.error = str(error)
+        self.missing = isinstance(error, NotAvailable)
 
     def add(self, number: int, samples: Iterable[int]) -> None:
         """File the samples of round `number`."""

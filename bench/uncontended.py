@@ -2,20 +2,25 @@
 
 Measured: the time of one acquire + release, on tmpfs and on disk, lock object made beforehand. Each subject lives in
 a process of its own; in each round every subject runs one time slice, in an order drawn anew for the round.
+An asyncio lock is entered by `async with` in a loop that does nothing else.
 Not measured: making the lock object, importing, waiting, fsync (no subject syncs by default).
 """
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from array import array
+from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+from async_peers import AsyncFileLock, AsyncHoldfast, AsyncSubject
 from context import Context, filesystem_of
-from peers import LIBRARIES, Holdfast, Subject
-from procs import Child, Failed, spawn
+from peers import LIBRARIES, Fasteners, FileLock, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject
+from procs import Child, Failed, NotAvailable, spawn
 from references import PythonCalls
 from report import Goal, Outcome, timing_table
 from series import Series
@@ -38,9 +43,9 @@ def run(context: Context) -> Outcome:
         base = series[C_LOOP].median() or 0.0
         if place == "disk" and base > _SLOW_CREATE_NS:
             table.notes.append(f"Creating a file is slow here (C loop {base / 1e3:.0f} µs): see README, Disk.")
-        outcome.goals += _goals(context, place, series, why_not)
+        outcome.goals += _goals(context, place, series)
         outcome.data[place] = {name: one.data() for name, one in series.items()}
-        outcome.failures += [f"{name}: {one.error}" for name, one in series.items() if one.error and name != C_LOOP]
+        outcome.failures += [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing]
     return outcome
 
 
@@ -58,14 +63,17 @@ def build_c_loop(directory: Path) -> tuple[Path | None, str]:
 
 
 def _measure(context: Context, directory: Path, program: Path | None, why_not: str) -> dict[str, Series]:
-    subjects = context.subjects([PythonCalls, *LIBRARIES])
+    blocking = context.subjects([PythonCalls, *LIBRARIES, HoldfastFlock])
+    subjects = [*blocking, *context.subjects([AsyncHoldfast, AsyncFileLock])]
     series = {C_LOOP: Series(), **{one.label: Series() for one in subjects}}
-    series[C_LOOP].error = why_not or None
+    if program is None:
+        series[C_LOOP].fail(NotAvailable(why_not))
     slice_ns = int(context.pick(30e6, 60e6))
     children: dict[str, Child] = {}
     try:
         for number, one in enumerate(subjects):
-            children[one.label] = spawn(_serve, one, str(directory / f"{number}.lock"))
+            serve = _serve_async if issubclass(one, AsyncSubject) else _serve
+            children[one.label] = spawn(serve, one, str(directory / f"{number}.lock"))
         for number in range(int(context.pick(5, 20))):
             order = list(series)
             context.random.shuffle(order)
@@ -87,7 +95,7 @@ def _one_slice(
         elif program is not None:
             series.add(number, _c_slice(program, directory, slice_ns))
     except Failed as error:
-        series.error = str(error)
+        series.fail(error)
 
 
 def _c_slice(program: Path, directory: Path, slice_ns: int) -> array[int]:
@@ -131,17 +139,46 @@ def _timed_cycles(lock: Subject, slice_ns: int) -> array[int]:
     return samples
 
 
-def _goals(context: Context, place: str, series: dict[str, Series], why_not: str) -> list[Goal]:
-    ours = series.get(Holdfast.label, Series())
-    limits = ((C_LOOP, 1.8, False), ("FileLock", 1.0, True), ("SoftFileLock", 0.3, False))
-    return [
-        Goal(
-            f"uncontended, {place}: holdfast ÷ {name}",
-            ours.ratio_to(series[name]),
-            limit,
-            "x",
-            below,
-            context.holdfast_missing or (why_not if name == C_LOOP else "") or series[name].error or ours.error or "",
-        )
-        for name, limit, below in limits
-    ]
+def _serve_async(pipe: Connection, subject: type[AsyncSubject], path: str) -> None:
+    """The same for an asyncio lock, in one loop for all slices."""
+    loop, lock = asyncio.new_event_loop(), subject(path).lock
+    while True:
+        slice_ns = pipe.recv()
+        pipe.send(loop.run_until_complete(_timed_async_cycles(lock, slice_ns)))
+
+
+async def _timed_async_cycles(lock: AbstractAsyncContextManager[Any], slice_ns: int) -> array[int]:
+    clock, samples = time.monotonic_ns, array("q")
+    for _ in range(_WARM_UP):
+        async with lock:
+            pass
+    begin = clock()
+    stop = begin + slice_ns
+    while begin < stop:
+        begin = clock()
+        async with lock:
+            pass
+        samples.append(clock() - begin)
+    return samples
+
+
+# Subject, what it is compared with, limit, whether the limit itself does not count, whether it is the least.
+_GOALS = (
+    (Holdfast.label, C_LOOP, 1.8, False, False),
+    (Holdfast.label, FileLock.label, 1.0, True, False),
+    (Holdfast.label, SoftFileLock.label, 0.3, False, False),
+    (AsyncHoldfast.label, Holdfast.label, 1.5, False, False),
+    (AsyncFileLock.label, AsyncHoldfast.label, 8.0, False, True),
+    (HoldfastFlock.label, Fasteners.label, 1.0, False, False),
+    (HoldfastFlock.label, Portalocker.label, 1.0, False, False),
+)
+
+
+def _goals(context: Context, place: str, series: dict[str, Series]) -> list[Goal]:
+    goals = []
+    for one, other, limit, below, least in _GOALS:
+        ours, theirs = series.get(one, Series()), series.get(other, Series())
+        why_not = context.holdfast_missing or ours.error or theirs.error or ""
+        text = f"uncontended, {place}: {one} ÷ {other}"
+        goals.append(Goal(text, ours.ratio_to(theirs), limit, "x", below, why_not, least))
+    return goals

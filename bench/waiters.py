@@ -81,7 +81,7 @@ def run(context: Context) -> Outcome:
     """One kind of waiter after the other, one subject after the other."""
     many = int(context.pick(200, 1000))
     subjects = context.subjects([BlockingFlock, Holdfast, FileLock])
-    tasks = [one for one in (AsyncHoldfast, AsyncFileLock) if not (context.peers_only and one is AsyncHoldfast)]
+    tasks = context.subjects([AsyncHoldfast, AsyncFileLock])
     outcome = Outcome()
     if not context.quick:
         _table(context, outcome, "processes", 100, _processes, subjects)

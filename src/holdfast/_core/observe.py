@@ -28,6 +28,15 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
 }
+_NEEDS = {
+    errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
+    "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
+    errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
+    "release some, or raise it",
+    errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
+    errno.EDQUOT: "no lock file may be added to {directory}; make room there",
+}
+"""What is missing, by the error that says so."""
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 # A file that was created but not yet written carries this bit; see publish.py, X2.
@@ -71,7 +80,7 @@ def observe(env: Environment, request: Request) -> Observation | None:
     except OSError as error:
         if error.errno in _UNREADABLE:
             return _unreadable(env, request)
-        raise explained(error, request) from error
+        raise explained(error, request, env) from error
     try:
         found = env.fstat(fd)
         _require_regular(found, request)
@@ -113,15 +122,6 @@ def forget(env: Environment, seen: Observation | None) -> None:
         seen.fd = -1
 
 
-def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
-    """Whether the path names this very inode now."""
-    try:
-        found = env.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return (found.st_dev, found.st_ino) == identity
-
-
 def require_same_protocol(request: Request, seen: Observation) -> None:
     """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
     if seen.problem is None or not seen.data:
@@ -136,8 +136,11 @@ def require_same_protocol(request: Request, seen: Observation) -> None:
         )
 
 
-def explained(error: OSError, request: Request) -> Exception:
-    """The same failure in words that say what to do, where the operating system's are about something else."""
+def explained(error: OSError, request: Request, env: Environment | None = None) -> Exception:
+    """The same failure in words that say what to do, where the operating system's are about something else.
+
+    Without `env`, for a step that opens nothing, an error about what is used up stays as it is.
+    """
     path, directory = request.path, request.directory
     message = {
         errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
@@ -147,7 +150,14 @@ def explained(error: OSError, request: Request) -> Exception:
         errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
         "path",
     }.get(error.errno or 0)
-    return InvalidPath(message, path=path, protocol=request.protocol.name) if message else error
+    if message:
+        return InvalidPath(message, path=path, protocol=request.protocol.name)
+    need = _NEEDS.get(error.errno or 0)
+    if need is None or env is None:
+        return error
+    limit = env.open_limit()
+    need = need.format(directory=directory, holds=len(env.holds), limit="" if limit is None else f" of {limit}")
+    return OSError(error.errno, f"{error.strerror}; {need}", path)
 
 
 def _require_regular(found: Stat, request: Request) -> None:

@@ -31,8 +31,9 @@ import zlib
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
+from .files import is_there, write_all
 from .hold import BY_GUARD, BY_PROCESS, Held, withdraw
-from .observe import UNFINISHED, explained, is_there
+from .observe import UNFINISHED, explained
 from .request import Request
 
 TYPE_CHECKING = False
@@ -183,16 +184,6 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
         raise
 
 
-def write_all(env: Environment, fd: int, data: bytes) -> None:
-    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
-    written = env.write(fd, data, 0)
-    while written < len(data):
-        count = env.write(fd, data[written:], written)
-        if count == 0:
-            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
-        written += count
-
-
 def _fall_back(env: Environment, request: Request, error: OSError, method: str) -> None:
     """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
     if error.errno == errno.ENOENT and not _has_directory(env, request):
@@ -218,7 +209,7 @@ def _fall_back(env: Environment, request: Request, error: OSError, method: str) 
         ) from error
     if error.filename is None:
         error.filename = request.path
-    raise explained(error, request) from error
+    raise explained(error, request, env) from error
 
 
 def _has_directory(env: Environment, request: Request) -> bool:

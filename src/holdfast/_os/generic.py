@@ -182,6 +182,11 @@ class GenericEnvironment:
     def list_directory(self, directory: str) -> list[str]:
         return os.listdir(directory)
 
+    def open_limit(self) -> int | None:
+        # Not the module `resource`: when this is asked, no descriptor may be left to import one with.
+        limit = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
+        return limit if limit >= 0 else None
+
     # -- the guard, and what stands in for it --------------------------------------------------------------------------
 
     def guard(self, fd: int) -> bool | None:  # noqa: ARG002

@@ -51,6 +51,9 @@ class Lock:
     - `heartbeat`: seconds between refreshes of the timestamp. `None`: a third of the age at which others may call it
       stale. `0`: never.
     - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
+    - `fair`: go in after those who have waited for longer than a moment (2 ms). They queue in the order of their
+      arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
+    - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that.
     - `parents`: create missing directories.
     - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
       thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
@@ -98,7 +101,7 @@ class Lock:
     def _acquire(self, timeout: float | None, *, required: bool) -> Hold | None:
         env, me = self._env, caller()
         try:
-            result = drive(acquire(env, self._request, timeout, me))
+            result = drive(acquire(env, (self._request,), timeout, me))
             if not isinstance(result, Refusal):
                 hold = Hold(result)
                 _keep(env, result)
@@ -118,7 +121,7 @@ class Lock:
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
         timeout = self._request.timeout if timeout is _UNSET else check_timeout(timeout)
-        return drive(wait_until_free(self._env, self._request, timeout, caller())) is None
+        return drive(wait_until_free(self._env, (self._request,), timeout, caller())) is None
 
     def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.

@@ -71,14 +71,14 @@ def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -
     holder.expect("holding")
     waiter = spawn(
         """
-        import holdfast._core.contest
+        import holdfast._core.sight
         looks = 0
-        original = holdfast._core.contest.judge
+        original = holdfast._core.sight.judge
         def judge(*words):
             global looks
             looks += 1
             return original(*words)
-        holdfast._core.contest.judge = judge
+        holdfast._core.sight.judge = judge
         Lock(path, timeout=1).wait()
         say(looks)
         """,

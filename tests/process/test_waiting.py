@@ -64,9 +64,9 @@ def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> 
 
 
 DEAF = """
-import holdfast._core.contest
+import holdfast._core.queue, holdfast._core.sight
 from holdfast._os import environment
-holdfast._core.contest.RECHECK = 0.3
+holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 0.3
 class Deaf:
     def __init__(self): self.pipe = os.pipe()
     def fds(self): return (self.pipe[0],)

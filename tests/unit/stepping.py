@@ -117,11 +117,12 @@ class Contender:
         self, env: Stepped, path: str, *, timeout: float | None = 0, context: tuple[object, ...] = (), **options: Any
     ) -> None:
         self.env = env
-        self.request = Request(path, options)  # type: ignore[arg-type]
+        # The queue has tests of its own; elsewhere a contender that is slow to be stepped must not take a ticket.
+        self.request = Request(path, {"fair": False, **options})  # type: ignore[typeddict-item]
         self.waits: list[Wait] = []
         self.done = False
         self.result: Held | Refusal | None = None
-        self.steps = acquire(env, self.request, timeout, context or (object(),))
+        self.steps = acquire(env, (self.request,), timeout, context or (object(),))
         env.contenders.append(self)
 
     def step(self) -> Wait | None:

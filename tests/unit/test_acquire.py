@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import wait_until_free
-from holdfast._core.contest import RECHECK, Refusal
-from holdfast._core.environment import CHANGED, CLOSED, Wait
+from holdfast._core.contest import Refusal
+from holdfast._core.environment import CHANGED, CLOSED, RECHECK, Wait
 from holdfast._core.hold import Held
 from holdfast._core.request import Request
 from holdfast._drive.sync import drive
@@ -208,7 +208,7 @@ def test_a_file_that_may_be_taken_over_but_is_locked_keeps_a_waiter_busy(disk: P
 
 def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
-    waiter = contend(disk / "l", timeout=None)
+    waiter = contend(disk / "l", timeout=None, fair=False)
     waiter.env.instead["events_reach"] = lambda _path: False
     waiter.env.instead["poll_limit"] = lambda _path: 0.1
     pauses = []
@@ -227,7 +227,7 @@ def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: C
 def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dead_pid: int) -> None:
     """A3: when time alone will make the lock stale, the wait ends there."""
     path = disk / "l"
-    waiter = contend(path, timeout=None, stale_after=100)
+    waiter = contend(path, timeout=None, fair=False, stale_after=100)
     now = waiter.env.time()
     path.write_bytes(sema_record(dead_pid, now - 95))
     wait = waiter.step()
@@ -240,7 +240,7 @@ def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dea
 
 def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, held: Contender, contend: Contend) -> None:
     """A4: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
-    waiter = contend(disk / "l", timeout=None)
+    waiter = contend(disk / "l", timeout=None, fair=False)
     watches = told(waiter.env)
     waiter.step()
     watches[0].change = CLOSED
@@ -426,20 +426,20 @@ def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: C
     holder = contend(disk / "l")
     holder.get()
     other = contend(disk / "x").env
-    steps = wait_until_free(other, Request(str(disk / "l"), {}), None, None)
+    steps = wait_until_free(other, (Request(str(disk / "l"), {}),), None, ())
     next(steps)
     holder.crash()  # free for whoever takes it over, though the file is there
     with pytest.raises(StopIteration) as done:
         next(steps)
     assert done.value.value is None
     assert (disk / "l").exists()
-    assert drive(wait_until_free(other, Request(str(disk / "nothing"), {}), 0, None)) is None
+    assert drive(wait_until_free(other, (Request(str(disk / "nothing"), {}),), 0, ())) is None
     assert not (disk / "nothing").exists()
 
 
 def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
     env = contend(disk / "x").env
-    refusal = drive(wait_until_free(env, Request(str(disk / "l"), {}), 0.01, None))
+    refusal = drive(wait_until_free(env, (Request(str(disk / "l"), {}),), 0.01, ()))
     assert isinstance(refusal, Refusal)
     assert refusal.waited >= 0.01
     assert not env.open_descriptors()
@@ -447,7 +447,7 @@ def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, con
 
 def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
     """A7: woken again and again although nothing changes, it polls now and then instead of spinning."""
-    waiter = contend(disk / "l", timeout=None)
+    waiter = contend(disk / "l", timeout=None, fair=False)
     told(waiter.env)
     waiter.env.instead["monotonic"] = lambda: 1000.0  # no time passes between two wake-ups
     pauses = []

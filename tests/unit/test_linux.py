@@ -38,23 +38,38 @@ Environments = Callable[..., Stepped]
 def test_events_are_expected_where_none_come(
     kind: str, reach: bool, limit: float, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linux, "_mount_type", lambda _path: kind)
+    monkeypatch.setattr(linux.LinuxEnvironment, "_mount_type", lambda _self, _path: kind)
     env = environments()
     assert env.events_reach("/x/l") is reach
     assert env.poll_limit("/x/l") == limit
 
 
 def test_a_mount_is_mistaken_for_another(shm: Path, disk: Path) -> None:
-    assert linux._mount_type(str(shm / "l")) == "tmpfs"
-    assert linux._mount_type("/proc/l") == "proc"
-    assert linux._mount_type(str(disk / "no" / "l")) == ""
+    env = linux.LinuxEnvironment()
+    assert env._mount_type(str(shm / "l")) == "tmpfs"
+    assert env._mount_type("/proc/l") == "proc"
+    assert env._mount_type(str(disk / "no" / "l")) == ""
+
+
+def test_a_new_mount_is_mistaken_for_the_old_one_for_ever(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of a device is given out again; so what it was is forgotten after a second."""
+    env, now = linux.LinuxEnvironment(), [100.0]
+    monkeypatch.setattr(linux.time, "monotonic", lambda: now[0])
+    assert env._mount_type(str(shm / "l")) == "tmpfs"
+    monkeypatch.setattr(linux, "_mount_type", lambda _device: "fuse.x")
+    assert env._mount_type(str(shm / "l")) == "tmpfs"
+    now[0] += 1.1
+    assert env._mount_type(str(shm / "l")) == "fuse.x"
 
 
 @needs_root
 def test_a_mount_with_blanks_in_its_name_is_mistaken(disk: Path) -> None:
     (disk / "a b - c").mkdir()
     inner = str(disk / "a b - c")
-    assert elsewhere(lambda: linux._mount_type(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs")) == "ramfs"
+    assert (
+        elsewhere(lambda: linux.LinuxEnvironment()._mount_type(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
+        == "ramfs"
+    )
 
 
 def test_a_process_is_misread(

@@ -16,35 +16,37 @@ A5  A refusal is only given after a complete look; `timeout=0` is one round, wit
 
 from __future__ import annotations
 
-from ..model import Status
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
 from .hold import Share
-from .policy import describe
 from .publish import publish
+from .queue import is_contended
 from .request import Request
-from .takeover import complete, take_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
+
+    from ..model import Status
 
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 
 
 def acquire(
-    env: Environment, request: Request, timeout: float | None, context: tuple[object, ...]
+    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Share | Refusal]:
-    """A share in the lock, or the reason why not. `context` names the caller that a wait would block (sync.caller)."""
+    """A share in the first of these locks that can be had, or the reason why there is none.
+
+    `context` names the caller that a wait would block (sync.caller).
+    """
     generation = env.generation
-    share: Share | None = None
-    held = yield from publish(env, request)
-    if held is None:
-        contest = Contest(env, request, timeout, context)
+    share = yield from _enter(env, requests, timeout, context)
+    if share is None:
+        contest = Contest(env, requests, timeout, context)
         try:
             try:
-                share = yield from _contend(env, request, contest)
+                share = yield from _contend(env, contest)
             finally:
                 contest.close()
         except BaseException:
@@ -53,44 +55,61 @@ def acquire(
             raise
         if share is None:
             return contest.refusal()
-    else:
-        share = held.share(context)
     if generation != env.generation:
         # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
         env.holds.clear()
-        raise RuntimeError(f"the process was forked while it acquired {request.path}; acquire again in the child")
+        raise RuntimeError(f"the process was forked while it acquired {requests[0].path}; acquire again in the child")
     return share
 
 
-def _contend(env: Environment, request: Request, contest: Contest) -> Generator[Wait, None, Share | None]:
+def _enter(
+    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Share | None]:
+    """The short way in, if nobody holds the lock and nobody has waited for it any longer."""
+    first = requests[0]
+    if len(requests) > 1 and first.owner is not None:
+        return None  # the owner may be inside one of them already
+    if is_contended(env, first, timeout):
+        return None
+    for request in requests:
+        if len(requests) > 1 and env.exists(request.path):
+            continue  # asking is cheaper than trying
+        held = yield from publish(env, request)
+        if held is not None:
+            return held.share(context)
+    return None
+
+
+def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share | None]:
     """The lock, or None when the time is up."""
     retries, misses = _RETRIES, 0
     while True:
-        if not contest.look():
-            held = yield from publish(env, request)
-            if held is not None:
-                return held.share(contest.context)
-            misses += 1  # taken in between, by somebody whom the next look will see; or a cache is behind (NFS)
-            if misses % _RETRIES == 0:
-                if contest.is_over():
-                    return None
-                yield Wait((), env.monotonic() + _MISS_PAUSE)
-            continue
+        free = contest.look()
         share = contest.join()
         if share is not None:
             return share
-        held = None
-        if contest.verdict.reclaim and contest.seen.unfinished:
-            held = yield from complete(env, request)
-        elif contest.verdict.reclaim:
-            held = yield from take_over(env, request, contest.seen, contest.verdict)
-        if held is not None:
-            return held.share(contest.context)
-        contest.rejudge()
-        if contest.verdict.reclaim and retries:
-            retries -= 1
-            contest.hurry()  # a prober or a rival had the guard for an instant
-        elif contest.is_over():
+        if contest.may_try(free=free):
+            missed = False
+            for sight in contest.sights:
+                if sight.could_be_had:
+                    held = yield from sight.attempt()
+                    if held is not None:
+                        return contest.win(held)
+                    missed = missed or sight.missed
+            if missed:
+                misses += 1  # taken in between, by somebody whom the next look will see; or a cache is behind (NFS)
+                if misses % _RETRIES == 0:
+                    if contest.is_over():
+                        return None
+                    yield Wait((), env.monotonic() + _MISS_PAUSE)
+                continue
+            if retries and any(sight.could_be_had for sight in contest.sights):
+                retries -= 1
+                contest.hurry()  # a prober or a rival had the guard for an instant
+                contest.require_no_deadlock()
+                yield from contest.pause()
+                continue
+        if contest.is_over():
             return None
         contest.require_no_deadlock()
         yield from contest.pause()
@@ -115,14 +134,12 @@ def give_back_undelivered(env: Environment, context: tuple[object, ...]) -> None
 
 
 def wait_until_free(
-    env: Environment, request: Request, timeout: float | None, context: tuple[object, ...]
+    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
-    """None as soon as a contender would get the lock; nothing is acquired or changed."""
-    contest = Contest(env, request, timeout, context)
+    """None as soon as a contender would get one of the locks; nothing is acquired or changed."""
+    contest = Contest(env, requests, timeout, context, queued=False)
     try:
-        while contest.look():
-            if contest.verdict.reclaim:
-                return None
+        while not contest.look():
             if contest.is_over():
                 return contest.refusal()
             contest.require_no_deadlock()
@@ -134,10 +151,9 @@ def wait_until_free(
 
 def look(env: Environment, request: Request) -> Status:
     """One look at the lock."""
-    contest = Contest(env, request, 0, ())
+    contest = Contest(env, (request,), 0, (), queued=False)
     try:
-        if not contest.look(strict=False):
-            return describe(env, request, None, None, None)
-        return describe(env, request, contest.seen, contest.assessed, contest.verdict)
+        contest.look(strict=False)
+        return contest.sights[0].describe()
     finally:
         contest.close()

@@ -13,7 +13,7 @@ from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any, Protocol
 else:
     Protocol = object
@@ -36,6 +36,18 @@ class Process(Value):
     since: float | None = None
 
 
+class LockOwner(Value):
+    """Who has a kernel lock on a file, or is `waiting` for it within the kernel.
+
+    `pid` is None for somebody who cannot be named from here: a process of another PID namespace, or one that inherited
+    the lock from a process that has ended, and may not be looked at. One such entry may stand for several.
+    """
+
+    pid: int | None
+    exclusive: bool
+    waiting: bool = False
+
+
 class Stat(Protocol):
     """The part of `os.stat_result` that the engine reads."""
 
@@ -55,6 +67,9 @@ class Stat(Protocol):
 # takes as long as a system call.
 CHANGED = 1
 CLOSED = 2
+
+RECHECK = 10.0
+"""Seconds between looks where events are expected (contest.py, A3)."""
 
 
 class Watch(Protocol):
@@ -134,6 +149,9 @@ class Environment(Protocol):
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[int, int], Any]
     """The holds of this process, by (st_dev, st_ino) of their lock files."""
+    lines: dict[str, Any]
+    turns: dict[str, float]
+    """Those who wait in this process, by the queue that they wait in."""
 
     # who and when
     def identity(self, pid: int | None = None) -> Identity: ...
@@ -159,6 +177,9 @@ class Environment(Protocol):
     def sync_directory(self, directory: str) -> None: ...
     def make_directories(self, directory: str) -> None: ...
     def list_directory(self, directory: str) -> list[str]: ...
+    def exists(self, path: str) -> bool: ...
+    def make_directory(self, path: str, mode: int) -> None: ...
+    def remove_directory(self, path: str) -> None: ...
     def close(self, fd: int) -> None: ...
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
@@ -181,6 +202,22 @@ class Environment(Protocol):
 
     def end_claim(self, fd: int, *, replaced: bool) -> None:
         """End a claim, if `fd` has one, after the record was replaced or because it is left as it is."""
+
+    # who holds and who waits, for showing only: no decision may rest on it, as it is outdated when it is read
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        """Who holds and who blocks on kernel locks (`flock`, whoever took them) on the file (`st_dev`, `st_ino`).
+
+        Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Nothing where the
+        system has no such tables. Those whom this process may not look at may be missing. A probe of the guard that
+        happens at this moment shows as a shared owner.
+        """
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+        """The processes, this one too, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock` does.
+
+        `masks` are the event masks of watches that count; None stands for those of holdfast. Costs and limits are those
+        of `lock_owners`. Waits that poll, or that are of another user's or another container's, do not show.
+        """
 
     # events
     def pipe(self) -> tuple[int, int]:

@@ -24,11 +24,13 @@ import math
 
 from ..errors import LockLost, NotHeld
 from ..model import Record
-from .observe import is_there
+from .files import is_there, let_go
+from .tickets import MOMENT, tidy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .environment import Environment
+    from .queue import Place
     from .request import Request
 
 
@@ -51,6 +53,7 @@ class Held:
     """The engine's side of a hold. `Hold` is the caller's handle on it; re-entrant handles share one."""
 
     __slots__ = (
+        "acquired",
         "data",
         "env",
         "fd",
@@ -61,6 +64,7 @@ class Held:
         "mutex",
         "next_beat",
         "path",
+        "place",
         "recovered_from",
         "released",
         "request",
@@ -83,6 +87,9 @@ class Held:
         self.released = False
         self.recovered_from: Record | None = None
         self.next_beat = math.inf
+        self.acquired = env.monotonic()
+        self.place: Place | None = None
+        """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
         self.mutex = _thread.RLock()
         env.holds[identity] = self
 
@@ -123,8 +130,11 @@ class Held:
                 mine = False  # removed by somebody since the check
             except BaseException:
                 withdraw(self.env, self.path, self.fd, self.data)  # H5
+                self._leave_queue()
                 raise
             self._drop()
+        if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
+            tidy(self.env, self.request.queue)
         if not mine:
             lost = self.lost_error()
             try:
@@ -148,13 +158,20 @@ class Held:
             if not self.released and not self.inert:
                 self.released = True
                 withdraw(self.env, self.path, self.fd, self.data)
+                self._leave_queue()
 
     def _drop(self) -> None:
         forget_hold(self.env, self.identity, self.fd)
         try:
             self.env.unguard(self.fd)
+            self._leave_queue()
         finally:
             self.env.close(self.fd)
+
+    def _leave_queue(self) -> None:
+        place, self.place = self.place, None
+        if place is not None:
+            place.leave()
 
     def verify(self) -> bool:
         """Whether the lock is still ours, now."""
@@ -255,12 +272,3 @@ def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
     except OSError:
         pass  # the first failure is the one to report; what is left has no guard and will be taken over
     let_go(env, fd)
-
-
-def let_go(env: Environment, fd: int) -> None:
-    """Drop the guard and close; what either says is no news beside the reason for doing so."""
-    for step in (env.unguard, env.close):
-        try:
-            step(fd)
-        except OSError:
-            pass

@@ -122,15 +122,6 @@ def forget(env: Environment, seen: Observation | None) -> None:
         seen.fd = -1
 
 
-def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
-    """Whether the path names this very inode now."""
-    try:
-        found = env.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return (found.st_dev, found.st_ino) == identity
-
-
 def require_same_protocol(request: Request, seen: Observation) -> None:
     """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
     if seen.problem is None or not seen.data:

@@ -31,8 +31,9 @@ import zlib
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
+from .files import is_there, write_all
 from .hold import BY_GUARD, BY_PROCESS, Held, withdraw
-from .observe import UNFINISHED, explained, is_there
+from .observe import UNFINISHED, explained
 from .request import Request
 
 TYPE_CHECKING = False
@@ -181,16 +182,6 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
     except BaseException:
         withdraw(env, request.path, fd, data)
         raise
-
-
-def write_all(env: Environment, fd: int, data: bytes) -> None:
-    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
-    written = env.write(fd, data, 0)
-    while written < len(data):
-        count = env.write(fd, data[written:], written)
-        if count == 0:
-            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
-        written += count
 
 
 def _fall_back(env: Environment, request: Request, error: OSError, method: str) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from ..errors import HoldfastError
 from ..model import Record
 from .environment import Environment
+from .files import is_there
 from .liveness import Assessment, assess
-from .observe import Observation, forget, is_there, observe, reread
+from .observe import Observation, forget, observe, reread
 from .request import Request
 
 TYPE_CHECKING = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 
 from ..errors import InvalidPath
 from ..model import marker_text
@@ -29,6 +30,7 @@ else:
         def __init_subclass__(cls, *, total: bool) -> None: ...
 
 
+_LONGEST_NAME = 255 - len(".holdfast-.queue")
 _FASTEST_BEAT = 0.05
 """Seconds. Timestamps are in whole ones, so that a faster beat would only look more often whether the lock is lost."""
 
@@ -45,6 +47,8 @@ class Options(TypedDict, total=False):
     durable: bool
     heartbeat: float | None
     owner: Hashable | None
+    fair: bool
+    shared: bool
     parents: bool
     on_lost: Callable[[LockLost], object] | None
 
@@ -56,6 +60,7 @@ class Request:
         "beat_every",
         "directory",
         "durable",
+        "fair",
         "method",
         "mode",
         "name",
@@ -66,6 +71,8 @@ class Request:
         "parents",
         "path",
         "protocol",
+        "queue",
+        "shared",
         "stale",
         "stale_after",
         "swept",
@@ -89,6 +96,14 @@ class Request:
         self.durable = bool(options.get("durable", False))
         self.parents = bool(options.get("parents", False))
         self.owner = options.get("owner")
+        self.fair = bool(options.get("fair", True))
+        self.shared = bool(options.get("shared", False))
+        if self.shared and not self.protocol.shareable:
+            raise ValueError(
+                f"the {self.protocol.name} protocol has no shared locks: its lock file names one holder. Use "
+                "protocol='flock' for a lock that readers share"
+            )
+        self.queue = queue_of(self.directory, self.name)
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
             raise TypeError("on_lost is a callable that takes the LockLost error")
@@ -129,6 +144,14 @@ def check_path(path: str | os.PathLike[str], protocol: str) -> str:
     if os.path.basename(text) in ("", ".", ".."):
         raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def queue_of(directory: str, name: str) -> str:
+    """The hidden directory of those who wait for a lock, named after it as far as a file name's length allows."""
+    short = os.fsencode(name)
+    if len(short) > _LONGEST_NAME:
+        short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
+    return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"
 
 
 def check_timeout(timeout: float | None) -> float | None:

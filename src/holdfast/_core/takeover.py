@@ -19,10 +19,11 @@ from __future__ import annotations
 import errno
 
 from .environment import Environment, Wait
-from .hold import Held, let_go, withdraw
-from .observe import Observation, explained, is_there, read_record
+from .files import is_there, let_go, write_all
+from .hold import Held, withdraw
+from .observe import Observation, explained, read_record
 from .policy import Verdict
-from .publish import finish, publish, write_all
+from .publish import finish, publish
 from .request import Request
 
 TYPE_CHECKING = False

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import time
 
-from .._core.environment import Presence, Process, Watch
+from .._core.environment import LockOwner, Presence, Process, Watch
 from ..model import Identity
 from . import forking
 from .claims import Claims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
@@ -39,6 +40,8 @@ class GenericEnvironment:
         self.without = without
         self.generation = 0
         self.holds: dict[tuple[int, int], Any] = {}
+        self.lines: dict[str, Any] = {}
+        self.turns: dict[str, float] = {}
         # Every descriptor that must not live on in a forked child; `_forking` keeps a fork from falling between the
         # opening of a descriptor and its entry here.
         self._descriptors: set[int] = set()
@@ -61,6 +64,8 @@ class GenericEnvironment:
         self._identity = None
         self._claims = Claims(self)
         self.holds = {}
+        self.lines = {}
+        self.turns = {}
         self.generation += 1
 
     def adopt(self, fd: int) -> int:
@@ -180,7 +185,18 @@ class GenericEnvironment:
         os.makedirs(directory, exist_ok=True)
 
     def list_directory(self, directory: str) -> list[str]:
-        return os.listdir(directory)
+        with self._forking:  # it opens a descriptor of its own
+            return os.listdir(directory)
+
+    def exists(self, path: str) -> bool:
+        return os.access(path, os.F_OK)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        os.mkdir(path, mode)
+        os.chmod(path, mode)  # whatever the umask
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
 
     def open_limit(self) -> int | None:
         # Not the module `resource`: when this is asked, no descriptor may be left to import one with.
@@ -203,6 +219,14 @@ class GenericEnvironment:
 
     def end_claim(self, fd: int, *, replaced: bool) -> None:
         self._claims.end(fd, replaced=replaced)
+
+    # -- who holds and who waits ---------------------------------------------------------------------------------------
+
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
+        return []
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002
+        return []
 
     # -- events --------------------------------------------------------------------------------------------------------
 

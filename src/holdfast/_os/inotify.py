@@ -218,7 +218,7 @@ class Hub:
 
     def read(self) -> None:
         """Hand out all events that are there."""
-        while True:
+        while self.fd >= 0:
             try:
                 data = os.read(self.fd, _BUFFER)
             except BlockingIOError:

@@ -8,13 +8,15 @@ import os
 import select
 import time
 
-from .._core.environment import Presence, Process
+from .._core.environment import LockOwner, Presence, Process
 from . import forking
 from .generic import GenericEnvironment
 from .mounts import type_by_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from .inotify import FileWatch, Hub
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -30,6 +32,10 @@ _NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ce
 _MOST_DIRECTORIES = 256
 
 
+_MOUNT_LASTS = 1.0
+"""Seconds that the type of a mount is remembered: reading the mount table takes as long as a whole acquisition."""
+
+
 class LinuxEnvironment(GenericEnvironment):
     guards = True
 
@@ -37,6 +43,7 @@ class LinuxEnvironment(GenericEnvironment):
         super().__init__(without)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
+        self._mounts: dict[int, tuple[str, float]] = {}
 
     def _in_child(self) -> None:
         super()._in_child()
@@ -159,6 +166,27 @@ class LinuxEnvironment(GenericEnvironment):
         guard = self.guard(fd)
         return super().claim(fd, path, data, guarded=guarded) if guard is None else guard
 
+    # -- who holds and who waits ---------------------------------------------------------------------------------------
+
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        if not self._proc_is_ours():
+            return []
+        with self._forking:
+            from .tables import lock_owners
+        return lock_owners(identity, self.inspect)
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+        if not self._proc_is_ours():
+            return []
+        with self._forking:
+            from .tables import IN_CLOSE_NOWRITE, watchers
+
+            if masks is None:
+                from .inotify import _MASK
+
+                masks = (_MASK, _MASK | IN_CLOSE_NOWRITE)
+        return watchers(identity, masks)
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def watch(self, path: str) -> FileWatch | None:
@@ -196,7 +224,7 @@ class LinuxEnvironment(GenericEnvironment):
             kind = type_by_name(directory)
             known = _is_served(kind)
             if not known:
-                kind = _mount_type(path)  # symbolic links may have led elsewhere
+                kind = self._mount_type(path)  # symbolic links may have led elsewhere
                 known = _is_served(kind)
             if kind:  # else it is not there yet
                 if len(self._blocking) >= _MOST_DIRECTORIES:
@@ -205,10 +233,22 @@ class LinuxEnvironment(GenericEnvironment):
         return known
 
     def poll_limit(self, path: str) -> float:
-        return 0.1 if _is_network(_mount_type(path)) else 0.025
+        return 0.1 if _is_network(self._mount_type(path)) else 0.025
+
+    def _mount_type(self, path: str) -> str:
+        try:
+            device = os.stat(os.path.dirname(path)).st_dev
+        except OSError:
+            return ""
+        kind, until = self._mounts.get(device, ("", 0.0))
+        now = time.monotonic()
+        if now >= until:
+            kind = _mount_type(device)
+            self._mounts[device] = (kind, now + _MOUNT_LASTS)
+        return kind
 
     def events_reach(self, path: str) -> bool:
-        return not _is_served(_mount_type(path))
+        return not _is_served(self._mount_type(path))
 
 
 def _presence(pid: int) -> Presence:
@@ -261,12 +301,11 @@ def _is_served(kind: str) -> bool:
     return kind.startswith("fuse") or kind == "autofs" or _is_network(kind)
 
 
-def _mount_type(path: str) -> str:
-    """The type of the mount that `path` is on. `statfs` cannot tell sshfs from other FUSE; the mount table can."""
+def _mount_type(device: int) -> str:
+    """The type of the mount of a device. `statfs` cannot tell sshfs from other FUSE; the mount table can."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
-        device = os.stat(os.path.dirname(path)).st_dev
     except OSError:
         return ""
     wanted = f"{os.major(device)}:{os.minor(device)}"

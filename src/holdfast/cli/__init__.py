@@ -26,6 +26,20 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.exit(_dispatch(arguments))
     except KeyboardInterrupt:
         die_of(signal.SIGINT)
+    except _Ended as ended:
+        die_of(ended.number)
+
+
+class _Ended(BaseException):
+    """A signal that ends the process; raised, so that a wait leaves nothing behind, no ticket above all."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise _Ended(number)
 
 
 def _occupy_standard_descriptors() -> None:
@@ -55,6 +69,10 @@ def _dispatch(arguments: list[str]) -> int:
             return run(options)
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end)
         from . import basic
 
         if sys.stdout is not None:

@@ -24,6 +24,8 @@ class Protocol(ABC):
     """Permission bits of a new lock file, before the umask."""
     stale_after: ClassVar[float]
     """Age in seconds at which the protocol's own rule lets others reclaim."""
+    shareable: ClassVar[bool] = False
+    """Whether several may hold a lock together that all asked for it `shared`."""
     padding: ClassVar[bytes]
     """One byte that readers ignore at the end of a record: a takeover covers the old record with it."""
 

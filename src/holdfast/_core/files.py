@@ -1,0 +1,42 @@
+"""Steps on files that all parts of the engine take."""
+
+from __future__ import annotations
+
+import errno
+
+from .environment import Environment
+
+
+def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
+    """Whether the path names this very inode now."""
+    try:
+        found = env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (found.st_dev, found.st_ino) == identity
+
+
+def write_all(env: Environment, fd: int, data: bytes) -> None:
+    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
+    written = env.write(fd, data, 0)
+    while written < len(data):
+        count = env.write(fd, data[written:], written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
+        written += count
+
+
+def let_go(env: Environment, fd: int) -> None:
+    """Drop the guard and close; what either says is no news beside the reason for doing so."""
+    for step in (env.unguard, env.close):
+        try:
+            step(fd)
+        except OSError:
+            pass
+
+
+def unlink_quietly(env: Environment, path: str) -> None:
+    try:
+        env.unlink(path)
+    except OSError:
+        pass  # gone already, or another's in a sticky directory

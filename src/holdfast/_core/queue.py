@@ -1,0 +1,248 @@
+"""Fairness: those who wait form a queue, in the order of their arrival, and each watches only the one before it.
+
+Inside a process, a `Line` of places. The first of each line, once it has waited a moment, has a ticket (tickets.py).
+
+    new ──▶ behind somebody of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
+
+Q1  Exclusion never depends on the queue. A place decides only when a contender tries; so every failure here is ignored,
+    and whoever knows nothing of the queue does no harm but to the order.
+Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
+    there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
+Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
+Q5  Newcomers go in directly as long as nobody has waited for longer than a moment: handing a lock over costs more than
+    taking it again at once, and nobody notices a millisecond.
+Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
+    (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. Back again,
+    they queue anew, by their old arrival.
+"""
+
+from __future__ import annotations
+
+import _thread
+import math
+
+from . import tickets
+from .environment import RECHECK, Environment, Signal, Watch
+from .files import unlink_quietly
+from .request import Request
+from .tickets import MOMENT, Ticket
+
+SLICE = 0.0003
+PATIENCE = 0.020
+"""Seconds that a free lock is left to those who are first (Q6)."""
+_RECHECK_EACH = 1.0
+"""Seconds between looks for each one ahead: soon where our turn is near, rarely where a thousand wait."""
+_POLL_EACH = 0.001
+
+
+def is_contended(env: Environment, request: Request, timeout: float | None) -> bool:
+    """Whether a newcomer has to queue (Q5).
+
+    One that will not wait does not: it takes what is free, or leaves. Only readers always give way: together they could
+    keep a writer out for ever.
+    """
+    if not request.fair or (timeout == 0 and not request.shared):
+        return False
+    if env.turns and env.monotonic() < env.turns.get(request.queue, 0.0):
+        return False
+    line: Line | None = env.lines.get(request.queue)
+    latest = env.monotonic() - MOMENT
+    if line is not None:
+        for place in line.places.copy():
+            if place.started <= latest and not (place.shared and request.shared):
+                return True
+    names = _conflicting(tickets.names(env, request.queue), shared=request.shared)
+    return bool(names) and tickets.arrival(names[0]) <= latest
+
+
+def _conflicting(names: list[str], *, shared: bool) -> list[str]:
+    """Those tickets that one has to wait for: readers do not wait for readers."""
+    return [name for name in names if not tickets.is_shared(name)] if shared else names
+
+
+class Line:
+    """The places of this process in the queue of one lock, in the order of arrival."""
+
+    __slots__ = ("mutex", "places")
+
+    def __init__(self) -> None:
+        self.mutex = _thread.RLock()
+        self.places: list[Place] = []
+
+    def ahead_of(self, place: Place) -> list[Place]:
+        """Those whom `place` has to wait for: readers do not wait for readers."""
+        return [p for p in self.places[: self.places.index(place)] if not (p.shared and place.shared)]
+
+    def insert(self, place: Place) -> None:
+        later = (i for i, other in enumerate(self.places) if other.started > place.started)
+        self.places.insert(next(later, len(self.places)), place)
+
+    def wake_first(self) -> None:
+        """Tell those who are first now; one whose event loop has been closed will never leave by itself."""
+        for place in self.places.copy():
+            if not self.ahead_of(place) and not place.signal.set():
+                self.places.remove(place)
+
+
+class Place:
+    """One contender's place in the queue."""
+
+    def __init__(self, env: Environment, request: Request, started: float) -> None:
+        self.env = env
+        self.started = started
+        self.shared = request.shared
+        self.owner = request.owner
+        self.signal = Signal()
+        self._request = request
+        self._generation = env.generation
+        self._name = tickets.name_of(started, env.identity().pid, env.token(), shared=request.shared)
+        self._ticket: Ticket | None = None
+        self._hopeless = False
+        """No ticket can be had here: no kernel locks, no right to write, a full disk."""
+        self.first_ahead: object = None
+        """Who was first when we were not."""
+        self._behind_here = 0
+        self._ahead = 0
+        self._before: str | None = None
+        self._watch: Watch | None = None
+        while True:
+            self._line: Line = env.lines.setdefault(request.queue, Line())
+            with self._line.mutex:
+                if env.lines.get(request.queue) is self._line:  # else it has just been dissolved
+                    self._line.insert(self)
+                    break
+
+    # -- whose turn ----------------------------------------------------------------------------------------------------
+
+    def is_first(self) -> bool:
+        """Whether it is our turn, as far as can be seen now."""
+        self.signal.is_set = False
+        with self._line.mutex:
+            if self not in self._line.places:
+                self._line.insert(self)  # somebody lost patience with us (Q6)
+            ahead = self._line.ahead_of(self)
+        self._behind_here = len(ahead)
+        if ahead:
+            self.first_ahead = ahead[0]
+            self._unwatch()
+            return False
+        return not self._is_behind_ticket()
+
+    @property
+    def behind(self) -> bool:
+        """What the last `is_first` found."""
+        return bool(self._behind_here or self._before)
+
+    def _is_behind_ticket(self) -> bool:
+        env, queue = self.env, self._request.queue
+        names = tickets.names(env, queue)
+        if self._name not in names:
+            self._drop_ticket()  # Q6; or the whole directory has been removed
+        before = self._ahead_of_us(names)
+        for number in range(len(before), 0, -1):
+            if self._watch_ticket(before[number - 1]) and tickets.is_guarded(env, f"{queue}/{self._before}"):
+                self._ahead, self.first_ahead = number, before[0]
+                return True
+        self._unwatch()
+        if before and self._ticket is None:
+            tickets.remove_queue(env, queue)  # they were all of the dead
+        return False
+
+    def _watch_ticket(self, name: str) -> bool:
+        """Watch it; False when it is gone (Q3)."""
+        env, path = self.env, f"{self._request.queue}/{name}"
+        if self._before == name:
+            if self._watch is not None:
+                self._watch.take()
+            return True
+        self._unwatch()
+        try:
+            self._watch = env.watch(path) if env.events_reach(path) else None
+        except OSError:
+            return False
+        self._before = name
+        return True
+
+    def _ahead_of_us(self, names: list[str]) -> list[str]:
+        return [name for name in _conflicting(names, shared=self.shared) if name < self._name]
+
+    def overtake(self) -> None:
+        """Q6."""
+        with self._line.mutex:
+            for place in self._line.ahead_of(self):
+                self._line.places.remove(place)
+        for name in self._ahead_of_us(tickets.names(self.env, self._request.queue)):
+            unlink_quietly(self.env, f"{self._request.queue}/{name}")
+        self._behind_here = 0
+        self._unwatch()
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When to look again, only in order to queue up in sight of all."""
+        return math.inf if self._ticket is not None or self._hopeless else self.started + MOMENT
+
+    def queue_up(self, now: float) -> None:
+        """Take a ticket, if we are the first of this process and have to wait any longer."""
+        if not self._behind_here and (self._before or now >= self.started + MOMENT) and self.due != math.inf:
+            env = self.env
+            try:
+                self._ticket = tickets.issue(env, self._request, self._name, env.time() - (now - self.started))
+            except OSError:
+                pass  # Q1
+            self._hopeless = self._ticket is None
+
+    def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
+        """What to wait for, being behind somebody: descriptors, until when at the latest, a signal."""
+        if self._behind_here:
+            return (), now + min(RECHECK, _RECHECK_EACH * self._behind_here), self.signal
+        fds = self._watch.fds() if self._watch is not None else ()
+        if fds:
+            return fds, now + min(RECHECK, _RECHECK_EACH * self._ahead), None
+        return (), now + min(_RECHECK_EACH, _POLL_EACH * self._ahead), None
+
+    def woke(self) -> bool:
+        """To be called when a wait is over: whether it was about us."""
+        return self._watch is None or self._watch.woken()
+
+    # -- holding and leaving -------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """We have the lock, and keep our place until the release (Q4). Those of the same owner may join us."""
+        self.env.turns[self._request.queue] = self.env.monotonic() + SLICE
+        self._unwatch()
+        if self._ticket is not None:
+            try:
+                self._ticket.hold()
+            except OSError:
+                pass  # Q1
+        if self.owner is not None:
+            with self._line.mutex:
+                for place in self._line.places.copy():
+                    if place.owner == self.owner:
+                        place.signal.set()
+
+    def leave(self) -> None:
+        """Give the place up; whoever is first now is told. Idempotent, and nothing in a forked child."""
+        if self._generation != self.env.generation:
+            return
+        self._unwatch()
+        self._drop_ticket()
+        with self._line.mutex:
+            if self in self._line.places:
+                self._line.places.remove(self)
+            self._line.wake_first()
+            if not self._line.places and self.env.lines.get(self._request.queue) is self._line:
+                del self.env.lines[self._request.queue]
+
+    def _unwatch(self) -> None:
+        self._before = None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _drop_ticket(self) -> None:
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.give_up()

@@ -1,0 +1,236 @@
+"""One lock file as one contender sees it: what was there at the last look, and the watch on it for the next change.
+
+A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
+    makes an event that is still there.
+A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times.
+A6  The watch is on an inode. When the path names another one, we start over with a new watch.
+"""
+
+from __future__ import annotations
+
+from ..errors import WouldDeadlock
+from .environment import CLOSED, RECHECK, Environment, Watch
+from .hold import Held, Share
+from .liveness import Assessment, assess
+from .observe import Observation, explained, forget, observe, require_same_protocol, reread
+from .policy import Verdict, describe, judge
+from .publish import publish
+from .request import Request
+from .takeover import complete, take_over
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..model import Status
+    from .environment import Wait
+
+FIRST_POLL = 0.001
+_BURST_FIRST = 0.0001
+_BURST_LAST = 0.0064
+"""After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
+
+
+class Sight:
+    """One lock file, looked at again and again. Owns a descriptor and a watch; `rest` gives them up for now."""
+
+    seen: Observation
+    assessed: Assessment
+    verdict: Verdict
+
+    def __init__(self, env: Environment, request: Request) -> None:
+        self.env = env
+        self.request = request
+        self.there = False
+        """Whether the last look found anything at the path."""
+        self.missed = False
+        """Whether the path could not be created although the last look had found nothing at it."""
+        self._seen: Observation | None = None
+        self._watch: Watch | None = None
+        self._pidfd: tuple[int, int] | None = None
+        self._armed = False
+        self._waiting = False
+        self._poll = FIRST_POLL
+        self._burst = 0.0
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, *, strict: bool = True) -> bool:
+        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict`."""
+        self.missed = False
+        self.there = self._observe()
+        if self.there:
+            assert self._seen is not None
+            self.seen = self._seen
+            if strict:
+                require_same_protocol(self.request, self.seen)
+            self.assessed = assess(self.env, self.seen)
+            self.verdict = judge(self.env, self.request, self.seen, self.assessed)
+        return self.there
+
+    def _observe(self) -> bool:
+        env, request = self.env, self.request
+        previous = self._seen
+        there = None if previous is None else self._identity()
+        if previous is not None and there is None:
+            return False  # released: cleaning up after what was there can wait, publishing cannot
+        if previous is not None and previous.fd >= 0 and there == previous.identity:
+            reread(env, request, previous)
+            return True
+        forget(env, previous)
+        self._seen = observe(env, request)
+        if previous is None or self._seen is None or self._seen.identity != previous.identity:
+            self._disarm()  # A6
+        return self._seen is not None
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What the path names now."""
+        try:
+            found = self.env.stat(self.request.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise explained(error, self.request) from error
+        return (found.st_dev, found.st_ino)
+
+    @property
+    def could_be_had(self) -> bool:
+        """Whether the last look found a lock that a contender would get."""
+        return not self.there or self.verdict.reclaim
+
+    def describe(self) -> Status:
+        """The last look, as a value for the caller."""
+        if not self.there:
+            return describe(self.env, self.request, None, None, None)
+        return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
+
+    def join(self, context: tuple[object, ...]) -> Share | None:
+        """Our own process holds it, for the same owner: enter again."""
+        held = self._our_own()
+        owner = self.request.owner
+        if held is None or owner is None or held.request.owner != owner:
+            return None
+        return held.join(context)
+
+    def is_held_by(self, context: tuple[object, ...]) -> bool:
+        """Whether the only ones who could end the wait are those who wait."""
+        held = self._our_own()
+        if held is None or held.lost or not held.shares:
+            return False
+        return all(share.context[: len(context)] == context for share in held.shares)
+
+    def _our_own(self) -> Held | None:
+        held: Held | None = self.env.holds.get(self.seen.identity) if self.there else None
+        return held
+
+    def deadlock(self) -> WouldDeadlock:
+        return WouldDeadlock(
+            f"{self.request.path} is held by this very thread or task, which would wait for itself for ever. "
+            "Release it first, pass a timeout, or pass the same owner= to both for a re-entrant lock.",
+            path=self.request.path,
+            protocol=self.request.protocol.name,
+        )
+
+    # -- trying --------------------------------------------------------------------------------------------------------
+
+    def attempt(self) -> Generator[Wait, None, Held | None]:
+        """Try to get what was seen: create what is not there, take over what may be taken over."""
+        env, request = self.env, self.request
+        held = None
+        if not self.there:
+            held = yield from publish(env, request)
+            self.missed = held is None
+        elif self.verdict.reclaim:
+            if self.seen.unfinished:
+                held = yield from complete(env, request)
+            else:
+                held = yield from take_over(env, request, self.seen, self.verdict)
+            if held is None and self.seen.blocked is not None:
+                self.verdict = judge(env, request, self.seen, self.assessed)  # it turned out to be impossible
+        return held
+
+    # -- waiting for a change ------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Look again soon: what was in the way is there for an instant only."""
+        self._burst = self._burst or _BURST_FIRST
+
+    def prepare(self) -> bool:
+        """See to it that the next change makes an event; True if there may have been one since the look (A2)."""
+        if not self.there:
+            return False
+        if not self._armed:
+            self._arm()
+            return self._watch is not None or not self._armed
+        if self._watch is None:
+            return False
+        pid = self.assessed.pid
+        if pid is not None and (self._pidfd is None or self._pidfd[0] != pid):
+            self._watch_process(pid)
+            if self._pidfd is not None:
+                return True
+        # Asked only now, because a released lock is acquired without it.
+        change = self._watch.take()
+        if change & CLOSED:
+            self.hurry()  # A4
+        return bool(change)
+
+    def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
+        """Descriptors to wait on, and until when at the latest. `poll`: do not trust events this time."""
+        limit = self.env.poll_limit
+        if self._burst:
+            pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
+            return (), now + pause
+        if self._watch is None or poll or self.could_be_had:
+            # No events here, or they do not help: somebody else has a lock on a file that may be taken over.
+            pause, self._poll = self._poll, min(self._poll * 1.5, limit(self.request.path))
+            return (), now + pause
+        self._waiting = True
+        fds, until = self._watch.fds(), now + RECHECK
+        if not fds:  # the descriptor table is full: poll, until some are closed
+            until = min(until, self.env.monotonic() + limit(self.request.path))
+        elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
+            fds = (*fds, self._pidfd[1])  # not once it has ended: it would stay readable for ever
+        return fds, until
+
+    def woke(self, waited: float) -> bool:
+        """To be called when a wait is over: whether it was about this lock file."""
+        if waited >= RECHECK and self.there:
+            self.seen.blocked = None  # permissions may have changed, which nothing announces
+        waiting, self._waiting = self._waiting, False
+        return waiting and self._watch is not None and self._watch.woken()
+
+    def rest(self) -> None:
+        """Give up the descriptor and the watch."""
+        self._disarm()
+        forget(self.env, self._seen)
+        self._seen = None
+
+    def _arm(self) -> None:
+        env, path = self.env, self.request.path
+        self._armed = True
+        if env.events_reach(path):
+            try:
+                self._watch = env.watch(path)
+            except FileNotFoundError:
+                self._armed = False  # gone in between: the next look finds out
+                return
+        if self._watch is not None and self.assessed.pid is not None:
+            self._watch_process(self.assessed.pid)
+
+    def _watch_process(self, pid: int) -> None:
+        self._unwatch_process()
+        fd = self.env.watch_process(pid)
+        self._pidfd = None if fd is None else (pid, fd)
+
+    def _unwatch_process(self) -> None:
+        if self._pidfd is not None:
+            self.env.close(self._pidfd[1])
+            self._pidfd = None
+
+    def _disarm(self) -> None:
+        self._armed = self._waiting = False
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self._unwatch_process()

@@ -1,0 +1,529 @@
+"""The queue of those who wait (queue.py, tickets.py): processes played by hand, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core import queue, tickets
+from holdfast._core.environment import RECHECK
+from holdfast._core.hold import Held
+from holdfast._core.queue import PATIENCE
+from holdfast._core.request import queue_of
+from holdfast._core.tickets import MOMENT
+from unit.stepping import Contender, Crash, Stepped
+
+Contend = Callable[..., Contender]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(disk: Path) -> str:
+    return str(disk / "l")
+
+
+@pytest.fixture
+def process(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
+    """Another process, which lives by the test's clock."""
+
+    def make(*without: str) -> Stepped:
+        env = environments(*without)
+        env.instead["monotonic"] = lambda: clock.now
+        return env
+
+    return make
+
+
+@pytest.fixture
+def arrive(contend: Contend, process: Callable[..., Stepped], path: str) -> Contend:
+    """A fair contender for the lock, in a process of its own unless one is given."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        return contend(path, env or process(), **{"timeout": None, "fair": True, **options})
+
+    return make
+
+
+@pytest.fixture
+def queued(arrive: Contend, clock: Clock) -> Contend:
+    """The same, after it has waited for a moment: it has a ticket, if it is the first of its process."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        contender = arrive(env, **options)
+        assert contender.step() is not None
+        clock.now += MOMENT
+        assert contender.step() is not None
+        return contender
+
+    return make
+
+
+def names(path: str) -> list[str]:
+    place = queue_of(*os.path.split(path))
+    return sorted(os.listdir(place)) if os.path.exists(place) else []
+
+
+def woken(contender: Contender) -> bool:
+    """Whether what the contender waits for has happened."""
+    wait = contender.waits[-1]
+    if wait.signal is not None:
+        return wait.signal.is_set
+    return bool(select.select(wait.fds, [], [], 0)[0])
+
+
+def release(contender: Contender) -> None:
+    assert isinstance(contender.result, Held)
+    contender.result.release()
+
+
+def test_a_newcomer_passes_those_who_have_waited_for_long(arrive: Contend, queued: Contend, clock: Clock) -> None:
+    """Q5: within a moment it goes in directly; after that it stays behind, even if the lock is free."""
+    holder = arrive()
+    holder.get()
+    first = arrive()
+    assert first.step() is not None
+    release(holder)
+    lucky = arrive()
+    assert lucky.step() is None  # nobody has waited for as long as a moment
+    clock.now += MOMENT
+    first.step()
+    release(lucky)
+    late = arrive()
+    assert late.step() is not None
+    assert not late.inside
+    assert first.step() is None
+    release(first)
+    assert late.step() is None
+
+
+def test_one_who_will_not_wait_is_refused_a_free_lock(arrive: Contend, queued: Contend) -> None:
+    """Q5: `try_acquire` takes part in no queue."""
+    holder = arrive()
+    holder.get()
+    queued()
+    release(holder)
+    assert arrive(timeout=0).step() is None
+    assert len(holder.env.contenders) == 1
+
+
+def test_a_release_wakes_more_than_one_or_out_of_order(arrive: Contend, queued: Contend, path: str) -> None:
+    """Q4: whatever their number, only the next one; and nobody is woken when that one gets the lock."""
+    holder = arrive()
+    holder.get()
+    waiting = [queued() for _ in range(4)]
+    assert len(names(path)) == 4
+    assert names(path) == sorted(names(path))
+    while waiting:
+        assert not any(map(woken, waiting))
+        release(holder)
+        assert [woken(waiter) for waiter in waiting] == [True] + [False] * (len(waiting) - 1)
+        holder = waiting.pop(0)
+        assert holder.step() is None
+    release(holder)
+    assert names(path) == []
+    assert not os.path.exists(queue_of(*os.path.split(path)))
+
+
+def test_those_of_one_process_are_woken_by_more_than_a_signal(
+    arrive: Contend, queued: Contend, process: Callable[..., Stepped], path: str
+) -> None:
+    """Q4: inside a process a line does: one ticket, no descriptors for those behind."""
+    env = process()
+    holder = arrive(env)
+    holder.get()
+    waiting = [queued(env) for _ in range(3)]
+    assert len(names(path)) == 1
+    assert [waiter.waits[-1].fds == () for waiter in waiting] == [False, True, True]
+    while waiting:
+        release(holder)
+        assert [woken(waiter) for waiter in waiting] == [True] + [False] * (len(waiting) - 1)
+        holder = waiting.pop(0)
+        assert holder.step() is None
+    release(holder)
+    assert env.real.lines == {}
+
+
+def test_a_killed_waiter_is_waited_for(arrive: Contend, queued: Contend, path: str) -> None:
+    """Q2: a ticket without its guard does not count, and is removed by whoever finds it."""
+    holder = arrive()
+    holder.get()
+    killed, second, third = queued(), queued(), queued()
+    killed.crash()
+    assert woken(second)
+    assert not woken(third)
+    assert second.step() is not None
+    assert len(names(path)) == 2
+    release(holder)
+    assert second.step() is None
+    release(second)
+    assert third.step() is None
+    release(third)
+    assert names(path) == []
+
+
+def test_a_queue_of_the_dead_outlives_the_next_acquisition(arrive: Contend, queued: Contend, path: str) -> None:
+    """Q2: what killed waiters left goes with the next one who acquires, though nobody contends any more."""
+    holder = arrive()
+    holder.get()
+    for waiter in (queued(), queued()):
+        waiter.crash()
+    release(holder)
+    newcomer = arrive()
+    newcomer.get()
+    assert not os.path.exists(queue_of(*os.path.split(path)))
+
+
+def test_a_queue_of_the_dead_outlives_the_hold(arrive: Contend, queued: Contend, path: str) -> None:
+    """Q2: nobody may come any more; so whoever releases after some time removes what killed waiters left."""
+    holder = arrive()
+    holder.get()
+    killed, living, dead = queued(), queued(), queued()
+    killed.crash()
+    dead.crash()
+    release(holder)
+    assert len(names(path)) == 2
+    living.get()
+    living.env.instead["monotonic"] = lambda: 2000.0
+    release(living)
+    assert not os.path.exists(queue_of(*os.path.split(path)))
+
+
+def test_a_ticket_removed_at_its_creation_is_missed_for_ever(arrive: Contend, clock: Clock, path: str) -> None:
+    """Q2: between creation and guard it looks like a dead waiter's; its creator notices, and makes another."""
+    holder = arrive()
+    holder.get()
+    waiter, spoiled = arrive(), []
+
+    def spoil() -> None:
+        for name in names(path):
+            if not spoiled:
+                spoiled.append(name)
+                assert not tickets.is_guarded(holder.env.real, f"{queue_of(*os.path.split(path))}/{name}")
+
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    waiter.env.once(waiter.env.before, "guard", spoil)
+    assert waiter.step() is not None
+    assert spoiled
+    assert len(names(path)) == 1
+
+
+@pytest.mark.parametrize("moment", ["before the watch", "after the watch"])
+def test_a_predecessor_that_leaves_at_the_wrong_moment_is_waited_for(
+    arrive: Contend, queued: Contend, clock: Clock, moment: str
+) -> None:
+    """Q3: seen in the list, but gone before it is watched, or before its guard is probed."""
+    holder = arrive()
+    holder.get()
+    first, second = queued(), arrive()
+    # The newcomer finds the ticket of the first. That one gives up now.
+    table = second.env.before if moment == "before the watch" else second.env.after
+    second.env.once(table, "watch", first.steps.close)
+    assert second.step() is not None
+    release(holder)
+    assert second.step() is None or second.step() is None
+
+
+def test_an_earlier_arrival_that_shows_late_is_passed(arrive: Contend, clock: Clock, path: str) -> None:
+    """Q3: after waking, the queue is looked at anew; whoever arrived before us goes first."""
+    holder = arrive()
+    holder.get()
+    slow = arrive()
+    slow.step()  # it has arrived, but has no ticket yet
+    clock.now += MOMENT / 2
+    quick = arrive()
+    quick.step()
+    clock.now += MOMENT * 2
+    quick.step()
+    slow.step()
+    assert len(names(path)) == 2
+    release(holder)
+    quick.step()
+    assert not quick.inside
+    assert slow.step() is None
+    release(slow)
+    assert quick.step() is None
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_one_that_sleeps_on_keeps_a_free_lock_from_all(
+    where: str, arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped]
+) -> None:
+    """Q6: stopped in front of a free lock, it is passed after a second; and it queues anew when it is back."""
+    holder = arrive()
+    holder.get()
+    env = process()
+    stopped, other = queued(env), queued(env if where == "here" else None)
+    release(holder)
+    clock.now = other.waits[-1].deadline
+    assert 0.9 < other.waits[-1].deadline - stopped.waits[-1].deadline + RECHECK < 1.1
+    assert other.step() is not None  # it leaves the sleeper some time yet
+    assert other.waits[-1].deadline <= clock.now + PATIENCE
+    clock.now += PATIENCE * 1.01
+    assert other.step() is None
+    late = queued()
+    assert stopped.step() is not None
+    clock.now += MOMENT
+    stopped.step()
+    release(other)
+    assert late.step() is not None
+    assert stopped.step() is None  # by its old arrival
+    release(stopped)
+    assert late.step() is None
+
+
+def test_a_busy_queue_is_taken_for_one_that_sleeps(arrive: Contend, queued: Contend, clock: Clock) -> None:
+    """Q6: a lock found free twice is no sign of sleep while those ahead change."""
+    holder = arrive()
+    holder.get()
+    first, second, third = queued(), queued(), queued()
+    release(holder)
+    assert third.step() is not None  # woken for whatever reason: it finds the lock free, as the first is on its way
+    assert first.step() is None
+    release(first)
+    clock.now += PATIENCE
+    assert third.step() is not None  # free again, but it is another who is on its way
+    assert not third.inside
+    assert second.step() is None
+    release(second)
+    assert third.step() is None
+
+
+def test_one_whose_time_is_up_is_refused_a_free_lock(arrive: Contend, queued: Contend, clock: Clock) -> None:
+    """Nobody is told that a lock is held when it is free."""
+    holder = arrive()
+    holder.get()
+    queued()
+    waiter = arrive(timeout=0.5)
+    waiter.step()
+    release(holder)
+    clock.now += 0.6
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+@pytest.mark.parametrize("step", ["make_directory", "open_new", "guard", "write", "list_directory", "watch"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EIO])
+def test_a_failure_of_the_queue_keeps_somebody_from_the_lock(
+    step: str, number: int, arrive: Contend, clock: Clock, path: str
+) -> None:
+    """Q1: without a ticket one waits as if there were no queue."""
+    holder = arrive()
+    holder.get()
+    waiter = arrive()
+    assert waiter.step() is not None
+    clock.now += MOMENT
+
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    waiter.env.instead[step] = fail
+    for _ in range(3):
+        assert waiter.step() is not None
+    del waiter.env.instead[step]
+    release(holder)
+    waiter.get()
+    release(waiter)
+    assert names(path) == []
+
+
+@pytest.mark.parametrize("without", ["flock", "events", "unnamed"])
+def test_a_platform_that_lacks_something_has_no_order_or_no_lock(
+    without: str, queued: Contend, arrive: Contend, process: Callable[..., Stepped], path: str
+) -> None:
+    """Q1: without kernel locks there are no tickets; without events the predecessor is polled."""
+    holder = arrive(process(without))
+    holder.get()
+    first, second = queued(process(without)), queued(process(without))
+    assert len(names(path)) == (0 if without == "flock" else 2)
+    if without == "events":
+        assert second.waits[-1].fds == ()
+    release(holder)
+    first.get()
+    assert not second.inside
+    release(first)
+    second.get()
+    release(second)
+    assert names(path) == []
+
+
+@pytest.mark.parametrize("there", ["a file", "a link", "a closed directory", "strange names"])
+def test_something_else_at_the_place_of_the_queue_stops_everything(
+    there: str, arrive: Contend, clock: Clock, path: str, disk: Path
+) -> None:
+    """Q1."""
+    place = Path(queue_of(*os.path.split(path)))
+    if there == "a file":
+        place.write_text("x")
+    elif there == "a link":
+        (disk / "elsewhere").mkdir()
+        place.symlink_to(disk / "elsewhere")
+    else:
+        place.mkdir()
+        (place / "00000000000000000001").write_text("no ticket")
+        (place / "x").mkdir()
+    holder = arrive()
+    holder.get()
+    waiter = arrive()
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    assert waiter.step() is not None
+    if there == "a link":
+        assert not list((disk / "elsewhere").iterdir())
+    release(holder)
+    waiter.get()
+    release(waiter)
+    if place.is_dir() and not place.is_symlink():
+        for child in place.iterdir():
+            child.rmdir() if child.is_dir() else child.unlink()
+        place.rmdir()
+    else:
+        place.unlink()
+
+
+def test_a_cancelled_waiter_keeps_its_place(arrive: Contend, queued: Contend, process: Callable[..., Stepped]) -> None:
+    """Q4: closing the generator of the first passes the turn on, here by a signal and there by an event."""
+    holder = arrive()
+    holder.get()
+    env = process()
+    first, beside, other = queued(env), queued(env), queued()
+    first.steps.close()
+    assert woken(beside)
+    assert woken(other)
+    assert beside.step() is not None
+    release(holder)
+    assert woken(beside)
+    beside.steps.close()
+    other.get()
+
+
+def test_a_waiter_whose_loop_is_closed_keeps_the_others_out(
+    arrive: Contend, queued: Contend, process: Callable[..., Stepped]
+) -> None:
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    env = process()
+    holder = arrive(env)
+    holder.get()
+    lost, other = queued(env), queued(env)
+    last = queued(env)
+    assert other.waits[-1].signal is not None
+    other.waits[-1].signal.subscribe(closed)
+    lost.steps.close()
+    assert woken(last)
+    release(holder)
+    assert last.step() is None
+
+
+def test_an_owner_inside_is_not_joined_by_those_of_the_same_who_queue(
+    arrive: Contend, queued: Contend, process: Callable[..., Stepped]
+) -> None:
+    """Re-entrancy goes before order: they would wait for themselves."""
+    env = process()
+    holder = arrive()
+    holder.get()
+    first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
+    release(holder)
+    assert first.step() is None
+    assert woken(same)
+    assert same.step() is None
+    assert isinstance(first.result, Held)
+    assert same.result is first.result
+    for held in list(env.real.holds.values()):
+        held.shares.pop()
+    release(first)
+    assert woken(stranger)
+
+
+def crash_at(env: Stepped, last: int) -> Callable[[int, str], None]:
+    def at_step(number: int, _name: str) -> None:
+        if number >= last:
+            env.crash()
+            raise Crash
+
+    return at_step
+
+
+def test_a_crash_at_some_step_of_queueing_stops_the_queue(
+    arrive: Contend, queued: Contend, clock: Clock, path: str
+) -> None:
+    """Q2, Q6: a waiter that is killed at any step of its wait, of its acquisition or of its release is got over."""
+    number = 0
+    while True:
+        number += 1
+        holder = arrive()
+        holder.get()
+        victim, heir = arrive(), None
+        victim.env.at_step = crash_at(victim.env, number)
+        done = False
+        try:
+            victim.step()
+            clock.now += MOMENT
+            victim.step()
+            heir = queued()
+            release(holder)
+            victim.step()
+            release(victim)
+            done = True
+        except (Crash, OSError):
+            pass
+        if holder.inside:
+            release(holder)
+        heir = heir or arrive()
+        for _ in range(50):
+            if heir.step() is None:
+                break
+            clock.now = max(clock.now, min(heir.waits[-1].deadline, clock.now + 0.1))
+        assert heir.inside, f"after a crash at step {number}"
+        release(heir)
+        assert names(path) == [], f"after a crash at step {number}"
+        if done:
+            break
+    assert number > 40
+
+
+def test_a_forked_child_leaves_its_parents_queue(arrive: Contend, queued: Contend, path: str) -> None:
+    holder = arrive()
+    holder.get()
+    waiter = queued()
+    before = names(path)
+    waiter.env.real._in_child()
+    waiter.steps.close()
+    assert names(path) == before
+    release(holder)
+    newcomer = arrive()
+    newcomer.get()  # the ticket's guard is gone, as it would be with the parent
+    release(newcomer)
+
+
+@pytest.mark.parametrize("name", ["l", "x" * 239, "x" * 240, "x" * 255, "ü" * 127])
+def test_a_long_name_has_no_queue_or_shares_one(name: str) -> None:
+    made = queue_of("/d", name)
+    assert len(os.fsencode(os.path.basename(made))) <= 255
+    assert made != queue_of("/d", name[:-1] + "y")
+
+
+def test_the_wait_of_a_thousandth_is_as_busy_as_that_of_the_second(queued: Contend, arrive: Contend) -> None:
+    """Far from its turn a waiter looks rarely, near to it soon: together they look at most once in a while."""
+    holder = arrive()
+    holder.get()
+    waiting = [queued() for _ in range(12)]
+    pauses = [waiter.waits[-1].deadline - waiter.env.monotonic() for waiter in waiting]
+    assert pauses[1] < pauses[5] < RECHECK
+    assert pauses[-1] <= RECHECK
+    assert queue._RECHECK_EACH <= 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,3 +48,37 @@ def mount() -> Iterator[Callable[..., None]]:
     yield run
     for point in reversed(points):
         subprocess.run(["umount", "-l", point], check=True)
+
+
+@pytest.fixture
+def overlay(disk: Path, shm: Path, mount: Callable[..., None]) -> Path:
+    """An overlay of two filesystems, whose files have other devices than itself; `copied up` is in the lower one."""
+    needs_mounts()
+    upper, work, merged = (disk / name for name in ("upper", "work", "merged"))
+    for directory in (upper, work, merged):
+        directory.mkdir()
+    (shm / "copied up").touch()
+    mount("-t", "overlay", "overlay", "-o", f"xino=off,lowerdir={shm},upperdir={upper},workdir={work}", merged)
+    return merged
+
+
+@pytest.fixture
+def btrfs(disk: Path, mount: Callable[..., None]) -> Path:
+    """A btrfs with the subvolumes `one` and `other`."""
+    needs_mounts()
+    if shutil.which("mkfs.btrfs") is None or shutil.which("btrfs") is None:
+        pytest.skip("btrfs-progs is not installed")
+    image, point = disk / "image", disk / "btrfs"
+    with image.open("wb") as file:
+        file.truncate(128 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+    point.mkdir()
+    mount("-o", "loop", image, point)
+    for name in ("one", "other"):
+        subprocess.run(["btrfs", "-q", "subvolume", "create", point / name], check=True)
+    return point
+
+
+def needs_mounts() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount")

@@ -1,0 +1,468 @@
+"""Who is shown as a holder and as a waiter, when they are other processes (tables.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast._core.environment import LockOwner
+from holdfast._os.linux import LinuxEnvironment
+from process.support import Peer, eventually
+
+LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
+"""For those that are looked at: they shall wait and hold with all that Linux has."""
+
+HOLD = """
+import fcntl
+fd = os.open(path, os.O_RDWR | os.O_CREAT)
+fcntl.flock(fd, fcntl.LOCK_EX if sys.argv[2] == "exclusive" else fcntl.LOCK_SH)
+say("held", os.getpid())
+hear()
+"""
+KEEP = "hold = Lock(path).acquire(timeout=20); say('holding'); hear(); hold.release(); say('released'); hear()"
+WAIT = "hold = Lock(path, timeout=60).acquire(); say('holding'); hear()"
+
+# The process that takes the lock ends; its child keeps the descriptor.
+BEQUEATH = """
+import fcntl
+fd = os.open(path, os.O_RDWR | os.O_CREAT)
+fcntl.flock(fd, fcntl.LOCK_EX)
+taker = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == taker:
+    time.sleep(0.001)
+say(os.getpid())
+hear()
+"""
+
+LOOK = """
+import json
+from holdfast._os.linux import LinuxEnvironment
+import holdfast._os.tables, holdfast._os.inotify
+if len(sys.argv) > 2:
+    become(int(sys.argv[2]))
+while True:
+    word = hear()
+    if not word:
+        break
+    if word == "open":
+        fd = os.open(path, os.O_RDONLY)
+        say("opened")
+        continue
+    if word == "lock":
+        import fcntl
+        fd = os.open(path, os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        say("locked", os.getpid())
+        continue
+    env, stat = LinuxEnvironment(), os.stat(path)
+    identity = (stat.st_dev, stat.st_ino)
+    if word == "owners":
+        say(json.dumps([[o.pid, o.exclusive, o.waiting] for o in env.lock_owners(identity)]))
+    else:
+        say(json.dumps(env.watchers(identity)))
+"""
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+STRANGER = 61001
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+container = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1), for a container"
+)
+
+
+def identity(path: object) -> tuple[int, int]:
+    stat = os.stat(str(path))
+    return stat.st_dev, stat.st_ino
+
+
+def owners(path: object) -> set[tuple[int | None, bool, bool]]:
+    """(pid, exclusive, waiting) of each."""
+    return {(o.pid, o.exclusive, o.waiting) for o in LinuxEnvironment().lock_owners(identity(path))}
+
+
+def watchers(path: object) -> list[int]:
+    return LinuxEnvironment().watchers(identity(path))
+
+
+def ask(looker: Peer, what: str) -> Any:
+    looker.say(what)
+    answer = json.loads(looker.hear())
+    return {tuple(each) for each in answer} if what == "owners" else answer
+
+
+@pytest.fixture
+def file(place: Path) -> Path:
+    """On disk and in memory, for everybody to open."""
+    path = place / "l"
+    path.touch()
+    path.chmod(0o666)
+    return path
+
+
+Spawn = Callable[..., Peer]
+
+
+# -- kernel locks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_holder_or_those_who_block_are_not_shown(file: Path, spawn: Spawn) -> None:
+    assert owners(file) == set()
+    holder = spawn(HOLD, file, "exclusive")
+    holder.hear()
+    assert owners(file) == {(holder.pid, True, False)}
+    exclusive, shared = spawn(HOLD, file, "exclusive"), spawn(HOLD, file, "shared")
+    wanted = {(holder.pid, True, False), (exclusive.pid, True, True), (shared.pid, False, True)}
+    eventually(lambda: owners(file) == wanted, what="the two waiters")
+    holder.kill()
+    exclusive.kill()
+    shared.hear()
+    assert owners(file) == {(shared.pid, False, False)}
+
+
+def test_several_holders_are_shown_as_one(file: Path, spawn: Spawn) -> None:
+    holders = [spawn(HOLD, file, "shared") for _ in range(3)]
+    for holder in holders:
+        holder.hear()
+    waiter = spawn(HOLD, file, "exclusive")
+    wanted = {(holder.pid, False, False) for holder in holders} | {(waiter.pid, True, True)}
+    eventually(lambda: owners(file) == wanted, what="three holders and a waiter")
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
+def test_flock_itself_is_not_shown(file: Path, spawn: Spawn) -> None:
+    # flock(1) takes the lock, and what it runs inherits the descriptor: it is the flock that is shown.
+    holder = subprocess.Popen(["flock", file, "sleep", "100"])
+    waiter: subprocess.Popen[bytes] | None = None
+    try:
+        eventually(lambda: owners(file) == {(holder.pid, True, False)}, what="flock(1)")
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        waiter = subprocess.Popen(["flock", "-s", file, "true"])
+        wanted = {(holder.pid, True, False), (waiter.pid, False, True)}
+        eventually(lambda: owners(file) == wanted, what="the waiting flock(1)")
+        holder.kill()
+        holder.wait()
+        wanted = {(int(children[0]), True, False), (waiter.pid, False, True)}
+        eventually(lambda: owners(file) == wanted, what="the child, which has inherited the lock")
+        os.kill(int(children[0]), 9)
+        waiter.wait()
+        assert owners(file) == set()
+    finally:
+        for each in filter(None, (holder, waiter)):
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
+def test_a_shell_that_locked_by_flock_is_shown_as_the_flock_that_has_ended(file: Path) -> None:
+    shell = subprocess.Popen(["sh", "-c", f"exec 9>>'{file}'; flock 9; echo held; read line"], stdin=-1, stdout=-1)
+    try:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        assert owners(file) == {(shell.pid, True, False)}
+    finally:
+        shell.communicate(b"\n")
+
+
+def test_a_lock_whose_taker_has_ended_is_shown_as_nobodys(file: Path, spawn: Spawn) -> None:
+    taker = spawn(BEQUEATH, file)
+    heir = int(taker.hear())
+    taker.wait()
+    waiter = spawn(HOLD, file, "exclusive")
+    eventually(lambda: (heir, True, False) in owners(file), what="the heir")
+    if os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC:  # else the kernel shows no such waiters
+        eventually(lambda: owners(file) == {(heir, True, False), (waiter.pid, True, True)}, what="and the waiter")
+
+
+def test_a_lock_that_was_passed_on_is_shown_as_its_takers(file: Path, spawn: Spawn) -> None:
+    # The taker lives, but has closed its copy: to name it would be wrong.
+    taker = spawn(
+        """
+        import fcntl, subprocess
+        fd = os.open(path, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        child = subprocess.Popen(["sleep", "100"], pass_fds=(fd,))
+        say(child.pid)
+        hear()
+        os.close(fd)
+        say("closed")
+        hear()
+        """,
+        file,
+    )
+    child = int(taker.hear())
+    assert owners(file) == {(taker.pid, True, False)}
+    taker.say("close")
+    taker.expect("closed")
+    assert owners(file) == {(child, True, False)}
+
+
+def test_the_guard_of_a_lock_is_not_shown(place: Path, spawn: Spawn) -> None:
+    path = place / "l"
+    holder = spawn(KEEP, path, env=LINUX)
+    holder.expect("holding")
+    assert owners(path) == {(holder.pid, True, False)}
+    holder.say("release")
+    holder.expect("released")
+    path.touch()
+    assert owners(path) == set()
+
+
+# -- watches -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_lock_is_not_shown(place: Path, spawn: Spawn) -> None:
+    path = place / "l"
+    holder = spawn(KEEP, path, env=LINUX)
+    holder.expect("holding")
+    assert watchers(path) == []
+    waiter = spawn(WAIT, path, env=LINUX)
+    eventually(lambda: watchers(path) == [waiter.pid], what="the waiter")
+    eventually(lambda: owners(path) == {(holder.pid, True, False)}, what="the holder alone, as no guard is probed")
+    other = place / "other"
+    other.touch()
+    assert watchers(other) == []
+    waiter.kill()
+    waiter.wait()
+    assert watchers(path) == []
+
+
+WATCH = """
+import ctypes
+libc = ctypes.CDLL(None)
+fd = -1
+while fd < 0:
+    fd = libc.inotify_init1(0)
+libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(int(sys.argv[2], 16)))
+say("watching")
+hear()
+"""
+
+
+def test_somebody_who_watches_for_something_else_is_taken_for_a_waiter(file: Path, spawn: Spawn) -> None:
+    kinds = {"ours": "2000c0c", "without DONT_FOLLOW": "c0c", "with CLOSE_NOWRITE": "2000c1c"}
+    others = {"tail -f": "c06", "all": "fff", "less": "404", "once": "80000c0c", "linked": "4000c0c"}
+    pids = {}
+    for name, mask in {**kinds, **others}.items():
+        peer = spawn(WATCH, file, mask)
+        peer.expect("watching")
+        pids[name] = peer.pid
+    assert watchers(file) == sorted(pids[name] for name in kinds)
+    env = LinuxEnvironment()
+    assert env.watchers(identity(file), {0xC0C}) == sorted((pids["ours"], pids["without DONT_FOLLOW"]))
+    assert env.watchers(identity(file), [0xC06, 0x2000404]) == sorted((pids["tail -f"], pids["less"]))
+    assert env.watchers(identity(file), ()) == []
+
+
+@pytest.mark.skipif(shutil.which("tail") is None, reason="tail(1) is not installed")
+def test_tail_is_taken_for_a_waiter(file: Path) -> None:
+    tail = subprocess.Popen(["tail", "-f", file], stdout=subprocess.DEVNULL)
+    try:
+        env = LinuxEnvironment()
+        everything = [mask for mask in range(0x1000) if mask not in (0xC0C, 0xC1C)]
+        eventually(lambda: tail.pid in env.watchers(identity(file), everything), what="the watch of tail")
+        assert watchers(file) == []
+    finally:
+        tail.kill()
+        tail.wait()
+
+
+# -- filesystems -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["new", "copied up"])
+def test_nobody_is_found_on_an_overlay_of_two_filesystems(overlay: Path, name: str, spawn: Spawn) -> None:
+    path = overlay / name
+    holder = spawn(HOLD, path, "exclusive")
+    holder.hear()
+    waiter = spawn(HOLD, path, "shared")
+    wanted = {(holder.pid, True, False), (waiter.pid, False, True)}
+    eventually(lambda: owners(path) == wanted, what="a holder and a waiter")
+    watcher = spawn(WATCH, path, "2000c0c")
+    watcher.expect("watching")
+    assert watchers(path) == [watcher.pid]
+
+
+def test_nobody_is_found_on_btrfs_or_those_of_another_subvolume(btrfs: Path, spawn: Spawn) -> None:
+    one, other = btrfs / "one" / "l", btrfs / "other" / "l"
+    one.touch()
+    other.touch()
+    assert one.stat().st_ino == other.stat().st_ino
+    holder, waiter = spawn(HOLD, one, "exclusive"), None
+    holder.hear()
+    assert owners(other) == set()
+    assert owners(one) == {(holder.pid, True, False)}
+    waiter = spawn(HOLD, one, "exclusive")
+    wanted = {(holder.pid, True, False), (waiter.pid, True, True)}
+    eventually(lambda: owners(one) == wanted, what="a waiter")
+    away = spawn(BEQUEATH, other)  # so that its heir has to be looked for
+    heir = int(away.hear())
+    away.wait()
+    assert owners(one) == wanted
+    assert owners(other) == {(heir, True, False)}
+    watcher = spawn(WATCH, one, "2000c0c")
+    watcher.expect("watching")
+    assert watchers(one) == [watcher.pid]
+
+
+@root
+def test_a_stranger_finds_nobody_on_an_overlay_unless_the_file_is_open(overlay: Path, spawn: Spawn) -> None:
+    path = overlay / "new"
+    holder = spawn(HOLD, path, "exclusive")
+    holder.hear()
+    waiter = spawn(HOLD, path, "exclusive")
+    wanted = {(holder.pid, True, False), (waiter.pid, True, True)}
+    eventually(lambda: owners(path) == wanted, what="both")
+    looker = spawn(LOOK, path, STRANGER)
+    # Nobody who may be looked at tells by which device the tables name the file.
+    assert ask(looker, "owners") == set()
+    looker.say("open")
+    looker.expect("opened")
+    assert ask(looker, "owners") == wanted
+
+
+# -- other users, other containers -------------------------------------------------------------------------------------
+
+
+@root
+def test_a_stranger_is_told_nothing_or_nonsense(file: Path, spawn: Spawn) -> None:
+    looker = spawn(LOOK, file, STRANGER)
+    holder = spawn(HOLD, file, "exclusive")
+    holder.hear()
+    waiter = spawn(HOLD, file, "exclusive")
+    wanted = {(holder.pid, True, False), (waiter.pid, True, True)}
+    eventually(lambda: ask(looker, "owners") == wanted, what="both, which may not be looked at")
+    watcher = spawn(WATCH, file, "2000c0c")
+    watcher.expect("watching")
+    assert watchers(file) == [watcher.pid]
+    assert ask(looker, "watchers") == []  # as far as permitted
+    # A process that has changed its user is hidden from that user too, unless it says otherwise: PR_SET_DUMPABLE.
+    mine = spawn(f"become({STRANGER})\nimport ctypes; ctypes.CDLL(None).prctl(4, 1)\n" + WATCH, file, "2000c0c")
+    mine.expect("watching")
+    assert ask(looker, "watchers") == [mine.pid]
+
+
+@root
+def test_a_stranger_is_told_the_number_of_a_process_that_has_ended(file: Path, spawn: Spawn) -> None:
+    looker = spawn(LOOK, file, STRANGER)
+    taker = spawn(BEQUEATH, file)
+    heir = int(taker.hear())
+    # A zombie until it is waited for: it lives no longer then, either.
+    eventually(lambda: ask(looker, "owners") == {(None, True, False)}, what="somebody who cannot be named")
+    taker.wait()
+    assert ask(looker, "owners") == {(None, True, False)}
+    assert owners(file) == {(heir, True, False)}
+
+
+@root
+def test_processes_that_proc_hides_are_taken_for_ended(file: Path, spawn: Spawn) -> None:
+    holder = spawn(HOLD, file, "exclusive")
+    holder.hear()
+    hiding = ("unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh")
+    looker = spawn(LOOK, file, STRANGER, prefix=hiding)
+    assert ask(looker, "owners") == {(holder.pid, True, False)}
+    assert ask(looker, "watchers") == []
+
+
+@container
+def test_a_container_sees_the_numbers_of_the_outside(file: Path, spawn: Spawn) -> None:
+    outside = spawn(HOLD, file, "shared")
+    outside.hear()
+    inside = spawn(LOOK, file, prefix=CONTAINER)
+    assert ask(inside, "owners") == set()
+    holder = spawn("sys.argv[2:] = ['shared']\n" + HOLD, file, prefix=CONTAINER)
+    assert holder.hear() == "held 1"
+    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+    assert owners(file) == {(outside.pid, False, False), (int(children[0]), False, False)}
+    assert ask(inside, "owners") == set()
+
+
+@container
+def test_who_waits_outside_of_a_container_is_named_by_a_number_that_means_nothing(file: Path, spawn: Spawn) -> None:
+    inside = spawn(LOOK, file, prefix=CONTAINER)
+    inside.say("lock")
+    inside.expect("locked 1")
+    spawn(HOLD, file, "shared")
+    wanted = {(1, True, False), (None, False, True)}
+    eventually(lambda: ask(inside, "owners") == wanted, what="somebody who waits")
+
+
+@container
+def test_a_container_does_not_see_its_own(file: Path, spawn: Spawn) -> None:
+    look = LOOK.replace("become(", "(lambda number: None)(")
+    inside = spawn(
+        f"""
+        if os.fork():
+            while True:
+                os.wait()
+        exec({BEQUEATH.replace("say(os.getpid())", "say('ready', os.getpid())").replace("hear()", "")!r})
+        exec({look!r})
+        """,
+        file,
+        prefix=CONTAINER,
+    )
+    word, heir = inside.hear().split()
+    assert word == "ready"
+    # Its taker has ended, so the container's /proc/locks has nothing: the descriptor tells.
+    assert ask(inside, "owners") == {(int(heir), True, False)}
+
+
+@container
+def test_the_proc_of_another_namespace_is_believed(file: Path, spawn: Spawn) -> None:
+    holder = spawn(HOLD, file, "exclusive")
+    holder.hear()
+    watcher = spawn(WATCH, file, "2000c0c")
+    watcher.expect("watching")
+    looker = spawn(LOOK, file, prefix=("unshare", "--pid", "--fork", "--kill-child"))  # it still sees the outer /proc
+    assert ask(looker, "owners") == set()
+    assert ask(looker, "watchers") == []
+
+
+@container
+def test_no_proc_is_an_error(file: Path, spawn: Spawn) -> None:
+    bare = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+    looker = spawn(LOOK, file, prefix=bare)
+    assert ask(looker, "owners") == set()
+    assert ask(looker, "watchers") == []
+
+
+# -- in the middle -----------------------------------------------------------------------------------------------------
+
+
+def test_processes_that_come_and_go_are_an_error_or_hide_a_holder(file: Path, spawn: Spawn) -> None:
+    # Takes and releases locks, and starts and ends processes that inherit them, as fast as it can.
+    storm = spawn(
+        """
+        import fcntl, subprocess
+        threading.Thread(target=lambda: (hear(), os._exit(0)), daemon=True).start()
+        say("going")
+        others = [os.open(path + str(n), os.O_RDWR | os.O_CREAT) for n in range(100)]
+        while True:
+            for fd in others:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fork() == 0:
+                os._exit(0)
+            for fd in others:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.wait()
+        """,
+        file,
+    )
+    storm.expect("going")
+    holder = spawn(HOLD, file, "exclusive")
+    holder.hear()
+    env = LinuxEnvironment()
+    for _ in range(100):
+        assert env.lock_owners(identity(file)) == [LockOwner(holder.pid, True)]
+        assert env.watchers(identity(file)) == []
+    storm.say("end")
+    storm.finish()

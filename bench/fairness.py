@@ -97,7 +97,7 @@ def _jain(counts: list[int]) -> float:
 
 def run(context: Context) -> Outcome:
     """Rounds; in each round every subject has the machine for itself once, in an order drawn anew."""
-    subjects = context.subjects([BlockingFlock, Holdfast, FileLock, SoftFileLock])
+    subjects = context.subjects([BlockingFlock, Holdfast, FileLock, *([] if context.quick else [SoftFileLock])])
     rounds, seconds = int(context.pick(2, 4)), context.pick(1.5, 5)
     results = {one.label: Contention(seconds=seconds) for one in subjects}
     for number in range(rounds):

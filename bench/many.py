@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from context import Context
-from peers import FileLock, Holdfast, SoftFileLock, Subject
+from peers import FileLock, Holdfast, Subject
 from procs import Failed, allow_open_files, own_memory, spawn
 from references import BlockingFlock
 from report import Goal, Outcome, Table, show
@@ -55,7 +55,7 @@ def run(context: Context) -> Outcome:
     """Rounds; in each round every subject goes from few to many and back, in an order drawn anew."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - _SPARE
     count = min(MANY, allowed)
-    subjects = context.subjects([BlockingFlock, Holdfast, FileLock, SoftFileLock])
+    subjects = context.subjects([BlockingFlock, Holdfast, FileLock])
     results = {one.label: Result() for one in subjects}
     for number in range(int(context.pick(1, 2))):
         for one in context.random.sample(subjects, len(subjects)):

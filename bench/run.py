@@ -69,7 +69,7 @@ def _parse() -> argparse.Namespace:
         prog="bench/run.py", description="Measure holdfast side by side with other lock libraries."
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; all when omitted")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 30 s instead of under 3 min")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 1 min instead of under 6 min")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every number to FILE as well")
     parser.add_argument("--tmpfs", metavar="DIR", type=Path, default=Path("/dev/shm"), help="default /dev/shm")
     parser.add_argument("--disk", metavar="DIR", type=Path, default=Path(), help="default the current directory")

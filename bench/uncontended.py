@@ -63,8 +63,9 @@ def build_c_loop(directory: Path) -> tuple[Path | None, str]:
 
 
 def _measure(context: Context, directory: Path, program: Path | None, why_not: str) -> dict[str, Series]:
-    blocking = context.subjects([PythonCalls, *LIBRARIES, HoldfastFlock])
-    subjects = [*blocking, *context.subjects([AsyncHoldfast, AsyncFileLock])]
+    blocking: list[type[Subject]] = [PythonCalls, *LIBRARIES, HoldfastFlock]
+    subjects: list[type[Subject] | type[AsyncSubject]] = [*context.subjects(blocking)]
+    subjects += context.subjects([AsyncHoldfast, AsyncFileLock])
     series = {C_LOOP: Series(), **{one.label: Series() for one in subjects}}
     if program is None:
         series[C_LOOP].fail(NotAvailable(why_not))

@@ -79,18 +79,17 @@ class Passage:
 
 def run(context: Context) -> Outcome:
     """One kind of waiter after the other, one subject after the other."""
-    many = int(context.pick(200, 1000))
-    subjects = context.subjects([BlockingFlock, Holdfast, FileLock])
-    tasks = context.subjects([AsyncHoldfast, AsyncFileLock])
+    many = int(context.pick(150, 1000))
+    woken = context.subjects([BlockingFlock, Holdfast])
     outcome = Outcome()
     if not context.quick:
-        _table(context, outcome, "processes", 100, _processes, subjects)
-    processes = _table(context, outcome, "processes", many, _processes, subjects)
-    _table(context, outcome, "threads", many, _threads, context.subjects([BlockingFlock, Holdfast]))
-    in_tasks = _table(context, outcome, "tasks", many, _tasks, tasks)
+        _table(context, outcome, "processes", 100, _processes, [*woken, FileLock])
+    processes = _table(context, outcome, "processes", many, _processes, woken if context.quick else [*woken, FileLock])
+    _table(context, outcome, "threads", many, _threads, woken)
+    in_tasks = _table(context, outcome, "tasks", many, _tasks, context.subjects([AsyncHoldfast, AsyncFileLock]))
     ours, name = processes.get(Holdfast.label), f"{many} waiting processes: wake-ups a release"
-    woken = ours.woken_each if isinstance(ours, Passage) else None
-    outcome.goals.append(Goal(name, woken, 1.5, "", why_not=_why_not(context, ours)))
+    each = ours.woken_each if isinstance(ours, Passage) else None
+    outcome.goals.append(Goal(name, each, 1.5, "", why_not=_why_not(context, ours)))
     ours, name = in_tasks.get(AsyncHoldfast.label), f"{many} waiting tasks: time for all"
     # Those who did not all come within the limit took that long at least.
     seconds = (ours.seconds if len(ours.moments) == many else _LIMIT_S) if isinstance(ours, Passage) else None

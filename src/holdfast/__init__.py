@@ -14,7 +14,7 @@ from .errors import (
     WouldDeadlock,
 )
 from .lock import Hold, Lock
-from .model import Evidence, Holder, Liveness, Record, Status
+from .model import Evidence, Holder, Liveness, Record, Status, Waiter
 
 __version__ = "0.1.0"
 
@@ -36,5 +36,6 @@ __all__ = [
     "Record",
     "Status",
     "UnsupportedFilesystem",
+    "Waiter",
     "WouldDeadlock",
 ]

@@ -7,7 +7,7 @@ from enum import Enum
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, dataclass_transform
+    from typing import Any, Self, dataclass_transform
 else:
 
     def dataclass_transform(**_options):
@@ -55,6 +55,10 @@ class Value:
     def __repr__(self) -> str:
         pairs = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
         return f"{type(self).__name__}({pairs})"
+
+    def replaced(self, **changes: Any) -> Self:
+        """The same with other values for some fields."""
+        return type(self)(**{**{name: getattr(self, name) for name in self._fields}, **changes})
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields)
@@ -154,11 +158,27 @@ class Holder(Value):
     command: str | None = None
 
 
+class Waiter(Value):
+    """Somebody who waits for a lock. `since` is in seconds since the epoch.
+
+    `position` counts from 1 among those who queue. It is None for somebody who only watches the lock file: it waits for
+    less than a moment yet, or takes no part in the queue (`fair=False`). The threads and tasks of another process show
+    as one, the first of them.
+    """
+
+    position: int | None
+    pid: int
+    since: float | None = None
+    tag: str | None = None
+    command: str | None = None
+
+
 class Status(Value):
     """One look at a lock; true when it was taken, and perhaps no longer.
 
     `locked`: a contender would be refused. `stale`: the lock file is there, but a contender may take the lock over.
-    Both False: there is no lock file. `record` is None where there is none or it is malformed.
+    Both False: there is no lock file. `record` is None where there is none or it is malformed. `waiters` are those who
+    wait for it, in their order, as far as they can be seen; only `Lock.status()` looks for them.
     """
 
     path: str
@@ -171,3 +191,4 @@ class Status(Value):
     record: Record | None = None
     reason: str = ""
     age: float | None = None
+    waiters: tuple[Waiter, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 from cli.support import HOLDFAST, World, dormant, eventually
 
 FIELDS = {
-    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "holder", "record",
+    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "holder", "waiters", "record",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from .hold import Share
 from .publish import publish
 from .queue import is_contended
 from .request import Request
+from .waiters import waiters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,10 +151,12 @@ def wait_until_free(
 
 
 def look(env: Environment, request: Request) -> Status:
-    """One look at the lock."""
+    """One look at the lock, and at those who wait for it."""
     contest = Contest(env, (request,), 0, (), queued=False)
     try:
         contest.look(strict=False)
-        return contest.sights[0].describe()
+        sight = contest.sights[0]
+        found = waiters(env, request, sight.seen if sight.there else None)
+        return sight.describe().replaced(waiters=found)
     finally:
         contest.close()

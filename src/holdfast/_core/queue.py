@@ -92,10 +92,12 @@ class Place:
         self.started = started
         self.shared = request.shared
         self.owner = request.owner
+        self.tag = request.tag
+        self.holding = False
         self.signal = Signal()
         self._request = request
         self._generation = env.generation
-        self._name = tickets.name_of(started, env.identity().pid, env.token(), shared=request.shared)
+        self.name = tickets.name_of(started, env.identity().pid, env.token(), shared=request.shared)
         self._ticket: Ticket | None = None
         self._hopeless = False
         """No ticket can be had here: no kernel locks, no right to write, a full disk."""
@@ -136,7 +138,7 @@ class Place:
     def _is_behind_ticket(self) -> bool:
         env, queue = self.env, self._request.queue
         names = tickets.names(env, queue)
-        if self._name not in names:
+        if self.name not in names:
             self._drop_ticket()  # Q6; or the whole directory has been removed
         before = self._ahead_of_us(names)
         for number in range(len(before), 0, -1):
@@ -164,7 +166,7 @@ class Place:
         return True
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
-        return [name for name in _conflicting(names, shared=self.shared) if name < self._name]
+        return [name for name in _conflicting(names, shared=self.shared) if name < self.name]
 
     def overtake(self) -> None:
         """Q6."""
@@ -188,7 +190,7 @@ class Place:
         if not self._behind_here and (self._before or now >= self.started + MOMENT) and self.due != math.inf:
             env = self.env
             try:
-                self._ticket = tickets.issue(env, self._request, self._name, env.time() - (now - self.started))
+                self._ticket = tickets.issue(env, self._request, self.name, env.time() - (now - self.started))
             except OSError:
                 pass  # Q1
             self._hopeless = self._ticket is None
@@ -211,6 +213,7 @@ class Place:
     def hold(self) -> None:
         """We have the lock, and keep our place until the release (Q4). Those of the same owner may join us."""
         self.env.turns[self._request.queue] = self.env.monotonic() + SLICE
+        self.holding = True
         self._unwatch()
         if self._ticket is not None:
             try:

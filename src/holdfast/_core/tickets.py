@@ -22,7 +22,7 @@ from .request import Request
 MOMENT = 0.002
 """Seconds that a waiter waits before it takes a ticket, and that newcomers may pass it by (queue.py, Q5)."""
 _TRIES = 20
-_WAITING, _HOLDING = b"state=waiting\n", b"state=holding\n"
+WAITING, _HOLDING = b"state=waiting\n", b"state=holding\n"
 
 
 class Ticket:
@@ -67,7 +67,7 @@ def issue(env: Environment, request: Request, name: str, since: float) -> Ticket
             if guard:
                 who = env.identity()
                 record = get("sema").compose(who.pid, since, request.tag, marker_text(True, found.st_dev, who))
-                write_all(env, fd, _WAITING + record)
+                write_all(env, fd, WAITING + record)
                 if is_there(env, path, (found.st_dev, found.st_ino)):
                     return Ticket(env, request.queue, name, fd)
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._core.report import advice, duration, moment, printable
-from ..model import Status
+from ..model import Status, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +51,22 @@ def as_json(result: str, status: Status, **more: Any) -> str:
                 "tag": holder.tag,
                 "command": holder.command,
             },
+            "waiters": [
+                {name: getattr(waiter, name) for name in ("position", "pid", "since", "tag", "command")}
+                for waiter in status.waiters
+            ],
             "record": None if record is None else dict(record.fields),
             **more,
         }
     )
+
+
+def _waiter(waiter: Waiter) -> str:
+    words = [f"{waiter.position}." if waiter.position else "-", f"process {waiter.pid}"]
+    words += [f"({waiter.command})"] if waiter.command else []
+    words += [f"since {moment(waiter.since)}"] if waiter.since is not None else []
+    words += [f"for {waiter.tag!r}"] if waiter.tag else []
+    return " ".join(words)
 
 
 def as_text(status: Status) -> str:
@@ -72,4 +84,5 @@ def as_text(status: Status) -> str:
         rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
         rows.append(("verdict", status.reason))
         rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
+    rows += [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(status.waiters)]
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in rows)

@@ -1,0 +1,80 @@
+"""Who waits: those who queue, in order, and those who only watch the lock file. For people; nothing relies on it."""
+
+from __future__ import annotations
+
+from ..errors import MalformedRecord
+from ..model import Waiter
+from ..protocols import get
+from . import tickets
+from .environment import Environment
+from .files import let_go
+from .observe import Observation, read_record
+from .request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .queue import Line
+
+    Arrival = tuple[float, Waiter]
+
+
+def waiters(env: Environment, request: Request, seen: Observation | None) -> tuple[Waiter, ...]:
+    """Everybody who can be seen to wait. Changes nothing."""
+    queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
+    found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
+    known = {waiter.pid for waiter in found}
+    if seen is not None:
+        if seen.record is not None and seen.record.pid is not None:
+            known.add(seen.record.pid)  # a holder may watch its own lock file, in order to be told of its loss
+        others = [pid for pid in env.watchers(seen.identity) if pid not in known]
+        found += [Waiter(None, pid, None, None, env.command(pid)) for pid in others]
+    return tuple(found)
+
+
+def _in_tickets(env: Environment, request: Request) -> list[Arrival]:
+    """Those of other processes: the first of each."""
+    line: Line | None = env.lines.get(request.queue)
+    mine = set() if line is None else {place.name for place in line.places.copy()}
+    found = []
+    for name in tickets.names(env, request.queue):
+        waiter = None if name in mine else _read_ticket(env, f"{request.queue}/{name}")
+        if waiter is not None:
+            found.append((tickets.arrival(name), waiter))
+    return found
+
+
+def _read_ticket(env: Environment, path: str) -> Waiter | None:
+    try:
+        fd = env.open_existing(path, write=False)
+    except OSError:
+        return None
+    try:
+        state, _, record = read_record(env, fd).partition(b"\n")
+        if state + b"\n" != tickets.WAITING or not env.guarded(fd):
+            return None  # it holds the lock; or it is dead
+        decoded = get("sema").decode(record)
+    except (OSError, MalformedRecord):
+        return None
+    finally:
+        let_go(env, fd)
+    if decoded.pid is None or decoded.marker is None:
+        return None
+    there, here = decoded.marker.identity, env.identity()
+    local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace)
+    command = env.command(decoded.pid) if local else None  # elsewhere the number means another process
+    return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
+
+
+def _in_line(env: Environment, request: Request) -> list[Arrival]:
+    """Those of this process."""
+    line: Line | None = env.lines.get(request.queue)
+    if line is None:
+        return []
+    ago = env.time() - env.monotonic()
+    pid = env.identity().pid
+    command = env.command(pid)
+    return [
+        (place.started, Waiter(None, pid, ago + place.started, place.tag, command))
+        for place in line.places.copy()
+        if not place.holding
+    ]

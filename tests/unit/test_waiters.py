@@ -1,0 +1,81 @@
+"""Who waits for a lock, as `status()` tells it (waiters.py)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast._core.acquire import look
+from holdfast._core.request import queue_of
+from holdfast._core.tickets import MOMENT
+from holdfast.model import Waiter
+from unit.stepping import Contender, Stepped
+
+Contend = Callable[..., Contender]
+
+
+def queued(contender: Contender, clock: list[float]) -> Contender:
+    contender.env.instead["monotonic"] = lambda: clock[0]
+    assert contender.step() is not None
+    clock[0] += MOMENT
+    assert contender.step() is not None
+    return contender
+
+
+def seen(contender: Contender) -> tuple[Waiter, ...]:
+    return look(contender.env, contender.request).waiters
+
+
+def test_those_who_wait_are_not_seen_or_out_of_order(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    clock, env = [1000.0], environments()
+    holder = contend(disk / "l", tag="holder")
+    held = holder.get()
+    assert seen(holder) == ()
+    waiting = [
+        queued(contend(disk / "l", env if tag in "ac" else None, timeout=None, fair=True, tag=tag), clock)
+        for tag in "abcd"
+    ]
+    env.instead["monotonic"] = holder.env.instead["monotonic"] = lambda: clock[0]
+    # Another process sees the first of each process; that process itself sees all of its own.
+    assert [(w.position, w.tag) for w in seen(holder)] == [(1, "a"), (2, "b"), (3, "d")]
+    assert [(w.position, w.tag) for w in seen(waiting[0])] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+    first = seen(holder)[0]
+    assert first.pid == os.getpid()
+    assert first.since is not None
+    assert abs(first.since - env.time()) < 60
+    assert first.command is not None
+    waiting[1].crash()
+    held.release()
+    assert waiting[0].step() is None
+    assert [(w.position, w.tag) for w in seen(waiting[2])] == [(1, "c"), (2, "d")], "the holder, or a dead one, counts"
+    assert [(w.position, w.tag) for w in seen(waiting[3])] == [(1, "d")]
+    shutil.rmtree(queue_of(str(disk), "l"))  # the dead one's ticket with the rest
+
+
+def test_a_look_at_those_who_wait_removes_a_ticket_or_stumbles_over_one(disk: Path, contend: Contend) -> None:
+    clock = [1000.0]
+    holder = contend(disk / "l")
+    holder.get()
+    waiter = queued(contend(disk / "l", timeout=None, fair=True), clock)
+    waiter.crash()
+    place = Path(queue_of(str(disk), "l"))
+    (place / "00000000000000000001-x-1-strange").write_text("state=waiting\nnothing")
+    (place / "00000000000000000002-x-1-closed").mkdir()
+    before = sorted(os.listdir(place))
+    assert seen(holder) == ()
+    assert sorted(os.listdir(place)) == before
+    (place / "00000000000000000002-x-1-closed").rmdir()
+    for name in os.listdir(place):
+        (place / name).unlink()
+    place.rmdir()
+
+
+def test_those_who_only_watch_are_not_seen(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l")
+    holder.get()
+    holder.env.instead["watchers"] = lambda _identity, _masks=None: [4711, os.getpid()]
+    assert seen(holder) == (Waiter(None, 4711),), "and the holder, who watches its own lock file, does not count"

@@ -112,6 +112,38 @@ def test_events_are_lost_with_the_leader(file: Path, hub: Hub, watching: Watchin
     assert is_ready(follower, 5)
 
 
+@pytest.mark.parametrize("leading", [True, False])
+def test_a_wait_for_many_files_is_told_of_the_wrong_one(
+    leading: bool, file: Path, hub: Hub, watching: Watching
+) -> None:
+    """N1, N2: a set of watches waits as one does, and tells which of its files have changed."""
+    other = file.with_name("other")
+    other.write_bytes(b"y")
+    leader = None if leading else watching(file)
+    if leader is not None:
+        leader.fds()
+    many = hub.watch_set()
+    one, two = many.add(str(file)), many.add(str(other))
+    before = hub.descriptors.copy()
+    assert not select.select(many.fds(), (), (), 0)[0]
+    assert len(hub.descriptors - before) <= 1
+    touch(other)
+    if leader is not None:
+        leader.take()
+    assert select.select(many.fds(), (), (), 5)[0]
+    assert many.changed() == {two}
+    assert many.changed() == set()
+    assert not select.select(many.fds(), (), (), 0)[0], "an eventfd that stays readable makes the wait spin"
+    many.discard(two)
+    touch(other)
+    touch(file)
+    if leader is not None:
+        leader.take()
+    assert many.changed() == {one}
+    many.close()
+    many.close()
+
+
 def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, hub: Hub, watching: Watching) -> None:
     """N3: a follower that sleeps on its eventfd alone learns that it must look at the instance from now on."""
     leader, follower = watching(file), watching(file)

@@ -99,6 +99,41 @@ def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..
     assert beaten.wait(SOON)
 
 
+def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+    """K2: those that are nearly due come with the one that is due; the others do not."""
+    due, nearly, later = hold("due"), hold("nearly"), hold("later")
+    beaten: dict[int, threading.Event] = {held.fd: threading.Event() for held in (due, nearly, later)}
+    for held in (due, nearly, later):
+        held.request.beat_every = 3600.0
+        keeper.keep(held, 3600)
+    env.after["write"] = lambda fd, _data, _offset: beaten[fd].set()
+    with keeper._mutex:
+        now = time.monotonic()
+        due.next_beat, nearly.next_beat, later.next_beat = now - 1, now + 100, now + 1000
+        keeper._due = due.next_beat
+        keeper._ring()
+    assert beaten[due.fd].wait(SOON)
+    assert beaten[nearly.fd].wait(SOON)
+    assert min(due.next_beat, nearly.next_beat) > now + 3000
+    assert later.next_beat == now + 1000
+    assert keeper._due <= later.next_beat
+
+
+def test_each_hold_that_is_watched_costs_a_descriptor(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, disk: Path
+) -> None:
+    """K3: all of them make one wait, and each is told of its own loss."""
+    told: dict[str, threading.Event] = {f"l{i}": threading.Event() for i in range(20)}
+    for name in told:
+        keeper.keep(hold(name, on_lost=lambda _error, name=name: told[name].set()), 3600)
+    before = env.open_descriptors()
+    assert len(before) <= 20 + 4  # a file each; the inotify instance, the doorbell, at most one eventfd
+    for name in ("l7", "l13"):
+        (disk / name).unlink()
+        assert told[name].wait(SOON)
+    assert [name for name, event in told.items() if event.is_set()] == ["l7", "l13"]
+
+
 def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
     """K2: each beat sets the next."""
     beats = []
@@ -142,7 +177,7 @@ def test_a_loss_without_events_is_never_told(
     """K3: where no events arrive it is looked at, once a second; here, more often."""
     assert keeping._LOOK_EVERY == 1.0
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
-    env.instead["watch"] = lambda _path: None
+    env.instead["watch_set"] = lambda: None
     told, looked = threading.Event(), threading.Event()
     env.after["read"] = lambda *_: looked.set()
     keeper.keep(hold(on_lost=lambda _error: told.set()), 3600)
@@ -253,21 +288,22 @@ def test_a_full_descriptor_table_ends_the_thread(
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
     beaten, failed = threading.Event(), threading.Event()
     watched, other = hold(on_lost=print), hold("other")
-    watching = env.real.watch
+    making = env.real.watch_set
 
     class Failing:
-        def __init__(self, path: str) -> None:
-            self.watch = watching(path)
-            self.take, self.close, self.woken = self.watch.take, self.watch.close, self.watch.woken
+        def __init__(self) -> None:
+            self.set = making()
+            self.add, self.changed, self.woken = self.set.add, self.set.changed, self.set.woken
+            self.discard, self.close = self.set.discard, self.set.close
 
         def fds(self) -> tuple[int, ...]:
             if not failed.is_set():
                 failed.set()
                 raise OSError(24, "Too many open files")
-            fds: tuple[int, ...] = self.watch.fds()
+            fds: tuple[int, ...] = self.set.fds()
             return fds
 
-    env.instead["watch"] = Failing
+    env.instead["watch_set"] = Failing
     keeper.keep(watched, 3600)
     assert failed.wait(SOON)
     other.request.beat_every = 0.01

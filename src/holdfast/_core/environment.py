@@ -92,6 +92,28 @@ waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
 """What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
 
 
+class WatchSet(Protocol):
+    """One wait for many lock files, at the price of one: for whoever keeps thousands of holds."""
+
+    def add(self, path: str) -> int:
+        """Watch this one too; its key. OSError when there is none or no watch is left."""
+
+    def discard(self, key: int) -> None:
+        """Watch it no longer."""
+
+    def fds(self) -> tuple[int, ...]:
+        """As `Watch.fds`."""
+
+    def woken(self) -> bool:
+        """As `Watch.woken`."""
+
+    def changed(self) -> set[int]:
+        """The keys of those to which something happened since the last call, without waiting."""
+
+    def close(self) -> None:
+        """End all of it. Idempotent."""
+
+
 class Signal:
     """Wakes one waiter of this process, from any thread. Set before the wait began, it ends the wait at once.
 
@@ -225,6 +247,7 @@ class Environment(Protocol):
         """Two descriptors that never block: what is written to the second makes the first readable."""
 
     def watch(self, path: str) -> Watch | None: ...
+    def watch_set(self) -> WatchSet | None: ...
     def watch_process(self, pid: int) -> int | None: ...
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, which somebody else serves."""

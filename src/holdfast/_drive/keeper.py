@@ -2,10 +2,12 @@
 
 K1  The thread starts with the first hold that needs it, and ends when it wakes and finds none. A steady stream of short
     holds therefore neither wakes it nor starts it anew.
-K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table.
+K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table. With that beat
+    come those that are nearly due, so that thousands of holds are looked through once for many beats.
 K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; where no events arrive it is looked at once
-    a second. A thread of its own tells it: the caller's code takes its time, while the beats of other holds fall due
-    and this thread may be the one that reads the events for all waits of the process (inotify.py, N1).
+    a second. All of them make one wait: thousands cost one descriptor, and an event costs a look at one hold. A thread
+    of its own tells a loss: the caller's code takes its time, while the beats of other holds fall due and this thread
+    may be the one that reads the events for all waits of the process (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
 K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
@@ -16,22 +18,27 @@ K6  At exit, what is held is released as late as can be: when the threads and th
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import signal
 import sys
 import threading
 import time
 
-from .._core.environment import Wait, Watch
+from .._core.environment import Wait
 from .sync import wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._core.environment import Environment
+    from collections.abc import Callable
+
+    from .._core.environment import Environment, WatchSet
     from .._core.hold import Held
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
+_NEARLY = 1 / 16
+"""The share of its interval by which a beat may come early (K2)."""
 _AT_EXIT = "at interpreter shutdown"
 """Of the error of a Python that starts no thread any more, because it is about to end: nothing to complain about."""
 _LAST = -1_000_000
@@ -50,7 +57,16 @@ class Keeper:
     def _reset(self) -> None:
         # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
         self._mutex = threading.RLock()
-        self._kept: dict[Held, Watch | None] = {}
+        self._kept: dict[Held, int | None] = {}
+        """All that are kept, with their keys among the watches."""
+        self._due = math.inf
+        """No beat is due earlier."""
+        self._watches: WatchSet | None = None
+        self._watched: dict[int, Held] = {}
+        self._unwatched: dict[Held, None] = {}
+        """Those with `on_lost` that are to be looked at, at least each second, because no event can be relied on."""
+        self._awaited = False
+        """Whether the thread waits for the watches: then a new one needs no wake-up."""
         self._next_wake = 0.0
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
@@ -69,16 +85,18 @@ class Keeper:
 
     def keep(self, held: Held, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
-        watched = held.request.on_lost is not None
-        watch = self._watch(held) if watched and held not in self._kept else None
         with self._mutex:
             if held in self._kept or held.released:  # another handle of it came first
-                if watch is not None:
-                    watch.close()
                 return
             now = time.monotonic()
             held.next_beat = now + every
-            self._kept[held] = watch
+            self._due = min(self._due, held.next_beat)
+            self._kept[held] = None
+        if held.request.on_lost is not None:
+            self._watch(held)
+        with self._mutex:
+            if held not in self._kept:
+                return  # released meanwhile
             if self._thread is None or not self._thread.is_alive():
                 self._next_wake = min(held.next_beat, now + _LONGEST)
                 try:
@@ -87,15 +105,20 @@ class Keeper:
                     self._thread = None
                     if _AT_EXIT not in str(error):
                         _report(f"{held.path} is held, but not kept fresh", error)
-            elif watched or held.next_beat < self._next_wake:  # K2
-                self._ring()
+            elif held.next_beat < self._next_wake or held in self._unwatched or (self._watched and not self._awaited):
+                self._ring()  # K2
 
     def forget(self, held: Held) -> None:
         """The hold has ended."""
         with self._mutex:
-            watch = self._kept.pop(held, None)
-            if watch is not None:
-                watch.close()
+            key = self._kept.pop(held, None)
+            self._unwatched.pop(held, None)
+            if key is not None and self._watches is not None:
+                self._watched.pop(key, None)
+                self._watches.discard(key)
+                if not self._watched:
+                    self._watches.close()
+                    self._watches, self._awaited = None, False
 
     def _release_after_threads(self) -> None:
         """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
@@ -111,18 +134,31 @@ class Keeper:
             except Exception as error:  # the interpreter is going down: say it, and go on with the next
                 print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
 
-    def _watch(self, held: Held) -> Watch | None:
+    def _watch(self, held: Held) -> None:
+        """Have events tell of its loss; one that came before that is found here."""
+        reached = self._env.events_reach(held.path)
+        with self._mutex:
+            if held not in self._kept:
+                return
+            try:
+                if reached and self._watches is None:
+                    self._watches = self._env.watch_set()
+                if reached and self._watches is not None:
+                    key = self._watches.add(held.path)
+                    self._kept[held], self._watched[key] = key, held
+            except OSError:
+                pass  # lost already, or no watch is left
+            if self._kept[held] is None:
+                self._unwatched[held] = None
+                return
         try:
-            watch = self._env.watch(held.path) if self._env.events_reach(held.path) else None
-        except FileNotFoundError:
-            return None  # lost already; the first look tells
-        try:
-            if watch is None or held.verify():
-                return watch
+            if held.verify():
+                return
         except OSError:
-            return watch  # a look will tell
-        watch.close()  # lost already: this is a watch on another's file
-        return None
+            pass  # a look will tell
+        with self._mutex:
+            if held in self._kept:
+                self._unwatched[held] = None
 
     def _start(self) -> None:
         if self._doorbell is None:
@@ -159,9 +195,9 @@ class Keeper:
                 return
             wait_for(wait)
             with self._mutex:
-                watches = [watch for watch in self._kept.copy().values() if watch is not None]
-            for watch in watches:
-                watch.woken()
+                if self._awaited and self._watches is not None:
+                    self._watches.woken()
+                self._awaited = False
 
     def _turn(self) -> Wait | None:
         """Do what is due; say what to wait for, or None to end the thread (K1)."""
@@ -177,44 +213,55 @@ class Keeper:
                     return Wait((self._doorbell[0],), self._next_wake)
                 self._thread = None
                 return None
-            holds = self._kept.copy().items()
-        for held, watch in holds:
-            self._attend(held, watch, now)
+            look = list(self._unwatched)
+            if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
+                look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
+            beat = [held for held in self._kept if _is_nearly_due(held, now)] if now >= self._due else []
+        for held in look:
+            self._attend(held, self._look)
+        for held in beat:
+            self._attend(held, self._beat)
         with self._mutex:
             if not self._kept:
                 return Wait((self._doorbell[0],), self._next_wake)  # the turn after that ends the thread
-            fds = {self._doorbell[0]}
-            self._next_wake = now + _LONGEST
-            for held, watch in self._kept.copy().items():
-                self._next_wake = min(self._next_wake, held.next_beat)
-                if watch is not None:
-                    fds.update(watch.fds())
-                elif held.request.on_lost is not None:
-                    self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
-            return Wait(tuple(fds), self._next_wake)
+            if now >= self._due:
+                self._due = min(held.next_beat for held in self._kept)
+            self._next_wake = min(self._due, now + _LONGEST)
+            events: tuple[int, ...] = ()
+            if self._watches is not None:
+                events, self._awaited = self._watches.fds(), True
+            if self._unwatched or (self._watched and not events):
+                self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
+            return Wait((self._doorbell[0], *events), self._next_wake)
 
-    def _attend(self, held: Held, watch: Watch | None, now: float) -> None:
-        # Taken in any case: an event that nobody takes would keep the descriptor readable.
-        changed = watch is None or bool(watch.take())
+    def _attend(self, held: Held, do: Callable[[Held], None]) -> None:
         try:
-            due = held.next_beat <= now
-            if (due or (changed and held.request.on_lost is not None)) and not held.released and not held.verify():
-                self._tell_lost(held)
-            elif due:
-                held.next_beat = now + held.request.beat_every
-                held.beat()
+            do(held)
         except Exception as error:  # K5
             _report(f"while keeping {held.path}", error)
         if held.lost or held.released:
             self.forget(held)
 
+    def _look(self, held: Held) -> None:
+        if not held.released and not held.verify():
+            self._tell_lost(held)
+
+    def _beat(self, held: Held) -> None:
+        held.next_beat = time.monotonic() + held.request.beat_every
+        if held.request.on_lost is not None and not held.released and not held.verify():
+            self._tell_lost(held)
+        else:
+            held.beat()
+
     def _tell_lost(self, held: Held) -> None:
         """K3."""
         self.forget(held)
-        if held.request.on_lost is None:
-            held.check()
-        else:
-            threading.Thread(target=_tell_lost, args=(held,), name="holdfast-lost", daemon=True).start()
+        threading.Thread(target=_tell_lost, args=(held,), name="holdfast-lost", daemon=True).start()
+
+
+def _is_nearly_due(held: Held, now: float) -> bool:
+    every = held.request.beat_every
+    return held.next_beat - (every * _NEARLY if every < math.inf else 0.0) <= now
 
 
 def _tell_lost(held: Held) -> None:

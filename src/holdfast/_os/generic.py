@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from .._core.environment import LockOwner, Presence, Process, Watch
+from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from ..model import Identity
 from . import forking
 from .claims import Claims
@@ -238,6 +238,9 @@ class GenericEnvironment:
         return ends
 
     def watch(self, path: str) -> Watch | None:  # noqa: ARG002
+        return None
+
+    def watch_set(self) -> WatchSet | None:
         return None
 
     def watch_process(self, pid: int) -> int | None:  # noqa: ARG002

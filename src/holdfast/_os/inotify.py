@@ -31,7 +31,7 @@ from . import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
@@ -52,16 +52,14 @@ _THREADS = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class FileWatch:
-    """A wait's interest in one inode. See `Watch`."""
+class _Waiter:
+    """One that waits, for one inode or for many: what N1, N2, N3 and N6 say."""
 
-    __slots__ = ("_change", "_hub", "_wake", "crew", "promoted", "waiting", "wd")
+    __slots__ = ("_change", "_hub", "_wake", "crew", "promoted")
 
-    def __init__(self, hub: Hub, wd: int) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.wd = wd
         self.crew = waiting_loop.get()
-        self.waiting = False
         self.promoted = False
         self._change = 0
         self._wake: int | None = None
@@ -71,7 +69,7 @@ class FileWatch:
         with hub.mutex:
             self.crew = waiting_loop.get()
             leading = hub.leads(self)
-            self.waiting = True
+            hub.waiting[self] = None
             if leading and self.crew == _THREADS and not self._change:
                 return (hub.fd,)
             if self._wake is None:
@@ -87,7 +85,7 @@ class FileWatch:
     def woken(self) -> bool:
         hub = self._hub
         with hub.mutex:
-            self.waiting = False
+            hub.waiting.pop(self, None)
             if hub.leaders.get(self.crew) is self:
                 if self.promoted and not self._change:
                     self.promoted = False
@@ -110,10 +108,7 @@ class FileWatch:
             change, self._change = self._change, 0
         return change
 
-    def close(self) -> None:
-        self._hub.remove(self)
-
-    def tell(self, change: int) -> None:
+    def tell(self, wd: int, change: int) -> None:  # noqa: ARG002
         self._change |= change
         self.wake()
 
@@ -129,14 +124,67 @@ class FileWatch:
         self._wake = None
 
 
+class FileWatch(_Waiter):
+    """A wait's interest in one inode. See `Watch`."""
+
+    __slots__ = ("wd",)
+
+    def __init__(self, hub: Hub, wd: int) -> None:
+        super().__init__(hub)
+        self.wd = wd
+
+    def close(self) -> None:
+        self._hub.remove(self, (self.wd,))
+
+
+class WatchSet(_Waiter):
+    """One wait for many inodes. See `WatchSet` in environment.py."""
+
+    __slots__ = ("_changed", "_wds")
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._wds: set[int] = set()
+        self._changed: set[int] = set()
+
+    def add(self, path: str) -> int:
+        hub = self._hub
+        with hub.mutex:
+            wd = hub.subscribe(path, self)
+            self._wds.add(wd)
+            return wd
+
+    def discard(self, key: int) -> None:
+        hub = self._hub
+        with hub.mutex:
+            self._wds.discard(key)
+            self._changed.discard(key)
+            hub.unsubscribe(key, self)
+
+    def tell(self, wd: int, change: int) -> None:
+        self._changed.add(wd)
+        super().tell(wd, change)
+
+    def changed(self) -> set[int]:
+        with self._hub.mutex:
+            self.take()
+            changed, self._changed = self._changed, set()
+        return changed
+
+    def close(self) -> None:
+        wds, self._wds = self._wds, set()
+        self._hub.remove(self, wds)
+
+
 class Hub:
     """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
 
     def __init__(self, descriptors: set[int]) -> None:
         self.mutex = threading.RLock()
-        self.leaders: dict[int, FileWatch] = {}
+        self.leaders: dict[int, _Waiter] = {}
+        self.waiting: dict[_Waiter, None] = {}
         self.descriptors = descriptors
-        self._watches: dict[int, list[FileWatch]] = {}
+        self._watches: dict[int, list[_Waiter]] = {}
         self.fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
             raise _error("inotify_init1")
@@ -146,31 +194,43 @@ class Hub:
         """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
         self.mutex = threading.RLock()
         self.leaders = {}
+        self.waiting = {}
         self._watches = {}
         self.fd = -1
 
     def add(self, path: str) -> FileWatch:
         """Watch the inode that `path` names now. OSError when there is none or no watch is left."""
+        watch = FileWatch(self, -1)
+        watch.wd = self.subscribe(path, watch)
+        return watch
+
+    def watch_set(self) -> WatchSet:
+        return WatchSet(self)
+
+    def subscribe(self, path: str, waiter: _Waiter) -> int:
         with self.mutex:
-            wd = _libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK)
+            wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK)
             if wd < 0:
                 raise _error(path)
-            watch = FileWatch(self, wd)
-            self._watches.setdefault(wd, []).append(watch)
-            return watch
+            self._watches.setdefault(wd, []).append(waiter)
+            return wd
 
-    def remove(self, watch: FileWatch) -> None:
+    def unsubscribe(self, wd: int, waiter: _Waiter) -> None:
+        sharing = self._watches.get(wd, [])
+        if waiter in sharing:
+            sharing.remove(waiter)
+            if not sharing:
+                del self._watches[wd]
+                _libc.inotify_rm_watch(self.fd, wd)  # EINVAL: the inode is gone, and the watch with it
+
+    def remove(self, waiter: _Waiter, wds: Iterable[int]) -> None:
         with self.mutex:
-            sharing = self._watches.get(watch.wd, [])
-            if watch in sharing:
-                sharing.remove(watch)
-                if not sharing:
-                    del self._watches[watch.wd]
-                    _libc.inotify_rm_watch(self.fd, watch.wd)  # EINVAL: the inode is gone, and the watch with it
-            watch.waiting = False
-            if self.leaders.get(watch.crew) is watch:
-                self.resign(watch)
-            watch.dispose()
+            for wd in wds:
+                self.unsubscribe(wd, waiter)
+            self.waiting.pop(waiter, None)
+            if self.leaders.get(waiter.crew) is waiter:
+                self.resign(waiter)
+            waiter.dispose()
 
     def open_wake(self) -> int:
         with forking:
@@ -179,9 +239,9 @@ class Hub:
         return fd
 
     def others_wait(self) -> bool:
-        return any(True for _ in self._waiting())
+        return bool(self.waiting)
 
-    def leads(self, watch: FileWatch) -> bool:
+    def leads(self, watch: _Waiter) -> bool:
         """Whether this wait, which begins, is its crew's leader."""
         if watch.crew != _THREADS and _THREADS in self.leaders:
             if self.leaders.get(watch.crew) is watch:
@@ -189,32 +249,29 @@ class Hub:
             return False
         return self.leaders.setdefault(watch.crew, watch) is watch
 
-    def may_read(self, watch: FileWatch) -> bool:
+    def may_read(self, watch: _Waiter) -> bool:
         """A thread that is about to sleep must find its events in the kernel: only it may read them then."""
         leader = self.leaders.get(_THREADS) or self.leaders.get(watch.crew)
         return leader is None or leader is watch
 
-    def resign(self, watch: FileWatch) -> None:
+    def resign(self, watch: _Waiter) -> None:
         """N3, N6. Where nobody of a crew waits just now, the next one that does takes the lead."""
         del self.leaders[watch.crew]
         watch.promoted = False
         if _THREADS in self.leaders or self._promote(watch.crew) or watch.crew != _THREADS:
             return
-        for crew in {other.crew for other in self._waiting()}:
+        for crew in {other.crew for other in self.waiting}:
             if crew not in self.leaders:
                 self._promote(crew)
 
     def _promote(self, crew: int) -> bool:
-        for watch in self._waiting():
+        for watch in self.waiting.copy():
             if watch.crew == crew:
                 self.leaders[crew] = watch
                 watch.promoted = True
                 watch.wake()
                 return True
         return False
-
-    def _waiting(self) -> Iterator[FileWatch]:
-        return (watch for sharing in self._watches.copy().values() for watch in sharing if watch.waiting)
 
     def read(self) -> None:
         """Hand out all events that are there."""
@@ -233,12 +290,12 @@ class Hub:
 
     def _dispatch(self, wd: int, mask: int) -> None:
         if mask & IN_Q_OVERFLOW:  # N4
-            for sharing in self._watches.copy().values():
-                for watch in sharing:
-                    watch.tell(CHANGED | CLOSED)
+            for every, sharing in self._watches.copy().items():
+                for watch in sharing.copy():
+                    watch.tell(every, CHANGED | CLOSED)
             return
         for watch in list(self._watches.get(wd, ())):
-            watch.tell(CLOSED if mask & IN_CLOSE_WRITE else CHANGED)
+            watch.tell(wd, CLOSED if mask & IN_CLOSE_WRITE else CHANGED)
         if mask & IN_IGNORED:
             self._watches.pop(wd, None)
 

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .inotify import FileWatch, Hub
+    from .inotify import FileWatch, Hub, WatchSet
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _AT_FDCWD = -100
@@ -190,6 +190,19 @@ class LinuxEnvironment(GenericEnvironment):
     # -- events --------------------------------------------------------------------------------------------------------
 
     def watch(self, path: str) -> FileWatch | None:
+        hub = self._events()
+        try:
+            return hub.add(path) if hub is not None else None
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return None  # no watch left
+
+    def watch_set(self) -> WatchSet | None:
+        hub = self._events()
+        return hub.watch_set() if hub is not None else None
+
+    def _events(self) -> Hub | None:
         if "events" in self.without:
             return None
         if self._hub is None:
@@ -202,12 +215,7 @@ class LinuxEnvironment(GenericEnvironment):
                         self._hub = Hub(self._descriptors)
                     except OSError:
                         return None  # no instance left for this user: the wait polls, and tries again next time
-        try:
-            return self._hub.add(path)
-        except FileNotFoundError:
-            raise
-        except OSError:
-            return None  # no watch left
+        return self._hub
 
     def watch_process(self, pid: int) -> int | None:
         try:

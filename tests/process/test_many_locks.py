@@ -1,0 +1,157 @@
+"""Many locks in one process: each needs a descriptor, and nothing else may grow scarce before those do."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Lock
+from process.support import Peer
+
+MANY = 10_000
+SPARE = 100
+"""Descriptors for everything else that the process has open."""
+
+
+def test_ten_thousand_locks_of_one_process_are_lost_or_left(spawn: Callable[..., Peer], path: str) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < MANY + SPARE:
+        pytest.skip(f"the hard limit of descriptors is below {MANY + SPARE}")
+    process = spawn(
+        f"""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, ({MANY + SPARE}, {MANY + SPARE}))
+        options = [{{}}, {{"owner": 1}}, {{"heartbeat": 3000}}, {{"on_lost": print}}]
+        holds = [Lock(f"{{path}}.{{i}}", timeout=5, **options[i % 4]).acquire() for i in range({MANY})]
+        say(len(set(h.record.pid for h in holds)), len(os.listdir("/proc/self/fd")) < {MANY + SPARE})
+        for hold in holds:
+            hold.ensure_held()
+        say("holding")
+        hear()
+        for hold in holds[: {MANY // 2}]:  # the others at exit
+            hold.release()
+        """,
+        path,
+    )
+    process.expect("1 True", within=60)
+    process.expect("holding", within=60)
+    assert len(os.listdir(os.path.dirname(path))) == MANY
+    for i in range(0, MANY, 997):
+        assert Lock(f"{path}.{i}").try_acquire() is None
+    process.say("release")
+    assert process.finish(within=60) == ""
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_killed_process_keeps_some_of_a_thousand_locks(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn("holds = [Lock(f'{path}.{i}').acquire() for i in range(1000)]; say('holding'); hear()", path)
+    process.expect("holding")
+    process.kill()
+    process.wait()
+    for i in range(1000):
+        with Lock(f"{path}.{i}").acquire(timeout=0) as hold:
+            assert hold.recovered_from is not None
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+AT_THE_LIMIT = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+holds = []
+
+def fill():
+    while True:
+        try:
+            holds.append(Lock(f"{path}.{len(holds)}", **options).acquire(timeout=5))
+        except OSError as error:
+            return error
+
+error = fill()
+count = len(holds)
+say(count)
+say(error)
+say(type(error) is OSError, error.errno, error.filename == f"{path}.{count}")
+for way in (Lock(path).acquire, Lock(path).try_acquire, Lock(path + ".0").try_acquire, Lock(path + ".0").status):
+    try:
+        way()
+    except OSError as error:
+        say(error.errno)
+hear()
+for hold in holds:
+    hold.ensure_held()
+holds.pop().release()
+fill()  # there is room for one more, and no more than that
+say(len(holds))
+hear()
+for hold in holds:
+    hold.ensure_held()
+    hold.release()
+holds.clear()
+fill()
+say(len(holds))
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", "{'on_lost': print}", "{'heartbeat': 0.05}", "{'owner': 1}"])
+def test_the_limit_of_descriptors_loses_a_hold_or_leaks_or_says_nothing_useful(
+    spawn: Callable[..., Peer], path: str, options: str
+) -> None:
+    process = spawn(f"options = {options}\n{AT_THE_LIMIT}", path)
+    count = int(process.hear())
+    assert count > 180
+    said = process.hear()
+    assert f"this process, with {count} holds, has reached its limit of 200" in said
+    assert "each hold needs one" in said
+    assert "release some" in said
+    assert "ulimit -n" in said
+    process.expect("True 24 True")
+    for _ in range(4):
+        process.expect("24")
+    names = [f"the.lock.{i}" for i in range(count)]
+    assert sorted(os.listdir(os.path.dirname(path))) == sorted(names)
+    process.say("go on")
+    process.expect(str(count))
+    assert sorted(os.listdir(os.path.dirname(path))) == sorted(names)
+    process.say("go on")
+    process.expect(str(count))
+    process.finish()
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_takeover_at_the_limit_destroys_the_dead_holders_record(spawn: Callable[..., Peer], path: str) -> None:
+    spawn("Lock(path, tag='dead').acquire(); os.kill(os.getpid(), 9)", path).wait()
+    process = spawn(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        with Lock(path + ".warm"):
+            pass
+        spare = []
+        def fill():
+            try:
+                while True:
+                    spare.append(os.dup(0))
+            except OSError:
+                pass
+        fill()
+        for _ in range(3):  # none, one, and two are free: a look needs one, a takeover two
+            try:
+                hold = Lock(path).acquire(timeout=0)
+            except OSError as error:
+                say(error.errno, "each hold needs one" in str(error), open.__name__)
+                os.close(spare.pop())
+            else:
+                say("recovered", hold.recovered_from.tag)
+                break
+        """,
+        path,
+    )
+    said = [process.hear()]
+    while said[-1] != "recovered dead":
+        assert said[-1] == "24 True open"
+        said.append(process.hear())
+    assert 2 <= len(said) <= 3
+    process.finish()
+    assert not os.path.exists(path)

@@ -53,7 +53,7 @@ class Told:
     def fds(self) -> tuple[int, ...]:
         return (NEVER_READABLE,)
 
-    def woken(self) -> bool:
+    def woken(self, *, over: bool = True) -> bool:
         return True
 
     def take(self) -> int:

@@ -85,11 +85,15 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
     """The lock, or None when the time is up."""
     retries, misses = _RETRIES, 0
     while True:
+        behind = contest.is_behind()
+        if behind and not contest.needs_look():
+            yield from contest.pause()
+            continue
         free = contest.look()
         share = contest.join()
         if share is not None:
             return share
-        if contest.may_try(free=free):
+        if not behind or contest.may_pass(free=free):
             missed = False
             for sight in contest.sights:
                 if sight.could_be_had:

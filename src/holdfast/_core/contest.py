@@ -57,6 +57,8 @@ class Contest:
         self._noticed = self._request.notice is None
         self._again = False
         self._spins = 0
+        self._due = False
+        """Whether the wait behind somebody lasted until its re-check."""
         self._idle: object = None
         """Who is first in the queue, and since when it has let the lock lie there free."""
         self._idle_since = 0.0
@@ -89,10 +91,18 @@ class Contest:
                     return share
         return None
 
-    def may_try(self, *, free: bool) -> bool:
-        """Whether it is our turn; or whoever's it is has let the lock lie there for too long (queue.py, Q6)."""
-        if self._place is None or self._place.is_first():
-            return True
+    def is_behind(self) -> bool:
+        """Whether it is somebody else's turn."""
+        return self._place is not None and not self._place.is_first()
+
+    def needs_look(self) -> bool:
+        """Whether one who is behind has a reason to look at the lock: it has not done so for long, its time is up, or
+        this process holds something, which may be this very lock."""
+        return self._due or bool(self._env.holds) or self.is_over()
+
+    def may_pass(self, *, free: bool) -> bool:
+        """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
+        assert self._place is not None
         ahead = self._place.first_ahead if free else None
         if ahead is None or ahead != self._idle:
             self._idle, self._idle_since = ahead, self._env.monotonic()
@@ -170,7 +180,8 @@ class Contest:
             until = self._bounded(until, now)
             yield Wait(fds, until, signal)
             self._require_same_process()
-            if place.woke() or self._env.monotonic() >= until:
+            self._due = self._env.monotonic() >= until
+            if place.woke(over=self._due) or self._due:
                 return
 
     def _pause_first(self, now: float) -> Generator[Wait, None, None]:
@@ -185,8 +196,14 @@ class Contest:
             yield Wait(fds, until)
             self._require_same_process()
             after = env.monotonic()
-            woken = [sight.woke(after - now) for sight in self.sights]
-            if any(woken) or after >= until or not fds:
+            over = after >= until or not fds
+            woken = [sight.woke(after - now, over=over) for sight in self.sights]
+            if over:
+                break
+            if any(woken):
+                if len(woken) > 1:
+                    for sight in self.sights:
+                        sight.woke(0.0, over=True)
                 break
         self._spins = self._spins + 1 if fds and after - now < FIRST_POLL else 0
 
@@ -211,6 +228,7 @@ class Contest:
     def _notify(self, now: float) -> None:
         if not self._noticed and self._request.notice is not None and now >= self._started + _NOTICE_AFTER:
             self._noticed = True
+            self.sights[0].look()
             self._request.notice(self.sights[0].describe())
 
 

@@ -78,8 +78,11 @@ class Watch(Protocol):
     def fds(self) -> tuple[int, ...]:
         """Descriptors to wait on until one is readable; ask again before each wait. Empty: none is to be had."""
 
-    def woken(self) -> bool:
-        """To be called when a wait is over, whatever ended it. False: nothing has happened, wait again."""
+    def woken(self, *, over: bool = True) -> bool:
+        """To be called when a wait has ended, whatever ended it. False: nothing has happened, wait again.
+
+        `over`: the caller will not wait again at once, whatever the answer.
+        """
 
     def take(self) -> int:
         """What happened since the last call (`CHANGED`, `CLOSED`), without waiting."""

@@ -46,13 +46,14 @@ def is_contended(env: Environment, request: Request, timeout: float | None) -> b
     if env.turns and env.monotonic() < env.turns.get(request.queue, 0.0):
         return False
     line: Line | None = env.lines.get(request.queue)
-    latest = env.monotonic() - MOMENT
     if line is not None:
+        latest = env.monotonic() - MOMENT
         for place in line.places.copy():
             if place.started <= latest and not (place.shared and request.shared):
                 return True
-    names = _conflicting(tickets.names(env, request.queue), shared=request.shared)
-    return bool(names) and tickets.arrival(names[0]) <= latest
+    # Who has a ticket has waited for a moment, or is behind somebody who has.
+    exists = env.exists(request.queue)
+    return bool(_conflicting(tickets.names(env, request.queue), shared=True)) if exists and request.shared else exists
 
 
 def _conflicting(names: list[str], *, shared: bool) -> list[str]:
@@ -204,9 +205,9 @@ class Place:
             return fds, now + min(RECHECK, _RECHECK_EACH * self._ahead), None
         return (), now + min(_RECHECK_EACH, _POLL_EACH * self._ahead), None
 
-    def woke(self) -> bool:
-        """To be called when a wait is over: whether it was about us."""
-        return self._watch is None or self._watch.woken()
+    def woke(self, *, over: bool) -> bool:
+        """To be called when a wait has ended: whether it was about us."""
+        return self._watch is None or self._watch.woken(over=over)
 
     # -- holding and leaving -------------------------------------------------------------------------------------------
 

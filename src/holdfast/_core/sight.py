@@ -178,6 +178,7 @@ class Sight:
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
         """Descriptors to wait on, and until when at the latest. `poll`: do not trust events this time."""
         limit = self.env.poll_limit
+        self._waiting = False
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
@@ -193,12 +194,12 @@ class Sight:
             fds = (*fds, self._pidfd[1])  # not once it has ended: it would stay readable for ever
         return fds, until
 
-    def woke(self, waited: float) -> bool:
-        """To be called when a wait is over: whether it was about this lock file."""
+    def woke(self, waited: float, *, over: bool) -> bool:
+        """To be called when a wait has ended: whether it was about this lock file."""
         if waited >= RECHECK and self.there:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
-        waiting, self._waiting = self._waiting, False
-        return waiting and self._watch is not None and self._watch.woken()
+        over = over or self._pidfd is not None  # it may have been that
+        return self._waiting and self._watch is not None and self._watch.woken(over=over)
 
     def rest(self) -> None:
         """Give up the descriptor and the watch."""

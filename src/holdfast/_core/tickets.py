@@ -40,15 +40,12 @@ class Ticket:
 
     def give_up(self) -> None:
         """Remove it; the directory too, if it was the last. Never raises."""
-        env, path = self._env, f"{self._queue}/{self.name}"
+        unlink_quietly(self._env, f"{self._queue}/{self.name}")  # the name is nobody else's: there is a token in it
         try:
-            found = env.fstat(self._fd)
-            if is_there(env, path, (found.st_dev, found.st_ino)):
-                env.unlink(path)
+            self._env.close(self._fd)
         except OSError:
-            pass  # nobody can do anything about it; without its guard it does not count
-        let_go(env, self._fd)
-        remove_queue(env, self._queue)
+            pass
+        remove_queue(self._env, self._queue)
 
 
 def issue(env: Environment, request: Request, name: str, since: float) -> Ticket | None:
@@ -101,7 +98,7 @@ def names(env: Environment, queue: str) -> list[str]:
     if not env.exists(queue):
         return []
     try:
-        found = sorted(name for name in env.list_directory(queue) if name[:20].isdecimal() and name[20:21] == "-")
+        found = sorted([name for name in env.list_directory(queue) if name[20:21] == "-" and name[:20].isdecimal()])
     except OSError:
         return []
     if not found:
@@ -140,15 +137,15 @@ def tidy(env: Environment, queue: str) -> None:
 
 def _make_queue(env: Environment, request: Request) -> None:
     """The directory of the queue, open to those to whom the lock's own directory is."""
-    if not env.exists(request.queue):
+    try:
+        if not stat.S_ISDIR(env.stat(request.queue).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "no directory, or a link to one", request.queue)
+    except FileNotFoundError:
         mode = stat.S_IMODE(env.stat(request.directory).st_mode) & 0o1777 | 0o700
         try:
             env.make_directory(request.queue, mode)
-            return
         except FileExistsError:
             pass
-    if not stat.S_ISDIR(env.stat(request.queue).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "no directory, or a link to one", request.queue)
 
 
 def remove_queue(env: Environment, queue: str) -> None:

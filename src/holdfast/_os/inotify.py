@@ -82,16 +82,18 @@ class _Waiter:
                 self.wake()
             return (hub.fd, self._wake) if leading else (self._wake,)
 
-    def woken(self) -> bool:
+    def woken(self, *, over: bool = True) -> bool:
         hub = self._hub
         with hub.mutex:
             hub.waiting.pop(self, None)
             if hub.leaders.get(self.crew) is self:
-                if self.promoted and not self._change:
-                    self.promoted = False
+                promoted, self.promoted = self.promoted, False
+                if promoted and not self._change:
                     return False
-                if hub.others_wait() and hub.may_read(self):
+                if (not over or hub.others_wait()) and hub.may_read(self):
                     hub.read()  # what is there already need not wait for the next leader
+                if not over and not self._change:
+                    return False  # it was about others, or about a watch that is no more
                 hub.resign(self)
             return True
 

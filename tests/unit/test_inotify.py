@@ -232,6 +232,23 @@ def test_whoever_only_looks_wakes_all_who_wait(file: Path, watching: Watching) -
     assert not is_ready(watch)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["the wide one first", "the narrow one first"])
+def test_a_second_watch_makes_the_first_deaf_or_oversensitive(first: bool, file: Path, hub: Hub) -> None:
+    """N5: each of two watches of one inode is told what it asked for, whichever came first or is left."""
+    watches = {readers: hub.add(str(file), readers=readers) for readers in (first, not first)}
+    for watch in watches.values():
+        watch.fds()
+    os.close(os.open(file, os.O_RDONLY))
+    assert {readers: watch.take() for readers, watch in watches.items()} == {True: CLOSED, False: 0}
+    touch(file)
+    assert [watch.take() for watch in watches.values()] == [CLOSED, CLOSED]
+    watches[True].close()
+    os.close(os.open(file, os.O_RDONLY))
+    touch(file)
+    assert watches[False].take() == CLOSED
+    watches[False].close()
+
+
 def test_a_busy_leader_keeps_the_events_of_others(file: Path, watching: Watching) -> None:
     """N3: a leader that has stopped waiting resigns; the new one is not taken for one that something happened to."""
     leader, follower = watching(file), watching(file)

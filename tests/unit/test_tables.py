@@ -400,7 +400,7 @@ def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.Monk
         for mask, counts in {
             inotify._MASK: True,
             inotify._MASK & ~dont_follow: True,
-            inotify._MASK | tables.IN_CLOSE_NOWRITE: True,
+            inotify._MASK | inotify.IN_CLOSE_NOWRITE: True,
             inotify._MASK | 0x2: False,
             inotify._MASK & ~inotify.IN_MOVE_SELF: False,
             0xFFF: False,

@@ -176,6 +176,7 @@ class Environment(Protocol):
     """The holds of this process, by (st_dev, st_ino) of their lock files."""
     lines: dict[str, Any]
     turns: dict[str, float]
+    """Until when this process may take a lock again, by the queue (queue.py, Q5)."""
     """Those who wait in this process, by the queue that they wait in."""
 
     # who and when
@@ -197,6 +198,7 @@ class Environment(Protocol):
     def fstat(self, fd: int) -> Stat: ...
     def read(self, fd: int, size: int) -> bytes: ...
     def write(self, fd: int, data: bytes, offset: int) -> int: ...
+    def truncate(self, fd: int, size: int) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
     def sync(self, fd: int) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
@@ -210,8 +212,11 @@ class Environment(Protocol):
         """How many descriptors this process may have; None where that cannot be known."""
 
     # the guard
-    def guard(self, fd: int) -> bool | None:
-        """Take the exclusive guard without waiting: True, False when another has it, None where there is none."""
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        """Take the guard without waiting: True, False when another has it, None where there is none.
+
+        Exclusive, or together with all who have it `shared`.
+        """
 
     def guarded(self, fd: int) -> bool | None:
         """Whether somebody else has the guard, by a shared probe that leaves nothing behind; None: cannot be known."""
@@ -249,7 +254,12 @@ class Environment(Protocol):
     def pipe(self) -> tuple[int, int]:
         """Two descriptors that never block: what is written to the second makes the first readable."""
 
-    def watch(self, path: str) -> Watch | None: ...
+    def watch(self, path: str, *, readers: bool = False) -> Watch | None:
+        """Watch the file that the path names now; None where that cannot be done. FileNotFoundError: it is gone.
+
+        `readers`: also tell when a descriptor is closed that could only read.
+        """
+
     def watch_set(self) -> WatchSet | None: ...
     def watch_process(self, pid: int) -> int | None: ...
     def may_block(self, path: str) -> bool:

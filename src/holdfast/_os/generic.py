@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BINARY: int = getattr(os, "O_BINARY", 0)
 _CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 class GenericEnvironment:
@@ -34,6 +34,7 @@ class GenericEnvironment:
     unlink = staticmethod(os.unlink)
     stat = staticmethod(os.lstat)
     fstat = staticmethod(os.fstat)
+    truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
@@ -205,7 +206,7 @@ class GenericEnvironment:
 
     # -- the guard, and what stands in for it --------------------------------------------------------------------------
 
-    def guard(self, fd: int) -> bool | None:  # noqa: ARG002
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:  # noqa: ARG002
         return None
 
     def guarded(self, fd: int) -> bool | None:  # noqa: ARG002
@@ -237,7 +238,7 @@ class GenericEnvironment:
                 os.set_blocking(self.adopt(fd), False)
         return ends
 
-    def watch(self, path: str) -> Watch | None:  # noqa: ARG002
+    def watch(self, path: str, *, readers: bool = False) -> Watch | None:  # noqa: ARG002
         return None
 
     def watch_set(self) -> WatchSet | None:

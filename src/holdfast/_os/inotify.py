@@ -12,8 +12,9 @@ N3  A leader that stops waiting, for whatever reason, resigns: it may be busy fo
     the kernel's queue, and the descriptor stays readable: none is lost. Being made the leader is no reason to look or
     to resign: the new one waits again at once.
 N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
-N5  Two watches of one inode share one kernel watch, and the kernel's mask is replaced by a second add: hence one mask
-    for all, and a count per inode. An inode that is gone takes its kernel watch with it (IN_IGNORED).
+N5  Two watches of one inode share one kernel watch: hence a count per inode. A second add widens the kernel's mask
+    (IN_MASK_ADD; else it would replace it), and nothing narrows it again, so each is told only what it asked for. An
+    inode that is gone takes its kernel watch with it (IN_IGNORED).
 N6  An event loop may be busy, stopped or closed while one of its tasks waits, so nobody outside a loop relies on one of
     its waits. While a thread waits, it leads for all; while none does, each loop has a leader of its own. Any of these
     may read, hence each of them has an eventfd too.
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
+IN_CLOSE_NOWRITE = 0x10
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
 IN_DONT_FOLLOW = 0x2000000
+IN_MASK_ADD = 0x20000000
 
 # Not IN_CLOSE_NOWRITE: holders keep a descriptor that can write, and everybody who only looks would wake all who wait.
+# Where a holder may have one that can only read (flock(1) has), that price is paid.
 _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOLLOW
+MASKS = (_MASK, _MASK | IN_CLOSE_NOWRITE)
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
 _LARGEST_EVENT = _EVENT.size + 256
@@ -56,6 +61,9 @@ class _Waiter:
     """One that waits, for one inode or for many: what N1, N2, N3 and N6 say."""
 
     __slots__ = ("_change", "_hub", "_wake", "crew", "promoted")
+
+    readers: bool
+    """Whether it wants to know that a descriptor was closed which could only read."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -129,11 +137,12 @@ class _Waiter:
 class FileWatch(_Waiter):
     """A wait's interest in one inode. See `Watch`."""
 
-    __slots__ = ("wd",)
+    __slots__ = ("readers", "wd")
 
-    def __init__(self, hub: Hub, wd: int) -> None:
+    def __init__(self, hub: Hub, wd: int, *, readers: bool) -> None:
         super().__init__(hub)
         self.wd = wd
+        self.readers = readers
 
     def close(self) -> None:
         self._hub.remove(self, (self.wd,))
@@ -143,6 +152,8 @@ class WatchSet(_Waiter):
     """One wait for many inodes. See `WatchSet` in environment.py."""
 
     __slots__ = ("_changed", "_wds")
+
+    readers = False
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
@@ -200,9 +211,9 @@ class Hub:
         self._watches = {}
         self.fd = -1
 
-    def add(self, path: str) -> FileWatch:
+    def add(self, path: str, *, readers: bool = False) -> FileWatch:
         """Watch the inode that `path` names now. OSError when there is none or no watch is left."""
-        watch = FileWatch(self, -1)
+        watch = FileWatch(self, -1, readers=readers)
         watch.wd = self.subscribe(path, watch)
         return watch
 
@@ -211,7 +222,7 @@ class Hub:
 
     def subscribe(self, path: str, waiter: _Waiter) -> int:
         with self.mutex:
-            wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK)
+            wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(path), MASKS[waiter.readers] | IN_MASK_ADD)
             if wd < 0:
                 raise _error(path)
             self._watches.setdefault(wd, []).append(waiter)
@@ -297,7 +308,8 @@ class Hub:
                     watch.tell(every, CHANGED | CLOSED)
             return
         for watch in list(self._watches.get(wd, ())):
-            watch.tell(wd, CLOSED if mask & IN_CLOSE_WRITE else CHANGED)
+            if not mask & IN_CLOSE_NOWRITE or watch.readers:  # N5
+                watch.tell(wd, CLOSED if mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE) else CHANGED)
         if mask & IN_IGNORED:
             self._watches.pop(wd, None)
 

@@ -23,7 +23,7 @@ _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
-_PROBE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
+_SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 _NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
@@ -126,11 +126,11 @@ class LinuxEnvironment(GenericEnvironment):
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
-    def guard(self, fd: int) -> bool | None:
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
         if "flock" in self.without:
             return None
         try:
-            fcntl.flock(fd, _LOCK_NOW)
+            fcntl.flock(fd, _SHARE_NOW if shared else _LOCK_NOW)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -144,7 +144,7 @@ class LinuxEnvironment(GenericEnvironment):
             return None
         try:
             # Shared, because two exclusive probes would each take the other for the holder.
-            fcntl.flock(fd, _PROBE_NOW)
+            fcntl.flock(fd, _SHARE_NOW)
         except BlockingIOError:
             return True
         except OSError as error:
@@ -179,20 +179,20 @@ class LinuxEnvironment(GenericEnvironment):
         if not self._proc_is_ours():
             return []
         with self._forking:
-            from .tables import IN_CLOSE_NOWRITE, watchers
+            from .tables import watchers
 
             if masks is None:
-                from .inotify import _MASK
+                from .inotify import MASKS
 
-                masks = (_MASK, _MASK | IN_CLOSE_NOWRITE)
+                masks = MASKS
         return watchers(identity, masks)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def watch(self, path: str) -> FileWatch | None:
+    def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
         hub = self._events()
         try:
-            return hub.add(path) if hub is not None else None
+            return hub.add(path, readers=readers) if hub is not None else None
         except FileNotFoundError:
             raise
         except OSError:

@@ -36,7 +36,6 @@ _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
 _INSTANCE = "anon_inode:inotify"
 _NO_FILE = ("socket:", "pipe:", "anon_inode:")
 
-IN_CLOSE_NOWRITE = 0x10
 IN_ALL_EVENTS, IN_EXCL_UNLINK, IN_ONESHOT = 0xFFF, 0x4000000, 0x80000000
 _SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only the first
 

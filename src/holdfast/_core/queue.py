@@ -9,8 +9,9 @@ Q1  Exclusion never depends on the queue. A place decides only when a contender 
 Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
     there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
 Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
-Q5  Newcomers go in directly as long as nobody has waited for longer than a moment: handing a lock over costs more than
-    taking it again at once, and nobody notices a millisecond.
+Q5  Newcomers go in directly as long as nobody has waited for longer than a moment; and a process whose turn has come
+    may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
+    taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
 Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
     (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. Back again,
     they queue anew, by their old arrival.
@@ -27,7 +28,9 @@ from .files import unlink_quietly
 from .request import Request
 from .tickets import MOMENT, Ticket
 
-SLICE = 0.0003
+SLICE = 0.0004
+"""Seconds from getting the lock by the queue, in which a process may take it again (Q5). Measured: with less, 16
+processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
 PATIENCE = 0.020
 """Seconds that a free lock is left to those who are first (Q6)."""
 _RECHECK_EACH = 1.0
@@ -43,8 +46,10 @@ def is_contended(env: Environment, request: Request, timeout: float | None) -> b
     """
     if not request.fair or (timeout == 0 and not request.shared):
         return False
-    if env.turns and env.monotonic() < env.turns.get(request.queue, 0.0):
-        return False
+    if env.turns:
+        if env.monotonic() < env.turns.get(request.queue, 0.0):
+            return False
+        env.turns.pop(request.queue, None)
     line: Line | None = env.lines.get(request.queue)
     if line is not None:
         latest = env.monotonic() - MOMENT

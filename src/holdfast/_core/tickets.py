@@ -95,8 +95,6 @@ def is_shared(name: str) -> bool:
 
 def names(env: Environment, queue: str) -> list[str]:
     """The tickets in the queue, by arrival. What cannot be a ticket is left out."""
-    if not env.exists(queue):
-        return []
     try:
         found = sorted([name for name in env.list_directory(queue) if name[20:21] == "-" and name[:20].isdecimal()])
     except OSError:

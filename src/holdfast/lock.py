@@ -160,15 +160,20 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        try:
+            self._innermost()[1].__exit__(kind, error, traceback)
+        finally:
+            me, hold = self._innermost()
+            self._leave(me, hold)
+            if not hold._held.released:
+                hold.release()  # Ctrl-C came before it had begun
+
+    def _innermost(self) -> tuple[tuple[object, ...], Hold]:
         me = caller()
         with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
             if me not in self._entered:
                 me = next(iter(self._entered))  # a generator's `with` may be left in another thread
-            hold = self._entered[me][-1]
-        try:
-            hold.__exit__(kind, error, traceback)
-        finally:
-            self._leave(me, hold)
+            return me, self._entered[me][-1]
 
     def _leave(self, me: tuple[object, ...], hold: Hold) -> None:
         with forking:
@@ -252,6 +257,12 @@ class BaseHold:
     def _is_released(self) -> bool:
         return self._held.released or self._share not in self._held.shares
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
+            "acquire it where it is needed, or keep the hold here until that work is done"
+        )
+
     def __repr__(self) -> str:
         state = "lost" if self._held.lost else "released" if self._is_released() else "held"
         return f"<holdfast.{type(self).__name__} {self.path!r} {state}>"
@@ -295,12 +306,6 @@ class Hold(BaseHold):
             if error is None:
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
-            "acquire it where it is needed, or keep the hold here until that work is done"
-        )
 
 
 _NEVER = float("inf")

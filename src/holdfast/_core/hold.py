@@ -118,21 +118,19 @@ class Held:
         with self.mutex:
             if self.released or (share is not None and share not in self.shares):
                 return
-            if share is not None and len(self.shares) > 1:
+            # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
+            if share is not None and self.shares != [share]:
                 self.shares.remove(share)
                 return
             self.released = True
             try:
-                mine = not self.lost and self._is_ours()
-                if mine:
-                    self.env.unlink(self.path)
-            except FileNotFoundError:
-                mine = False  # removed by somebody since the check
+                mine = self._remove()
+                self._drop()
             except BaseException:
-                withdraw(self.env, self.path, self.fd, self.data)  # H5
+                if self.fd >= 0:
+                    withdraw(self.env, self.path, self.fd, self.data)  # H5
                 self._leave_queue()
                 raise
-            self._drop()
         if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
             tidy(self.env, self.request.queue)
         if not mine:
@@ -160,13 +158,25 @@ class Held:
                 withdraw(self.env, self.path, self.fd, self.data)
                 self._leave_queue()
 
+    def _remove(self) -> bool:
+        """Remove the lock file if it is ours; whether it was."""
+        try:
+            if self.lost or not self._is_ours():
+                return False
+            self.env.unlink(self.path)
+            return True
+        except FileNotFoundError:
+            return False  # removed by somebody since the check
+
     def _drop(self) -> None:
         forget_hold(self.env, self.identity, self.fd)
         try:
             self.env.unguard(self.fd)
             self._leave_queue()
         finally:
-            self.env.close(self.fd)
+            # H5: whoever finishes an interrupted release must not touch the file that has this number next.
+            fd, self.fd = self.fd, -1
+            self.env.close(fd)
 
     def _leave_queue(self) -> None:
         place, self.place = self.place, None

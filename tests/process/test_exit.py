@@ -106,6 +106,76 @@ def test_a_ctrl_c_at_exit_leaves_the_lock_taken(spawn: Callable[..., Peer], path
     assert not os.path.exists(path)
 
 
+def test_daemon_threads_that_never_stop_hang_the_exit_or_keep_the_lock(spawn: Callable[..., Peer], path: str) -> None:
+    for _ in range(3):
+        process = spawn(
+            """
+            entered = [0] * 4
+
+            def work(number):
+                while True:
+                    with Lock(path, timeout=20):
+                        entered[number] += 1
+                    with Lock(f"{path}.{number}", on_lost=print):
+                        pass
+
+            for number in range(4):
+                threading.Thread(target=work, args=(number,), daemon=True).start()
+            while min(entered) < 5:
+                time.sleep(0)
+            """,
+            path,
+        )
+        assert process.finish() == ""
+        for name in (path, *(f"{path}.{number}" for number in range(4))):
+            with Lock(name).acquire(timeout=1):  # a thread that went on after the release at exit may have left it dead
+                pass
+
+
+def test_a_fork_at_exit_frees_the_lock(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn(
+        """
+        import atexit
+
+        def fork():
+            try:
+                child = os.fork()
+            except RuntimeError:  # Python 3.12 forks no more by then
+                say("forked", 0, True)
+                return
+            if child:  # the child goes on with what else is to run at exit
+                say("forked", os.waitpid(child, 0)[1], os.path.exists(path))
+
+        hold = Lock(path).acquire()
+        atexit.register(fork)
+        """,
+        path,
+    )
+    process.expect("forked 0 True")
+    process.finish()
+    assert not os.path.exists(path)
+
+
+def test_a_lock_cannot_be_had_at_exit_or_only_with_complaints(spawn: Callable[..., Peer], path: str) -> None:
+    # Registered before the first hold, so that it runs when those have been released; no thread starts any more then.
+    process = spawn(
+        """
+        import atexit
+
+        @atexit.register
+        def late():
+            with Lock(path) as hold, Lock(path + ".2", on_lost=print):
+                say("held", hold.recovered_from)
+
+        hold = Lock(path).acquire()
+        """,
+        path,
+    )
+    process.expect("held None")
+    assert process.finish() == ""
+    assert os.listdir(os.path.dirname(path)) == []
+
+
 def test_a_lock_lost_before_the_end_turns_the_exit_into_a_failure(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn("hold = Lock(path).acquire(); os.unlink(path); Lock(path + '2').acquire()", path)
     assert "another process may be inside" in process.finish()

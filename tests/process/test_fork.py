@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import Lock, NotHeld
-from holdfast._os import environment
 from process.support import Peer, descriptors, eventually
 
 
@@ -220,29 +218,6 @@ def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..
         assert hold.recovered_from.pid == process.pid
 
 
-def in_child(path: str, results: multiprocessing.Queue[object]) -> None:
-    results.put((len(environment().holds), Lock(path).try_acquire() is None))
-    with Lock(path + ".own", timeout=5) as hold:
-        results.put(hold.record.pid == os.getpid())
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_of_multiprocessing_has_its_parents_holds(path: str, method: str) -> None:
-    context = multiprocessing.get_context(method)
-    results = context.Queue()
-    with Lock(path) as hold:
-        child = context.Process(target=in_child, args=(path, results))
-        child.start()
-        assert results.get(timeout=20) == (0, True)
-        assert results.get(timeout=20) is True
-        child.join(20)
-        assert child.exitcode == 0
-        hold.ensure_held()
-    results.close()
-    assert not os.path.exists(path)
-
-
 def test_a_started_program_inherits_the_descriptor(path: str) -> None:
     with Lock(path, on_lost=print):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -284,6 +259,7 @@ while time.monotonic() < until:
     except BlockingIOError:
         held += 1
     os.close(fd)
+    other.acquire(timeout=0).release()
     rounds += 1
 stop.set()
 for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -108,20 +109,20 @@ def test_the_name_of_a_dead_thread_is_that_of_a_new_one(path: str) -> None:
     assert served == [os.getpid()] * 5
 
 
-def test_an_increment_is_lost_among_fifty_threads(shm: Path) -> None:
+def test_an_increment_is_lost_among_two_hundred_threads(shm: Path) -> None:
     path, counter = shm / "threads.lock", shm / "counter"
     counter.write_text("0")
     inside: list[int] = []
 
     def increment() -> None:
-        for _ in range(20):
+        for _ in range(5):
             with Lock(path, timeout=60):
                 inside.append(1)
                 assert len(inside) == 1
                 counter.write_text(str(int(counter.read_text()) + 1))
                 inside.pop()
 
-    in_threads(50, increment)
+    in_threads(200, increment)
     assert counter.read_text() == "1000"
     assert sorted(os.listdir(shm)) == ["counter"]
 
@@ -173,6 +174,82 @@ def test_an_owner_is_left_with_a_hold_that_another_of_its_threads_has_just_relea
 
     in_threads(8, enter)
     assert os.listdir(shm) == []
+
+
+def test_an_owner_leaves_too_early_or_never_when_its_bodies_fail(shm: Path) -> None:
+    # Eight threads of one owner enter again and again, as deep as it happens, and fail at any depth. A stranger gets in
+    # between, and only when all of them are out.
+    path = shm / "owner.lock"
+    inside: list[int] = []
+    strangers: list[int] = []
+    done = threading.Event()
+
+    def descend(depth: int, fails_at: int) -> None:
+        with Lock(path, owner="us", timeout=60) as hold:
+            inside.append(1)
+            try:
+                hold.ensure_held()
+                if depth == fails_at:
+                    raise ZeroDivisionError
+                if depth < 4:
+                    descend(depth + 1, fails_at)
+            finally:
+                inside.pop()
+
+    def enter() -> None:
+        for number in range(40):
+            with contextlib.suppress(ZeroDivisionError):
+                descend(0, number % 7)
+
+    def intrude() -> None:
+        while not done.is_set():
+            with Lock(path, timeout=60):
+                strangers.append(len(inside))
+
+    stranger = threading.Thread(target=intrude)
+    stranger.start()
+    try:
+        in_threads(8, enter)
+    finally:
+        done.set()
+        stranger.join(60)
+    assert set(strangers) == {0}
+    assert os.listdir(shm) == []
+
+
+def test_an_owners_hold_is_released_by_the_wrong_one_of_its_threads(path: str) -> None:
+    # Each handle counts once, whichever thread releases it, and the last one frees the lock.
+    holds = [Lock(path, owner="us").acquire() for _ in range(3)]
+    in_threads(1, lambda: holds.append(Lock(path, owner="us").acquire()))
+    for hold in holds[:2]:
+        in_threads(1, hold.release)
+        hold.release()
+    in_threads(2, holds[2].release)
+    assert Lock(path).try_acquire() is None
+    holds[3].ensure_held()  # acquired by a thread that is gone
+    holds[3].release()
+    assert not os.path.exists(path)
+
+
+def test_a_wait_that_another_thread_can_end_is_called_a_deadlock(path: str) -> None:
+    first = Lock(path).acquire()
+    asked = threading.Event()
+
+    def wait_and_release() -> None:
+        asked.set()
+        with Lock(path).acquire():  # no timeout: this thread holds nothing
+            pass
+
+    waiter = threading.Thread(target=wait_and_release, daemon=True)
+    waiter.start()
+    asked.wait(20)
+    with pytest.raises(AcquireTimeout):  # limited, so no deadlock either
+        Lock(path).acquire(timeout=0.05)
+    in_threads(1, first.release)
+    waiter.join(20)
+    assert not waiter.is_alive()
+    with Lock(path), Lock(path + ".2"):  # of other locks it may hold as many as it likes
+        pass
 
 
 def test_the_first_locks_of_many_threads_disagree_about_who_holds(spawn: Callable[..., Peer], path: str) -> None:

@@ -127,7 +127,14 @@ class Keeper:
         self.release_all()
 
     def release_all(self) -> None:
-        """At exit: what this process still holds is released; a lock that was lost stays as it is."""
+        """At exit: what this process still holds is released; a lock that was lost stays as it is.
+
+        Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
+        one that came in now would die inside.
+        """
+        for line in list(self._env.lines.values()):
+            for place in line.places.copy():
+                place._drop_ticket()
         for held in list(self._env.holds.values()):
             try:
                 held.release()

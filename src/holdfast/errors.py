@@ -2,7 +2,7 @@
 
 Each carries `path`, `protocol` and, where known, `holder`; each message says what happened, who holds the lock
 and what to do next; each survives pickling. An `OSError` that is none of these comes from the operating system
-and passes through unchanged.
+and passes through; where descriptors or space are used up, its text also says what to do.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast._core.acquire import look
 from holdfast._core.hold import Held
+from holdfast._core.observe import explained
 from holdfast.errors import InvalidPath
 from unit.stepping import Contender, sema_record
 
@@ -21,6 +23,30 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "FIFO": os.mkfifo,
     "symbolic link": lambda path: path.symlink_to("target"),
 }
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EMFILE, ["with 0 holds", "limit of 77", "release some", "ulimit -n"]),
+        (errno.ENFILE, ["all processes together", "fs.file-max"]),
+        (errno.ENOSPC, ["neither space nor files", "make room there"]),
+        (errno.EDQUOT, ["make room there"]),
+    ],
+)
+def test_what_is_used_up_is_not_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
+    contender = contend(disk / "l")
+    contender.env.instead["open_limit"] = lambda: 77
+    plain = OSError(number, os.strerror(number), "elsewhere")
+    error = explained(plain, contender.request, contender.env)  # type: ignore[arg-type]
+    assert type(error) is OSError
+    assert (error.errno, error.filename) == (number, str(disk / "l"))
+    assert os.strerror(number) in str(error)
+    for word in words:
+        assert word in str(error)
+    contender.env.instead["open_limit"] = lambda: None
+    assert "None" not in str(explained(plain, contender.request, contender.env))  # type: ignore[arg-type]
+    assert explained(plain, contender.request) is plain
 
 
 @pytest.mark.parametrize("kind", KINDS)

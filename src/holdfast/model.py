@@ -149,13 +149,17 @@ class Evidence(Value):
 
 
 class Holder(Value):
-    """Who holds a lock: everything that the record and this machine can tell. `since` is in seconds since the epoch."""
+    """Who holds a lock: everything that the record and this machine can tell. `since` is in seconds since the epoch.
+
+    `shared`: together with others that asked for it shared.
+    """
 
     pid: int | None = None
     host: str | None = None
     since: float | None = None
     tag: str | None = None
     command: str | None = None
+    shared: bool = False
 
 
 class Waiter(Value):
@@ -177,8 +181,9 @@ class Status(Value):
     """One look at a lock; true when it was taken, and perhaps no longer.
 
     `locked`: a contender would be refused. `stale`: the lock file is there, but a contender may take the lock over.
-    Both False: there is no lock file. `record` is None where there is none or it is malformed. `waiters` are those who
-    wait for it, in their order, as far as they can be seen; only `Lock.status()` looks for them.
+    Both False: nobody holds it, or only those do who share it with a contender. `record` is None where there is none or
+    it is malformed. `waiters` are those who wait for it, in their order, as far as they can be seen; only
+    `Lock.status()` looks for them. `holders`: where several may hold it, all who are seen; `holder` is the first.
     """
 
     path: str
@@ -192,3 +197,4 @@ class Status(Value):
     reason: str = ""
     age: float | None = None
     waiters: tuple[Waiter, ...] = ()
+    holders: tuple[Holder, ...] = ()

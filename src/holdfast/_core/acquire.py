@@ -19,6 +19,7 @@ from __future__ import annotations
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
 from .hold import Share
+from .kernel import take
 from .publish import publish
 from .queue import is_contended
 from .request import Request
@@ -73,9 +74,12 @@ def _enter(
     if is_contended(env, first, timeout):
         return None
     for request in requests:
-        if len(requests) > 1 and env.exists(request.path):
+        if request.protocol.persistent:
+            held = take(env, request)
+        elif len(requests) > 1 and env.exists(request.path):
             continue  # asking is cheaper than trying
-        held = yield from publish(env, request)
+        else:
+            held = yield from publish(env, request)
         if held is not None:
             return held.share(context)
     return None
@@ -144,7 +148,7 @@ def wait_until_free(
     """None as soon as a contender would get one of the locks; nothing is acquired or changed."""
     contest = Contest(env, requests, timeout, context, queued=False)
     try:
-        while not contest.look():
+        while not (contest.look() and contest.is_free()):
             if contest.is_over():
                 return contest.refusal()
             contest.require_no_deadlock()
@@ -160,7 +164,7 @@ def look(env: Environment, request: Request) -> Status:
     try:
         contest.look(strict=False)
         sight = contest.sights[0]
-        found = waiters(env, request, sight.seen if sight.there else None)
-        return sight.describe().replaced(waiters=found)
+        status = sight.describe()
+        return status.replaced(waiters=waiters(env, request, sight.seen if sight.there else None, status))
     finally:
         contest.close()

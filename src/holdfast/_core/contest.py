@@ -9,9 +9,10 @@ A7  What keeps waking us although nothing changes must not keep us busy: after s
 
 from __future__ import annotations
 
-from ..model import Evidence, Liveness, Status, Value
+from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
+from .kernel_sight import KernelSight
 from .queue import PATIENCE, Place
 from .request import Request
 from .sight import FIRST_POLL, Sight
@@ -25,11 +26,22 @@ _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
 
 
-class Refusal(Value):
-    """The lock was held all the time; what was seen last says by whom: one status for each lock file."""
+class Refusal:
+    """The lock was held all the time; what was seen last says by whom: one status for each lock file.
 
-    statuses: tuple[Status, ...]
-    waited: float
+    Most are thrown away, and who holds a lock may take long to find out; so that is done when it is asked for.
+    """
+
+    def __init__(self, sights: Sequence[Sight], waited: float) -> None:
+        self._sights = sights
+        self._statuses: tuple[Status, ...] | None = None
+        self.waited = waited
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        if self._statuses is None:
+            self._statuses = tuple(_invisible(s.request) if s.missed else s.describe() for s in self._sights)
+        return self._statuses
 
     @property
     def status(self) -> Status:
@@ -62,7 +74,7 @@ class Contest:
         self._idle: object = None
         """Who is first in the queue, and since when it has let the lock lie there free."""
         self._idle_since = 0.0
-        self.sights = [Sight(env, request) for request in requests]
+        self.sights = [_sight(env, request) for request in requests]
         self._place = Place(env, self._request, self._started) if queued and self._request.fair else None
 
     def close(self) -> None:
@@ -81,6 +93,10 @@ class Contest:
         for sight in self.sights:
             sight.look(strict=strict)
         return any(sight.could_be_had for sight in self.sights)
+
+    def is_free(self) -> bool:
+        """Whether one of them could be had, now."""
+        return any(sight.is_free() for sight in self.sights)
 
     def join(self) -> Share | None:
         """Our own process holds one of them, for the same owner: enter again."""
@@ -103,7 +119,9 @@ class Contest:
     def may_pass(self, *, free: bool) -> bool:
         """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
         assert self._place is not None
-        ahead = self._place.first_ahead if free else None
+        if any(sight.is_inside(self._context) for sight in self.sights):
+            return True
+        ahead = self._place.first_ahead if free and any(sight.lies_free() for sight in self.sights) else None
         if ahead is None or ahead != self._idle:
             self._idle, self._idle_since = ahead, self._env.monotonic()
         elif self._env.monotonic() - self._idle_since >= PATIENCE:
@@ -129,8 +147,7 @@ class Contest:
         return self._deadline is not None and self._env.monotonic() >= self._deadline
 
     def refusal(self) -> Refusal:
-        statuses = tuple(_invisible(sight.request) if sight.missed else sight.describe() for sight in self.sights)
-        return Refusal(statuses, self._env.monotonic() - self._started)
+        return Refusal(self.sights, self._env.monotonic() - self._started)
 
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the only ones who could end the wait are those who wait."""
@@ -230,6 +247,10 @@ class Contest:
             self._noticed = True
             self.sights[0].look()
             self._request.notice(self.sights[0].describe())
+
+
+def _sight(env: Environment, request: Request) -> Sight:
+    return KernelSight(env, request) if request.protocol.persistent else Sight(env, request)
 
 
 def _invisible(request: Request) -> Status:

@@ -172,8 +172,8 @@ class Environment(Protocol):
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
-    holds: dict[tuple[int, int], Any]
-    """The holds of this process, by (st_dev, st_ino) of their lock files."""
+    holds: dict[tuple[int, ...], Any]
+    """The holds of this process, by (st_dev, st_ino) of their lock files; and the descriptor, where there may be several."""
     lines: dict[str, Any]
     turns: dict[str, float]
     """Until when this process may take a lock again, by the queue (queue.py, Q5)."""

@@ -91,7 +91,7 @@ class Held:
         self.place: Place | None = None
         """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
         self.mutex = _thread.RLock()
-        env.holds[identity] = self
+        self._enrol()
 
     def share(self, context: tuple[object, ...]) -> Share:
         """The first handle's part; or another's, for a caller that has made sure that it may."""
@@ -128,7 +128,7 @@ class Held:
                 self._drop()
             except BaseException:
                 if self.fd >= 0:
-                    withdraw(self.env, self.path, self.fd, self.data)  # H5
+                    self._withdraw()  # H5
                 self._leave_queue()
                 raise
         if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
@@ -155,7 +155,7 @@ class Held:
         with self.mutex:
             if not self.released and not self.inert:
                 self.released = True
-                withdraw(self.env, self.path, self.fd, self.data)
+                self._withdraw()
                 self._leave_queue()
 
     def _remove(self) -> bool:
@@ -169,7 +169,7 @@ class Held:
             return False  # removed by somebody since the check
 
     def _drop(self) -> None:
-        forget_hold(self.env, self.identity, self.fd)
+        self._forget()
         try:
             self.env.unguard(self.fd)
             self._leave_queue()
@@ -177,6 +177,17 @@ class Held:
             # H5: whoever finishes an interrupted release must not touch the file that has this number next.
             fd, self.fd = self.fd, -1
             self.env.close(fd)
+
+    # What another kind of hold does in another way (kernel.py).
+
+    def _enrol(self) -> None:
+        self.env.holds[self.identity] = self
+
+    def _forget(self) -> None:
+        forget_hold(self.env, self.identity, self.fd)
+
+    def _withdraw(self) -> None:
+        withdraw(self.env, self.path, self.fd, self.data)
 
     def _leave_queue(self) -> None:
         place, self.place = self.place, None

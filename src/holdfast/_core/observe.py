@@ -73,7 +73,7 @@ def observe(env: Environment, request: Request) -> Observation | None:
     """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
     path = request.path
     try:
-        _require_regular(env.stat(path), request)
+        require_regular(env.stat(path), request)
         fd = env.open_existing(path, write=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -83,7 +83,7 @@ def observe(env: Environment, request: Request) -> Observation | None:
         raise explained(error, request, env) from error
     try:
         found = env.fstat(fd)
-        _require_regular(found, request)
+        require_regular(found, request)
         seen = Observation(found, fd)
         reread(env, request, seen)
         if not env.guards:
@@ -128,12 +128,16 @@ def require_same_protocol(request: Request, seen: Observation) -> None:
         return
     other = recognise(seen.data)
     if other is not None and other != request.protocol.name:
-        raise ProtocolMismatch(
-            f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
-            f"they would not exclude each other. Use protocol={other!r}, or another path.",
-            path=request.path,
-            protocol=request.protocol.name,
-        )
+        raise mismatch(request, other)
+
+
+def mismatch(request: Request, other: str) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
+        f"they would not exclude each other. Use protocol={other!r}, or another path.",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
 
 
 def explained(error: OSError, request: Request, env: Environment | None = None) -> Exception:
@@ -160,7 +164,8 @@ def explained(error: OSError, request: Request, env: Environment | None = None) 
     return OSError(error.errno, f"{error.strerror}; {need}", path)
 
 
-def _require_regular(found: Stat, request: Request) -> None:
+def require_regular(found: Stat, request: Request) -> None:
+    """InvalidPath, saying what it is, for what is no regular file."""
     if stat.S_ISREG(found.st_mode):
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")

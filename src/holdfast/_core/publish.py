@@ -186,14 +186,7 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
 
 def _fall_back(env: Environment, request: Request, error: OSError, method: str) -> None:
     """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
-    if error.errno == errno.ENOENT and not _has_directory(env, request):
-        if not request.parents:
-            raise explained(error, request) from error
-        try:
-            env.make_directories(request.directory)
-        except (FileExistsError, NotADirectoryError) as there:
-            blocked = OSError(errno.ENOTDIR, "not a directory", there.filename)
-            raise explained(blocked, request) from there
+    if make_parents(env, request, error):
         return
     following = _NEXT_METHOD.get(method)
     if error.errno in NOT_HERE and following is not None:
@@ -210,6 +203,20 @@ def _fall_back(env: Environment, request: Request, error: OSError, method: str) 
     if error.filename is None:
         error.filename = request.path
     raise explained(error, request, env) from error
+
+
+def make_parents(env: Environment, request: Request, error: OSError) -> bool:
+    """Whether a missing directory was the reason, and it has been made; InvalidPath where that was not asked for."""
+    if error.errno != errno.ENOENT or _has_directory(env, request):
+        return False
+    if not request.parents:
+        raise explained(error, request) from error
+    try:
+        env.make_directories(request.directory)
+    except (FileExistsError, NotADirectoryError) as there:
+        blocked = OSError(errno.ENOTDIR, "not a directory", there.filename)
+        raise explained(blocked, request) from there
+    return True
 
 
 def _has_directory(env: Environment, request: Request) -> bool:

@@ -52,6 +52,7 @@ class Sight:
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
+        self._recheck = min(RECHECK, request.protocol.recheck)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -98,6 +99,14 @@ class Sight:
         """Whether the last look found a lock that a contender would get."""
         return not self.there or self.verdict.reclaim
 
+    def is_free(self) -> bool:
+        """Whether a contender would get the lock; as of the last look, or now."""
+        return self.could_be_had
+
+    def lies_free(self) -> bool:
+        """Whether it is there for everybody, however they want it."""
+        return self.could_be_had
+
     def describe(self) -> Status:
         """The last look, as a value for the caller."""
         if not self.there:
@@ -106,22 +115,35 @@ class Sight:
 
     def join(self, context: tuple[object, ...]) -> Share | None:
         """Our own process holds it, for the same owner: enter again."""
-        held = self._our_own()
         owner = self.request.owner
-        if held is None or owner is None or held.request.owner != owner:
-            return None
-        return held.join(context)
+        if owner is not None:
+            for held in self._our_own():
+                if held.request.owner == owner and self._joinable(held):
+                    return held.join(context)
+        return None
 
     def is_held_by(self, context: tuple[object, ...]) -> bool:
         """Whether the only ones who could end the wait are those who wait."""
-        held = self._our_own()
-        if held is None or held.lost or not held.shares:
-            return False
-        return all(share.context[: len(context)] == context for share in held.shares)
+        return any(
+            all(share.context[: len(context)] == context for share in held.shares)
+            for held in self._our_own()
+            if held.shares and not held.lost and self._in_the_way(held)
+        )
 
-    def _our_own(self) -> Held | None:
+    def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
+        """Whether the caller shares the lock already, and may do so once more whoever waits."""
+        return False
+
+    def _our_own(self) -> list[Held]:
+        """What this process holds of it; several only where holds are shared."""
         held: Held | None = self.env.holds.get(self.seen.identity) if self.there else None
-        return held
+        return [] if held is None else [held]
+
+    def _joinable(self, held: Held) -> bool:  # noqa: ARG002
+        return True
+
+    def _in_the_way(self, held: Held) -> bool:  # noqa: ARG002
+        return True
 
     def deadlock(self) -> WouldDeadlock:
         return WouldDeadlock(
@@ -187,7 +209,7 @@ class Sight:
             pause, self._poll = self._poll, min(self._poll * 1.5, limit(self.request.path))
             return (), now + pause
         self._waiting = True
-        fds, until = self._watch.fds(), now + RECHECK
+        fds, until = self._watch.fds(), now + self._recheck
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + limit(self.request.path))
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
@@ -196,7 +218,7 @@ class Sight:
 
     def woke(self, waited: float, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about this lock file."""
-        if waited >= RECHECK and self.there:
+        if waited >= self._recheck and self.there:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
         over = over or self._pidfd is not None  # it may have been that
         return self._waiting and self._watch is not None and self._watch.woken(over=over)
@@ -212,12 +234,15 @@ class Sight:
         self._armed = True
         if env.events_reach(path):
             try:
-                self._watch = env.watch(path)
+                self._watch = self._subscribe()
             except FileNotFoundError:
                 self._armed = False  # gone in between: the next look finds out
                 return
         if self._watch is not None and self.assessed.pid is not None:
             self._watch_process(self.assessed.pid)
+
+    def _subscribe(self) -> Watch | None:
+        return self.env.watch(self.request.path)
 
     def _watch_process(self, pid: int) -> None:
         self._unwatch_process()

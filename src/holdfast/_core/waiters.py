@@ -13,19 +13,22 @@ from .request import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..model import Status
     from .queue import Line
 
     Arrival = tuple[float, Waiter]
 
 
-def waiters(env: Environment, request: Request, seen: Observation | None) -> tuple[Waiter, ...]:
-    """Everybody who can be seen to wait. Changes nothing."""
+def waiters(env: Environment, request: Request, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
+    """Everybody who can be seen to wait, those whom the status knows already among them. Changes nothing."""
     queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
     found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
     known = {waiter.pid for waiter in found}
+    found += [waiter for waiter in status.waiters if waiter.pid not in known]
     if seen is not None:
-        if seen.record is not None and seen.record.pid is not None:
-            known.add(seen.record.pid)  # a holder may watch its own lock file, in order to be told of its loss
+        # A holder may watch its own lock file, in order to be told of its loss.
+        seen_already = (*status.waiters, *status.holders, status.holder)
+        known.update(who.pid for who in seen_already if who is not None and who.pid is not None)
         others = [pid for pid in env.watchers(seen.identity) if pid not in known]
         found += [Waiter(None, pid, None, None, env.command(pid)) for pid in others]
     return tuple(found)

@@ -40,7 +40,7 @@ class GenericEnvironment:
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
         self.generation = 0
-        self.holds: dict[tuple[int, int], Any] = {}
+        self.holds: dict[tuple[int, ...], Any] = {}
         self.lines: dict[str, Any] = {}
         self.turns: dict[str, float] = {}
         # Every descriptor that must not live on in a forked child; `_forking` keeps a fork from falling between the

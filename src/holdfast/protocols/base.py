@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 from ..model import Liveness, Record
@@ -26,6 +27,10 @@ class Protocol(ABC):
     """Age in seconds at which the protocol's own rule lets others reclaim."""
     shareable: ClassVar[bool] = False
     """Whether several may hold a lock together that all asked for it `shared`."""
+    persistent: ClassVar[bool] = False
+    """Whether the lock file stays, and the guard on it alone is the lock: no record decides anything."""
+    recheck: ClassVar[float] = math.inf
+    """Seconds after which a waiter looks again, because a release may make no event. Infinity: as the engine likes."""
     padding: ClassVar[bytes]
     """One byte that readers ignore at the end of a record: a takeover covers the old record with it."""
 

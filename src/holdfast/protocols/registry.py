@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ..errors import MalformedRecord
 from .base import Protocol
+from .flock import Flock
 from .sema import Sema
 
-_PROTOCOLS: dict[str, Protocol] = {"sema": Sema()}
+_PROTOCOLS: dict[str, Protocol] = {"flock": Flock(), "sema": Sema()}
+"""In the order in which a stray record is recognised: what is read liberally comes last."""
 
 
 def get(name: str) -> Protocol:

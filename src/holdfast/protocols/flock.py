@@ -1,0 +1,48 @@
+"""The `flock` protocol: a file that stays, and the kernel's lock on it. No record, no age, nothing to reclaim.
+
+It is the one of `flock(1)` and of libraries that open a file and lock it with `flock(2)`. Whoever dies is gone from it
+at once, because the kernel forgets it.
+
+A holder that has a tag writes a record into an otherwise empty file, for people. It is a `sema` record behind the line
+`protocol=flock`, which tells it from a lock file of `sema` and from data.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import MalformedRecord
+from ..model import Liveness, Record
+from .sema import Sema
+
+SIGNATURE = b"protocol=flock\n"
+"""What each record begins with."""
+
+
+class Flock(Sema):
+    name = "flock"
+    mode = 0o644
+    stale_after = math.inf
+    shareable = True
+    persistent = True
+    recheck = 0.1  # `flock -u 9` makes no event
+
+    def decode(self, data: bytes) -> Record:
+        if not data.startswith(SIGNATURE):
+            raise MalformedRecord("the content is no record of a flock holder", protocol=self.name)
+        return super().decode(data).replaced(protocol=self.name)
+
+    def encode(self, record: Record) -> bytes:
+        return SIGNATURE + super().encode(record)
+
+    def compose(self, pid: int, now: float, tag: str | None, marker: str) -> bytes:
+        return SIGNATURE + super().compose(pid, now, tag, marker)
+
+    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
+        return False
+
+    def stale_at(self, record: Record, stale_after: float) -> float | None:  # noqa: ARG002
+        return None
+
+    def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:  # noqa: ARG002
+        return None

@@ -77,7 +77,7 @@ class InvalidPath(HoldfastError, ValueError):
 
 
 class UnsupportedFilesystem(HoldfastError, OSError):
-    """The directory can do none of what publishing a lock file needs."""
+    """The directory can do none of what a lock file of this protocol needs: publishing it, or locking it."""
 
 
 class EngineUnavailable(HoldfastError, OSError):

@@ -38,7 +38,8 @@ class Lock:
     Making one touches nothing. One object may be used by any number of threads, and again and again. It can be pickled:
     a process that it is sent to has a lock with the same absolute path and options, and holds nothing.
 
-    - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`.
+    - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`: a file
+      that is there while the lock is held. `"flock"`: one that stays and is locked, as by `flock(1)` (docs/flock.md).
     - `tag`: one line for people, saying what the lock is held for. At most 10 000 characters.
     - `timeout`: how long to wait, in seconds. `None`: for ever; `0`: try once.
     - `stale`: when another's lock may be taken over. `"safe"`: at once if its holder is proven dead, else if the
@@ -53,12 +54,14 @@ class Lock:
     - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
     - `fair`: go in after those who have waited for longer than a moment (2 ms). They queue in the order of their
       arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
-    - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that.
+    - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that. Who wants it
+      alone and waits comes before those who would share it later, also before one that asks with `timeout=0`.
     - `parents`: create missing directories.
     - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
       thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
 
     Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
+    With `flock` these make none: `stale_after`, `heartbeat`, `durable`, a callable `stale`; the kernel knows who lives.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
@@ -127,6 +130,7 @@ class Lock:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder.
         """
         return break_lock(self._env, self._request)
 
@@ -138,6 +142,11 @@ class Lock:
 
     def _bind(self, owner: int) -> None:
         """Acquire on behalf of another living process, whose identity then is the proof of life."""
+        if self._request.protocol.persistent:
+            raise ValueError(
+                f"a {self.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
+                f"run the command inside it: holdfast run -p {self.protocol} LOCK -- CMD"
+            )
         self._request.on_behalf_of = owner
         self._request.beat_every = _NEVER
 

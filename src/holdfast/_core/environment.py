@@ -173,7 +173,7 @@ class Environment(Protocol):
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[int, ...], Any]
-    """The holds of this process, by (st_dev, st_ino) of their lock files; and the descriptor, where there may be several."""
+    """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible."""
     lines: dict[str, Any]
     turns: dict[str, float]
     """Until when this process may take a lock again, by the queue (queue.py, Q5)."""

@@ -1,4 +1,4 @@
-"""Locks of the kernel alone (protocol `flock`): a file that stays, opened and guarded; whoever has the guard is the holder.
+"""Locks of the kernel alone (protocol `flock`): a file that stays, and whoever has its guard holds the lock.
 
     open ──▶ guard ──refused──▶ held by others
                ▼
@@ -9,7 +9,7 @@
 F1  Open, guard, look, in that order: a guard counts only if the path names its file *after* it was taken. Others remove
     such files when they are done, and a guard on a file without a name keeps nobody out.
 F2  The file is never removed, nor replaced: whoever has it open would hold, or wait for, the guard of a file that
-    newcomers do not find any more. So there is no taking over and no breaking either; the kernel frees what the dead had.
+    newcomers do not find any more. So there is no breaking it, and no taking over: the kernel frees what the dead had.
 F3  A hold is ours while the path names its file, whatever is in it: people lock scripts and files of data. It is opened
     for writing where that is permitted, as some filesystems grant a guard only then; never with O_CREAT if it is there,
     which the kernel refuses for the files of others in a sticky directory (fs.protected_regular).

@@ -1,5 +1,7 @@
 """Removing a lock that is not ours: on purpose, and only the one that was meant.
 
+A lock of the kernel alone is never removed: it is not the file that holds it (kernel.py, F2).
+
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
 R2  Unless its guard is held by the holder that is to lose it, the claim on the file (its guard) is taken first, so that
     no contender is taking it over meanwhile. Whoever finds the claim refused looks again: it is another lock by now.
@@ -9,10 +11,12 @@ from __future__ import annotations
 
 from ..errors import HoldfastError
 from ..model import Record
+from .acquire import look
 from .environment import Environment
 from .files import is_there
 from .liveness import Assessment, assess
 from .observe import Observation, forget, observe, reread
+from .report import advice, sentence
 from .request import Request
 
 TYPE_CHECKING = False
@@ -23,7 +27,10 @@ _TRIES = 20
 
 
 def break_lock(env: Environment, request: Request) -> Record | None:
-    """Remove the lock file, whoever holds it."""
+    """Remove the lock file, whoever holds it. HoldfastError where that would not end the hold, but split the lock."""
+    if request.protocol.persistent:
+        _require_unheld(env, request)
+        return None
     return remove_if(env, request, lambda _seen, _assessed: True)
 
 
@@ -47,6 +54,18 @@ def remove_if(env: Environment, request: Request, agreed: Callable[[Observation,
         path=request.path,
         protocol=request.protocol.name,
     )
+
+
+def _require_unheld(env: Environment, request: Request) -> None:
+    status = look(env, request)
+    if status.locked or status.holders:
+        raise HoldfastError(
+            f"{request.path} was not removed: {sentence(status)}. Such a lock is the kernel's, and ends with its "
+            f"holder; without the file, others would get in beside it. {advice(status)}",
+            path=request.path,
+            protocol=request.protocol.name,
+            holder=status.holder,
+        )
 
 
 def _remove(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:

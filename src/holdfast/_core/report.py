@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from ..errors import AcquireTimeout
-from ..model import Liveness, Status
+from ..model import Holder, Liveness, Status
+from ..protocols import is_persistent
 from .contest import Refusal
 
 _SHOWN_TAG = 200
@@ -33,11 +34,11 @@ def waiting(status: Status) -> str:
 def sentence(status: Status) -> str:
     """Who holds it, since when, why, and how that is known."""
     holder = status.holder
+    if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
+        return _by_the_kernel(status)
     if holder is None or holder.pid is None:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
-    words = [f"held by process {holder.pid}"]
-    if holder.command:
-        words.append(f"({printable(_brief(holder.command), _SHOWN_COMMAND)})")
+    words = ["held by a reader," if holder.shared else "held by", _process(holder)]
     if holder.host and status.evidence.source == "none":
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
@@ -50,8 +51,31 @@ def sentence(status: Status) -> str:
     )
 
 
+def _by_the_kernel(status: Status) -> str:
+    """The same for a lock that names nobody, where several hold it, or nobody is seen."""
+    seen = [holder for holder in status.holders if holder.pid is not None]
+    if not seen and status.liveness is Liveness.ALIVE:
+        who = "held by a process that cannot be seen from here, or that has let go of it since"
+    elif not seen:
+        return status.reason
+    else:
+        number = f"{len(seen)} or more" if len(seen) < len(status.holders) else f"{len(seen)}"
+        kind = "readers" if seen[0].shared else "processes, which inherited it"
+        who = f"held by {number} {kind}; the first is {_process(seen[0])}"
+    return f"{who}; {status.liveness.value}: {printable(status.evidence.text)}"
+
+
+def _process(holder: Holder) -> str:
+    command = f" ({printable(_brief(holder.command), _SHOWN_COMMAND)})" if holder.command else ""
+    return f"process {holder.pid}{command}"
+
+
 def advice(status: Status) -> str:
     """The next step."""
+    if is_persistent(status.protocol):
+        if status.holder is None or status.holder.pid is None:
+            return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
+        return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({_BREAK})"
     pid = status.holder.pid if status.holder else None

@@ -101,8 +101,10 @@ class Request:
         if self.shared and not self.protocol.shareable:
             raise ValueError(
                 f"the {self.protocol.name} protocol has no shared locks: its lock file names one holder. Use "
-                "protocol='flock' for a lock that readers share"
+                "protocol='flock' (-p flock) for a lock that readers share"
             )
+        if self.protocol.persistent:
+            _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
@@ -128,6 +130,22 @@ class Request:
         identity = env.identity(self.on_behalf_of)
         guarded = guarded and self.on_behalf_of is None
         return self.protocol.compose(identity.pid, env.time(), self.tag, marker_text(guarded, device, identity))
+
+
+def _require_meaning(protocol: str, options: Options) -> None:
+    """ValueError for what would silently have no effect on a lock that the kernel alone keeps and frees."""
+    given = {
+        "stale": callable(options.get("stale")),
+        "stale_after": options.get("stale_after") is not None,
+        "heartbeat": bool(options.get("heartbeat")),
+        "durable": bool(options.get("durable")),
+    }
+    for name, wanted in given.items():
+        if wanted:
+            raise ValueError(
+                f"{name} has no meaning with protocol {protocol!r}: the kernel frees the lock when its holder ends, at "
+                "once and never before, so it is never stale and survives nothing. Leave the option out"
+            )
 
 
 def check_path(path: str | os.PathLike[str], protocol: str) -> str:

@@ -123,6 +123,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--durable", action="store_true", help="fsync the lock file: it survives a power cut")
         add("--parents", action="store_true", help="create missing directories")
         add("--mode", type=_mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
+    if name in ("run", "wait", "status"):
+        add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
     if name != "release":
         add("--stale", choices=("safe", "protocol", "never"), default="safe",
             help="when to take over another's lock: when its holder is known to be dead, by the protocol's letter, "
@@ -132,7 +134,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--owner-pid", type=_pid, metavar="PID", help="the process the lock is bound to (default: the caller)")
     if name == "release":
         add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
-    add("-p", "--protocol", choices=protocols.names(), default="sema", help="protocol of the lock file (default: sema)")
+    add("-p", "--protocol", choices=protocols.names(), default="sema",
+        help="protocol of the lock file: sema (default), or flock, the kernel's lock on a file that stays")  # fmt: skip
     if name != "run":
         add("-j", "--json", action="store_true", help="print one JSON object on stdout")
     add("-q", "--quiet", action="store_true", help="no messages but errors")

@@ -9,9 +9,10 @@ from .._core.liveness import Assessment
 from .._core.observe import Observation
 from .._core.remove import remove_if
 from .._core.report import advice, sentence, waiting
-from ..errors import AcquireTimeout, LockLost
+from ..errors import AcquireTimeout, HoldfastError, LockLost
 from ..lock import Lock
-from ..model import Identity, Liveness
+from ..model import Identity, Liveness, Status
+from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, as_text, lock_options
 
@@ -68,6 +69,8 @@ def release_(options: argparse.Namespace) -> int:
         return USAGE
     lock = make_lock(options)
     before = lock.status()
+    if is_persistent(lock.protocol):
+        return _release_kernel_lock(lock, before, options)
     refused: list[str] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
@@ -86,6 +89,23 @@ def release_(options: argparse.Namespace) -> int:
         show(as_json(result, before))
     if options.verbose:
         say(f"{lock.path}: {result}")
+    return DONE
+
+
+def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
+    """A shell can hold none, so there is none to release; --force or not, the file stays."""
+    try:
+        lock.break_lock()
+    except HoldfastError as error:
+        if options.json:
+            show(as_json("refused", before))
+        else:
+            say(str(error))
+        return HELD
+    if options.json:
+        show(as_json("not held", before))
+    if options.verbose:
+        say(f"{lock.path}: not held")
     return DONE
 
 

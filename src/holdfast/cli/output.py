@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._core.report import advice, duration, moment, printable
-from ..model import Status, Waiter
+from ..model import Holder, Status, Value, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
-    names = ("protocol", "tag", "stale", "stale_after", "mode", "durable", "parents")
+    names = ("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents")
     return {name: value for name in names if (value := getattr(options, name, None)) is not None}
 
 
@@ -42,23 +42,25 @@ def as_json(result: str, status: Status, **more: Any) -> str:
             },
             "reason": status.reason,
             "age": None if status.age is None else round(status.age, 3),
-            "holder": None
-            if holder is None
-            else {
-                "pid": holder.pid,
-                "host": holder.host,
-                "since": holder.since,
-                "tag": holder.tag,
-                "command": holder.command,
-            },
-            "waiters": [
-                {name: getattr(waiter, name) for name in ("position", "pid", "since", "tag", "command")}
-                for waiter in status.waiters
-            ],
+            "holder": None if holder is None else _fields(holder, _HOLDER),
+            "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
+            "waiters": [_fields(waiter, ("position", "pid", "since", "tag", "command")) for waiter in status.waiters],
             "record": None if record is None else dict(record.fields),
             **more,
         }
     )
+
+
+_HOLDER = ("pid", "host", "since", "tag", "command")
+
+
+def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _holder(holder: Holder) -> str:
+    process = f"process {holder.pid}" + (f" ({holder.command})" if holder.command else "")
+    return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
 
 
 def _waiter(waiter: Waiter) -> str:
@@ -74,15 +76,15 @@ def as_text(status: Status) -> str:
     rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
     holder = status.holder
     if holder is not None:
-        if holder.pid is not None:
-            process = f"process {holder.pid}" + (f" ({holder.command})" if holder.command else "")
-            rows.append(("holder", process + (f" on {holder.host}" if holder.host else "")))
+        named = [one for one in status.holders or (holder,) if one.pid is not None]
+        rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
         if holder.tag is not None:
             rows.append(("tag", holder.tag))
         rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
         rows.append(("verdict", status.reason))
-        rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
+        if status.locked or status.stale:
+            rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
     rows += [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(status.waiters)]
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in rows)

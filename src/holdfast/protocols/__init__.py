@@ -1,6 +1,6 @@
 """The protocols: how lock files of existing systems are written, read and judged."""
 
 from .base import Protocol
-from .registry import get, names, recognise
+from .registry import get, is_persistent, names, recognise
 
-__all__ = ["Protocol", "get", "names", "recognise"]
+__all__ = ["Protocol", "get", "is_persistent", "names", "recognise"]

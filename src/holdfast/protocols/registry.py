@@ -24,6 +24,12 @@ def names() -> list[str]:
     return sorted(_PROTOCOLS)
 
 
+def is_persistent(name: str) -> bool:
+    """Whether locks of the protocol of that name are the kernel's alone; False for a name that is none."""
+    protocol = _PROTOCOLS.get(name)
+    return protocol is not None and protocol.persistent
+
+
 def recognise(data: bytes) -> str | None:
     """Whose record `data` looks like, for the message about a mismatch; None when nobody's."""
     for name, protocol in _PROTOCOLS.items():

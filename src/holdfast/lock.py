@@ -8,7 +8,7 @@ import sys
 from ._core.acquire import acquire, give_back_undelivered, look, wait_until_free
 from ._core.contest import Refusal
 from ._core.environment import Presence
-from ._core.hold import Share
+from ._core.hold import Held, Share
 from ._core.remove import break_lock
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
@@ -260,7 +260,7 @@ class BaseHold:
         finally:
             if not held.inert and not self._is_released():
                 held.release(self._share)  # Ctrl-C came before it had begun
-            if held.released and _keeper is not None:
+            if held.released and _keeper is not None and _is_kept(held):
                 _keeper.forget(held)
 
     def _is_released(self) -> bool:
@@ -331,9 +331,12 @@ def _keep(env: GenericEnvironment, share: Share) -> None:
             if _keeper is None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     _keeper.prepare()
-    request = share.held.request
-    if request.beat_every != _NEVER or request.on_lost is not None:
-        _keeper.keep(share.held, request.beat_every)
+    if _is_kept(share.held):
+        _keeper.keep(share.held, share.held.request.beat_every)
+
+
+def _is_kept(held: Held) -> bool:
+    return held.request.beat_every != _NEVER or held.request.on_lost is not None
 
 
 def _log_waiting(status: Status) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .inotify import FileWatch, Hub, WatchSet
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -109,6 +111,12 @@ class LinuxEnvironment(GenericEnvironment):
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
         with self._forking:
             fd = os.open(directory, _UNNAMED, mode)
+            self._descriptors.add(fd)
+        return fd
+
+    def open_existing(self, path: str, *, write: bool) -> int:
+        with self._forking:
+            fd = os.open(path, _WRITE if write else _READ)
             self._descriptors.add(fd)
         return fd
 

@@ -9,6 +9,8 @@ A7  What keeps waking us although nothing changes must not keep us busy: after s
 
 from __future__ import annotations
 
+import math
+
 from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
@@ -69,8 +71,8 @@ class Contest:
         self._noticed = self._request.notice is None
         self._again = False
         self._spins = 0
-        self._due = False
-        """Whether the wait behind somebody lasted until its re-check."""
+        self._recheck_at = math.inf
+        """When to look at the lock again although somebody is ahead."""
         self._idle: object = None
         """Who is first in the queue, and since when it has let the lock lie there free."""
         self._idle_since = 0.0
@@ -114,7 +116,7 @@ class Contest:
     def needs_look(self) -> bool:
         """Whether one who is behind has a reason to look at the lock: it has not done so for long, its time is up, or
         this process holds something, which may be this very lock."""
-        return self._due or bool(self._env.holds) or self.is_over()
+        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self.is_over()
 
     def may_pass(self, *, free: bool) -> bool:
         """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
@@ -190,15 +192,17 @@ class Contest:
     def _pause_behind(self, place: Place, now: float) -> Generator[Wait, None, None]:
         for sight in self.sights:
             sight.rest()
+        if self._recheck_at == math.inf or now >= self._recheck_at:
+            self._recheck_at = now + place.recheck
+        if self._idle is not None:
+            self._recheck_at = min(self._recheck_at, now + PATIENCE)
         while True:
             fds, until, signal = place.plan(now)
-            if self._idle is not None:
-                until = min(until, now + PATIENCE)
-            until = self._bounded(until, now)
+            until = self._bounded(min(until, self._recheck_at), now)
             yield Wait(fds, until, signal)
             self._require_same_process()
-            self._due = self._env.monotonic() >= until
-            if place.woke(over=self._due) or self._due:
+            over = self._env.monotonic() >= until
+            if place.woke(over=over) or over:
                 return
 
     def _pause_first(self, now: float) -> Generator[Wait, None, None]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _thread
 import math
+from bisect import bisect_left
 
 from . import tickets
 from .environment import RECHECK, Environment, Signal, Watch
@@ -34,8 +35,11 @@ processes without a pause get fewer locks a second than by polling; with more, t
 PATIENCE = 0.020
 """Seconds that a free lock is left to those who are first (Q6)."""
 _RECHECK_EACH = 1.0
-"""Seconds between looks for each one ahead: soon where our turn is near, rarely where a thousand wait."""
-_POLL_EACH = 0.001
+"""Seconds between looks at the lock for each one ahead."""
+_POLL_EACH, _LONGEST_POLL = 0.002, 1.0
+"""Seconds between looks at the ticket ahead, where no events come, for each one ahead."""
+_LIST_EVERY = 0.5
+"""Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive."""
 
 
 def is_contended(env: Environment, request: Request, timeout: float | None) -> bool:
@@ -111,6 +115,7 @@ class Place:
         """Who was first when we were not."""
         self._behind_here = 0
         self._ahead = 0
+        self._list_at = 0.0
         self._before: str | None = None
         self._watch: Watch | None = None
         while True:
@@ -143,7 +148,11 @@ class Place:
 
     def _is_behind_ticket(self) -> bool:
         env, queue = self.env, self._request.queue
+        polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
+        if polls and env.exists(f"{queue}/{self._before}"):
+            return True  # a thousand that poll cannot each read a list of a thousand
         names = tickets.names(env, queue)
+        self._list_at = env.monotonic() + _LIST_EVERY
         if self.name not in names:
             self._drop_ticket()  # Q6; or the whole directory has been removed
         before = self._ahead_of_us(names)
@@ -172,7 +181,7 @@ class Place:
         return True
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
-        return [name for name in _conflicting(names, shared=self.shared) if name < self.name]
+        return _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
 
     def overtake(self) -> None:
         """Q6."""
@@ -201,14 +210,18 @@ class Place:
                 pass  # Q1
             self._hopeless = self._ticket is None
 
+    @property
+    def recheck(self) -> float:
+        """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
+        where a thousand wait."""
+        return min(RECHECK, _RECHECK_EACH * (self._behind_here or self._ahead))
+
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         """What to wait for, being behind somebody: descriptors, until when at the latest, a signal."""
         if self._behind_here:
-            return (), now + min(RECHECK, _RECHECK_EACH * self._behind_here), self.signal
+            return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
-        if fds:
-            return fds, now + min(RECHECK, _RECHECK_EACH * self._ahead), None
-        return (), now + min(_RECHECK_EACH, _POLL_EACH * self._ahead), None
+        return fds, math.inf if fds else now + min(_LONGEST_POLL, _POLL_EACH * self._ahead), None
 
     def woke(self, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about us."""

@@ -72,14 +72,14 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 
 def open_descriptors() -> dict[int, str]:
     """What this process has open, without what the library keeps for its whole life: one inotify, one doorbell."""
-    from holdfast import _os, lock
+    from holdfast import _os, hold
 
     kept: set[int] = set()
     hub = getattr(_os._current, "_hub", None)
     if hub is not None:
         kept.add(hub.fd)
-    if lock._keeper is not None and lock._keeper._doorbell is not None:
-        kept.update(lock._keeper._doorbell)
+    if hold._keeper is not None and hold._keeper._doorbell is not None:
+        kept.update(hold._keeper._doorbell)
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:

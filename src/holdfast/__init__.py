@@ -13,7 +13,8 @@ from .errors import (
     UnsupportedFilesystem,
     WouldDeadlock,
 )
-from .lock import Hold, Lock
+from .hold import Hold
+from .lock import Lock
 from .model import Evidence, Holder, Liveness, Record, Status, Waiter
 
 __version__ = "0.1.0"

@@ -198,3 +198,27 @@ class Status(Value):
     age: float | None = None
     waiters: tuple[Waiter, ...] = ()
     holders: tuple[Holder, ...] = ()
+
+
+class SemaphoreStatus(tuple[Status, ...]):
+    """One look at a semaphore: the `Status` of each slot, by number; true when it was taken, and perhaps no longer."""
+
+    @property
+    def free(self) -> int:
+        """How many slots a contender could get."""
+        return sum(not status.locked for status in self)
+
+    @property
+    def locked(self) -> bool:
+        """Whether a contender would be refused, as all slots are taken."""
+        return not self.free
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Those who hold a slot, by its number."""
+        return tuple([status.holder for status in self if status.locked and status.holder is not None])
+
+    @property
+    def waiters(self) -> tuple[Waiter, ...]:
+        """Those who wait for any slot, in their order, as far as they can be seen. Each `Status` has the same."""
+        return self[0].waiters if self else ()

@@ -198,9 +198,9 @@ def test_a_beat_writes_into_the_file_of_the_thief(path: str) -> None:
 
 
 def beating() -> bool:
-    from holdfast import lock
+    from holdfast import hold
 
-    return lock._keeper is not None and any(held.request.beat_every < 1 for held in lock._keeper._kept)
+    return hold._keeper is not None and any(held.request.beat_every < 1 for held in hold._keeper._kept)
 
 
 def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:

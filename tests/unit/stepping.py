@@ -16,7 +16,7 @@ from holdfast._core.acquire import acquire
 from holdfast._core.contest import Refusal
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held, Share
-from holdfast._core.request import Request
+from holdfast._core.request import Request, slots_of
 from holdfast._drive.sync import wait_for
 
 QUIET = frozenset({"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"})
@@ -111,18 +111,27 @@ class Stepped:
 
 
 class Contender:
-    """One acquisition, advanced by `step` or run to its end."""
+    """One acquisition, of a lock or of one of so many slots, advanced by `step` or run to its end."""
 
     def __init__(
-        self, env: Stepped, path: str, *, timeout: float | None = 0, context: tuple[object, ...] = (), **options: Any
+        self,
+        env: Stepped,
+        path: str,
+        *,
+        slots: int | None = None,
+        timeout: float | None = 0,
+        context: tuple[object, ...] = (),
+        **options: Any,
     ) -> None:
         self.env = env
         # The queue has tests of its own; elsewhere a contender that is slow to be stepped must not take a ticket.
-        self.request = Request(path, {"fair": False, **options})  # type: ignore[typeddict-item]
+        given: Any = {"fair": False, **options}
+        self.requests = (Request(path, given),) if slots is None else slots_of(path, slots, given)
+        self.request = self.requests[0]
         self.waits: list[Wait] = []
         self.done = False
         self.result: Held | Refusal | None = None
-        self.steps = acquire(env, (self.request,), timeout, context or (object(),))
+        self.steps = acquire(env, self.requests, timeout, context or (object(),))
         env.contenders.append(self)
 
     def step(self) -> Wait | None:

@@ -17,7 +17,7 @@ from holdfast._core.hold import Held
 from holdfast._core.request import Request
 from holdfast._drive.sync import drive
 from holdfast.errors import WouldDeadlock
-from holdfast.model import Liveness, Status
+from holdfast.model import Liveness
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -360,7 +360,7 @@ def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, con
 
 
 def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Contender, contend: Contend) -> None:
-    notices: list[Status] = []
+    notices: list[Refusal] = []
     waiter = contend(disk / "l", timeout=None)
     waiter.request.notice = notices.append
     wait = waiter.step()
@@ -371,7 +371,7 @@ def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Conten
     waiter.step()
     waiter.step()
     assert len(notices) == 1
-    assert notices[0].holder is not None
+    assert notices[0].status.holder is not None
 
 
 # -- one process, twice ------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import AcquireTimeout, Hold, Liveness, Lock, LockLost, NotHeld, WouldDeadlock
-from holdfast import lock as lock_module
+from holdfast import hold as handles
 from holdfast._drive.keeper import Keeper
+from holdfast._os import environment
 from unit.elsewhere import elsewhere
 from unit.stepping import Stepped, sema_record
 
@@ -248,7 +249,7 @@ def test_a_dropped_handle_releases_the_lock(path: Path) -> None:
     Lock(path).acquire()
     assert Lock(path).try_acquire() is None
     Lock(path).break_lock()
-    for held in list(lock_module.environment().holds.values()):
+    for held in list(environment().holds.values()):
         held.abandon()
 
 
@@ -261,7 +262,7 @@ def test_a_keeper_that_cannot_start_leaves_the_lock_held(path: Path, monkeypatch
         with pytest.raises(RuntimeError, match="thread"):
             acquire()
         assert not path.exists()
-        assert not lock_module.environment().holds
+        assert not environment().holds
 
 
 def test_a_failing_thread_is_taken_for_a_running_one(
@@ -270,14 +271,14 @@ def test_a_failing_thread_is_taken_for_a_running_one(
     def fail(_self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lock_module, "_keeper", None)
+    monkeypatch.setattr(handles, "_keeper", None)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         with Lock(path), caplog.at_level("ERROR"):
             assert path.exists(), "a lock without a heartbeat is a lock"
         assert "not kept fresh" in caplog.text
     with Lock(path):
-        keeper = lock_module._keeper
+        keeper = handles._keeper
         assert keeper is not None
         assert keeper._thread is not None
         assert keeper._thread.is_alive()
@@ -289,7 +290,7 @@ def test_a_failing_thread_is_taken_for_a_running_one(
         keeper._ring()
     thread.join(PATIENCE)
     for fd in keeper._doorbell or ():
-        lock_module.environment().close(fd)
+        environment().close(fd)
 
 
 def test_a_long_wait_is_silent(

@@ -60,7 +60,7 @@ def acquire(
     if generation != env.generation:
         # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
         env.holds.clear()
-        raise RuntimeError(f"the process was forked while it acquired {requests[0].path}; acquire again in the child")
+        raise RuntimeError(f"the process was forked while it acquired {requests[0].target}; acquire again in the child")
     return share
 
 
@@ -76,13 +76,30 @@ def _enter(
     for request in requests:
         if request.protocol.persistent:
             held = take(env, request)
-        elif len(requests) > 1 and env.exists(request.path):
-            continue  # asking is cheaper than trying
         else:
-            held = yield from publish(env, request)
+            taken = len(requests) > 1 and _is_taken(env, request)
+            if taken is None:
+                return None
+            held = None if taken else (yield from publish(env, request))
         if held is not None:
             return held.share(context)
     return None
+
+
+def _is_taken(env: Environment, request: Request) -> bool | None:
+    """Whether somebody alive has it; None where only a full look can tell (a dead holder's is to be taken over)."""
+    if not env.exists(request.path):
+        return False
+    try:
+        fd = env.open_existing(request.path, write=False)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        return env.guarded(fd) or None
+    finally:
+        env.close(fd)
 
 
 def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share | None]:
@@ -105,6 +122,9 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
                     if held is not None:
                         return contest.win(held)
                     missed = missed or sight.missed
+                    share = contest.join_at(sight)
+                    if share is not None:
+                        return share
             if missed:
                 misses += 1  # taken in between, by somebody whom the next look will see; or a cache is behind (NFS)
                 if misses % _RETRIES == 0:
@@ -160,11 +180,17 @@ def wait_until_free(
 
 def look(env: Environment, request: Request) -> Status:
     """One look at the lock, and at those who wait for it."""
-    contest = Contest(env, (request,), 0, (), queued=False)
+    return look_at_all(env, (request,))[0]
+
+
+def look_at_all(env: Environment, requests: Sequence[Request]) -> tuple[Status, ...]:
+    """One look at each of the locks, and at those who wait: for any of them, so the first tells of them all."""
+    contest = Contest(env, requests, 0, (), queued=False)
     try:
         contest.look(strict=False)
-        sight = contest.sights[0]
-        status = sight.describe()
-        return status.replaced(waiters=waiters(env, request, sight.seen if sight.there else None, status))
+        first = contest.sights[0]
+        statuses = [sight.describe() for sight in contest.sights]
+        found = waiters(env, first.request, first.seen if first.there else None, statuses[0])
+        return tuple([status.replaced(waiters=found) for status in statuses])
     finally:
         contest.close()

@@ -37,12 +37,13 @@ class Refusal:
     def __init__(self, sights: Sequence[Sight], waited: float) -> None:
         self._sights = sights
         self._statuses: tuple[Status, ...] | None = None
+        self.target = sights[0].request.target
         self.waited = waited
 
     @property
     def statuses(self) -> tuple[Status, ...]:
         if self._statuses is None:
-            self._statuses = tuple(_invisible(s.request) if s.missed else s.describe() for s in self._sights)
+            self._statuses = tuple([_invisible(s.request) if s.missed else s.describe() for s in self._sights])
         return self._statuses
 
     @property
@@ -71,7 +72,8 @@ class Contest:
         self._noticed = self._request.notice is None
         self._again = False
         self._spins = 0
-        self._recheck_at = math.inf
+        # At first those who have several to choose from look: those ahead may know of fewer slots.
+        self._recheck_at = 0.0 if len(requests) > 1 else math.inf
         """When to look at the lock again although somebody is ahead."""
         self._idle: object = None
         """Who is first in the queue, and since when it has let the lock lie there free."""
@@ -109,6 +111,15 @@ class Contest:
                     return share
         return None
 
+    def join_at(self, sight: Sight) -> Share | None:
+        """The same, where somebody was faster than we: it may have been of the same owner, who needs no other slot."""
+        if self._request.owner is None or len(self.sights) == 1:
+            return None
+        missed = sight.missed
+        sight.look()
+        sight.missed = missed
+        return sight.join(self._context)
+
     def is_behind(self) -> bool:
         """Whether it is somebody else's turn."""
         return self._place is not None and not self._place.is_first()
@@ -139,7 +150,7 @@ class Contest:
         place, self._place = self._place, None
         if place is not None:
             if len(self.sights) > 1:
-                place.leave()
+                place.enter()
             else:
                 held.place = place
                 place.hold()
@@ -154,7 +165,7 @@ class Contest:
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the only ones who could end the wait are those who wait."""
         if self._deadline is None and all(sight.is_held_by(self._context) for sight in self.sights):
-            raise self.sights[0].deadlock()
+            raise self.sights[0].deadlock(len(self.sights))
 
     def hurry(self) -> None:
         """Look again soon: what was in the way of a takeover is there for an instant only."""
@@ -243,14 +254,14 @@ class Contest:
         """After a fork in the midst of it, by a signal handler, the descriptors are closed or other files' by now."""
         if self._generation != self._env.generation:
             raise RuntimeError(
-                f"the process was forked while it waited for {self._request.path}; acquire again in the child"
+                f"the process was forked while it waited for {self._request.target}; acquire again in the child"
             )
 
     def _notify(self, now: float) -> None:
         if not self._noticed and self._request.notice is not None and now >= self._started + _NOTICE_AFTER:
             self._noticed = True
-            self.sights[0].look()
-            self._request.notice(self.sights[0].describe())
+            self.look()
+            self._request.notice(self.refusal())
 
 
 def _sight(env: Environment, request: Request) -> Sight:

@@ -128,9 +128,9 @@ class KernelSight(Sight):
             for share in list(held.shares)
         )
 
-    def deadlock(self) -> WouldDeadlock:
+    def deadlock(self, slots: int) -> WouldDeadlock:
         if not any(held.request.shared for held in self._our_own()):
-            return super().deadlock()
+            return super().deadlock(slots)
         return WouldDeadlock(
             f"{self.request.path} is held shared by this very thread or task, which would wait for itself for ever: a "
             "shared hold cannot become exclusive. Release it first, or pass a timeout.",

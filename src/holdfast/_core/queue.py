@@ -15,6 +15,8 @@ Q5  Newcomers go in directly as long as nobody has waited for longer than a mome
 Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
     (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. Back again,
     they queue anew, by their old arrival.
+Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
+    as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
 """
 
 from __future__ import annotations
@@ -239,6 +241,14 @@ class Place:
                 self._ticket.hold()
             except OSError:
                 pass  # Q1
+        self._tell_owner()
+
+    def enter(self) -> None:
+        """We have one of several: the next one looks for another at once. Those of the same owner may join us."""
+        self.leave()
+        self._tell_owner()
+
+    def _tell_owner(self) -> None:
         if self.owner is not None:
             with self._line.mutex:
                 for place in self._line.places.copy():

@@ -11,28 +11,52 @@ from .contest import Refusal
 
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
+_SHOWN_SLOTS = 3
 _BREAK = "Lock.break_lock(), holdfast release --force"
 
 
 def refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
-    """The error for a lock that could not be had in time."""
-    status = refusal.status
+    """The error for a lock, or a slot, that could not be had in time."""
+    status = refusal.statuses[0]
     within = f"within {timeout:g} s" if timeout else "at once"
+    what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
     return AcquireTimeout(
-        f"could not get {status.path} {within}: {sentence(status)}. {advice(status)}",
-        path=status.path,
+        f"could not get {what} {within}: {situation(refusal)}. {_way_out(refusal)}",
+        path=refusal.target,
         protocol=status.protocol,
         holder=status.holder,
     )
 
 
-def waiting(status: Status) -> str:
+def waiting(refusal: Refusal) -> str:
     """The one line that a wait of more than a second is announced with."""
-    return f"waiting for {status.path}: {sentence(status)}"
+    return f"waiting for {refusal.target}: {situation(refusal)}"
 
 
-def sentence(status: Status) -> str:
-    """Who holds it, since when, why, and how that is known."""
+def situation(refusal: Refusal) -> str:
+    """Why one has to wait: who holds the lock, or the first few of those who hold all slots."""
+    statuses = refusal.statuses
+    if refusal.target == statuses[0].path:
+        return sentence(statuses[0])
+    shown = [f"slot {slot} {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
+    more = len(statuses) - len(shown)
+    taken = "its one slot is" if len(statuses) == 1 else f"all {len(statuses)} slots are"
+    return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
+
+
+def _way_out(refusal: Refusal) -> str:
+    """The next step. A slot whose holder may be gone is the one that somebody can do something about."""
+    statuses = refusal.statuses
+    if len(statuses) == 1:
+        return advice(statuses[0])
+    for slot, status in enumerate(statuses):
+        if status.liveness is not Liveness.ALIVE:
+            return f"Slot {slot}, {status.path}: {advice(status)}"
+    return "Wait until one of these processes releases its slot or ends"
+
+
+def sentence(status: Status, *, brief: bool = False) -> str:
+    """Who holds it, since when, why, and how that is known; in brief, the latter only of one who may be gone."""
     holder = status.holder
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status)
@@ -45,6 +69,8 @@ def sentence(status: Status) -> str:
         words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))
     if holder.tag:
         words.append(f"for {printable(holder.tag, _SHOWN_TAG)!r}")
+    if brief and status.liveness is Liveness.ALIVE:
+        return " ".join(words)
     known = f"{status.liveness.value}: {printable(status.evidence.text)}"
     return f"{' '.join(words)}; {known}" + (
         "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..errors import LockLost
     from ..model import Status
     from ..protocols import Protocol
+    from .contest import Refusal
     from .environment import Environment
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
@@ -31,6 +32,8 @@ else:
 
 
 _LONGEST_NAME = 255 - len(".holdfast-.queue")
+_MOST_SLOTS = 1000
+"""Whoever waits for a semaphore looks at every slot, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05
 """Seconds. Timestamps are in whole ones, so that a faster beat would only look more often whether the lock is lost."""
 
@@ -73,10 +76,12 @@ class Request:
         "protocol",
         "queue",
         "shared",
+        "slot",
         "stale",
         "stale_after",
         "swept",
         "tag",
+        "target",
         "timeout",
     )
 
@@ -106,6 +111,9 @@ class Request:
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)
+        # What the caller named, and the number of the slot if that is a semaphore.
+        self.target = self.path
+        self.slot: int | None = None
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
             raise TypeError("on_lost is a callable that takes the LockLost error")
@@ -120,8 +128,8 @@ class Request:
         # How this directory publishes; moves on when a way turns out not to work here.
         self.method = "unnamed"
         self.swept = False
-        # Called once, with the status, when a wait has lasted a second.
-        self.notice: Callable[[Status], None] | None = None
+        # Called once, with what was seen so far, when a wait has lasted a second.
+        self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
 
@@ -130,6 +138,22 @@ class Request:
         identity = env.identity(self.on_behalf_of)
         guarded = guarded and self.on_behalf_of is None
         return self.protocol.compose(identity.pid, env.time(), self.tag, marker_text(guarded, device, identity))
+
+
+def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
+    """A request for each slot of a semaphore, `<base>.<i>.lock`. They have one queue, which no lock has."""
+    if isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+    if options.get("shared"):
+        raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
+    target = check_path(base, get(options.get("protocol", "sema")).name)
+    requests = tuple([Request(f"{target}.{slot}.lock", options) for slot in range(slots)])
+    queue = queue_of(*os.path.split(f"{target}.#.lock"))
+    for slot, request in enumerate(requests):
+        request.target, request.slot, request.queue = target, slot, queue
+    return requests
 
 
 def _require_meaning(protocol: str, options: Options) -> None:

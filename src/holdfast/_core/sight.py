@@ -145,11 +145,13 @@ class Sight:
     def _in_the_way(self, held: Held) -> bool:  # noqa: ARG002
         return True
 
-    def deadlock(self) -> WouldDeadlock:
+    def deadlock(self, slots: int) -> WouldDeadlock:
+        target = self.request.target
+        held = f"{target} is" if self.request.slot is None else f"all {slots} slots of {target} are"
         return WouldDeadlock(
-            f"{self.request.path} is held by this very thread or task, which would wait for itself for ever. "
-            "Release it first, pass a timeout, or pass the same owner= to both for a re-entrant lock.",
-            path=self.request.path,
+            f"{held} held by this very thread or task, which would wait for itself for ever. Release first, pass a "
+            "timeout, or pass the same owner= to both for a re-entrant lock.",
+            path=target,
             protocol=self.request.protocol.name,
         )
 

@@ -136,7 +136,7 @@ def status_(options: argparse.Namespace) -> int:
 def make_lock(options: argparse.Namespace, on_lost: Callable[[LockLost], object] | None = None) -> Lock:
     """The lock that the options describe; its wait is announced after a second."""
     lock = Lock(options.lock, **lock_options(options), on_lost=on_lost)
-    lock._announce(None if options.quiet else lambda status: say(waiting(status)))
+    lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
     return lock
 
 

@@ -20,7 +20,7 @@ import threading
 from types import FrameType
 
 from ..errors import AcquireTimeout, LockLost
-from ..lock import Hold
+from ..hold import Hold
 from . import FAILED, LOST, die_of, say
 from .basic import make_lock
 

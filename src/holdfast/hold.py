@@ -1,0 +1,144 @@
+"""What a caller has of a hold: its handle. `Hold`, and what it has in common with the handle of the asyncio face."""
+
+from __future__ import annotations
+
+import os
+
+from ._core.environment import Presence
+from ._core.hold import Held, Share
+from ._drive.keeper import Keeper
+from ._os import forking
+from .errors import LockLost, NotHeld
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import NoReturn
+
+    from ._os.generic import GenericEnvironment
+    from .model import Record
+
+NEVER = float("inf")
+_keeper: Keeper | None = None
+
+
+class BaseHold:
+    """What a hold can tell, whichever face it belongs to."""
+
+    __slots__ = ("_held", "_share")
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._held = share.held
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the lock file."""
+        return self._held.path
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the slot, counted from 0, if this is a hold of a semaphore; None for the hold of a lock."""
+        return self._held.request.slot
+
+    @property
+    def record(self) -> Record:
+        """What the lock file says about this hold."""
+        return self._held.record()
+
+    @property
+    def recovered_from(self) -> Record | None:
+        """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition."""
+        return self._held.recovered_from
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
+        if not self._is_released():
+            self._held.check()
+        return self._held.lost
+
+    def ensure_held(self) -> None:
+        """Return if this handle holds the lock now. Raises LockLost; NotHeld after a release or in a forked child."""
+        if self._is_released() and not self._held.inert:
+            raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
+        self._held.ensure()
+
+    def _release(self) -> None:
+        held = self._held
+        try:
+            held.release(self._share)
+        finally:
+            if not held.inert and not self._is_released():
+                held.release(self._share)  # Ctrl-C came before it had begun
+            if held.released and _keeper is not None and _is_kept(held):
+                _keeper.forget(held)
+
+    def _is_released(self) -> bool:
+        return self._held.released or self._share not in self._held.shares
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
+            "acquire it where it is needed, or keep the hold here until that work is done"
+        )
+
+    def __repr__(self) -> str:
+        state = "lost" if self._held.lost else "released" if self._is_released() else "held"
+        return f"<holdfast.{type(self).__name__} {self.path!r} {state}>"
+
+
+class Hold(BaseHold):
+    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
+
+        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        """
+        self._release()
+
+    def _leave_to(self, owner: int) -> bool:
+        """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
+        held = self._held
+        if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+            self.release()
+            return False
+        held.abandon()
+        return True
+
+    def _set_inheritable(self, inheritable: bool) -> None:
+        """Whether a process that is started now gets the guard's descriptor, and with it a share in the guard."""
+        if self._held.guarded:
+            os.set_inheritable(self._held.fd, inheritable)
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # the body's own error is the news; this goes with it
+
+
+def keep(env: GenericEnvironment, share: Share) -> None:
+    """See to the heartbeats of a new hold, to the news of its loss, and to its release at exit."""
+    global _keeper
+    if _keeper is None:
+        with forking:
+            if _keeper is None:
+                _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
+    _keeper.prepare()
+    if _is_kept(share.held):
+        _keeper.keep(share.held, share.held.request.beat_every)
+
+
+def _is_kept(held: Held) -> bool:
+    return held.request.beat_every != NEVER or held.request.on_lost is not None

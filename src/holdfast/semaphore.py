@@ -1,0 +1,66 @@
+"""`Semaphore`: a lock file for each slot, and whoever wants one waits for any of them."""
+
+from __future__ import annotations
+
+from ._core.acquire import look_at_all
+from ._core.request import Options, slots_of
+from .lock import Acquirable, Resource, make_again
+from .model import SemaphoreStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Any, Unpack
+
+
+class Slots(Resource):
+    """What all semaphores are, whoever waits for them."""
+
+    def __init__(self, base: str | os.PathLike[str], slots: int, **options: Unpack[Options]) -> None:
+        super().__init__(slots_of(base, slots, options), options)
+
+    @property
+    def base(self) -> str:
+        """The absolute path that the lock files are named after: `<base>.0.lock`, `<base>.1.lock` and so on."""
+        return self.path
+
+    @property
+    def slots(self) -> int:
+        """How many may hold it at once."""
+        return len(self._requests)
+
+    def _look(self) -> SemaphoreStatus:
+        return SemaphoreStatus(look_at_all(self._env, self._requests))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_again, (type(self), (self.path, self.slots), self._options)
+
+    def __repr__(self) -> str:
+        return f"<holdfast.{type(self).__name__} {self.path!r} slots={self.slots} protocol={self.protocol}>"
+
+
+class Semaphore(Slots, Acquirable):
+    """Up to `slots` holders at once, among all processes that use the same base, number of slots and protocol.
+
+    Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, with all that a `Lock` has: a holder that
+    dies frees its slot at once, a waiter sleeps until any of them is released, and those who wait queue in the order of
+    their arrival. Whoever acquires gets the lowest slot that nobody holds, and `Hold.slot` says which: a number that no
+    other holder has. Making one touches nothing. One object may be used by any number of threads; it can be pickled.
+
+    Takes the options of `Lock`, which explains them, but for `shared`. With `owner`, the holds of one owner in this
+    process share one slot, and are counted.
+
+    Processes should agree on `slots`. Where they do not, each uses the slots that it knows of: together they let in as
+    many as the largest number says, and a slot that only some know of may lie free for a second while others queue.
+
+    Raises ValueError or TypeError for `slots` that are no whole number from 1 to 1000, and as `Lock` does.
+    Not promised: that two threads with one `owner` which ask at the same instant get one slot, not two.
+    """
+
+    def status(self) -> SemaphoreStatus:
+        """Look at all slots without changing anything; outdated as soon as it is returned.
+
+        A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
+        the `holders`, and the `waiters` in their order.
+        """
+        return self._look()

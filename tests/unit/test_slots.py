@@ -1,0 +1,448 @@
+"""The engine with one lock file for each of several slots: processes played by hand, on a clock that a test turns."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.contest import Refusal
+from holdfast._core.environment import RECHECK
+from holdfast._core.hold import Held
+from holdfast._core.queue import PATIENCE
+from holdfast._core.request import slots_of
+from holdfast._core.tickets import MOMENT
+from holdfast.errors import ProtocolMismatch, WouldDeadlock
+from unit.stepping import Contender, Crash, Stepped
+
+Contend = Callable[..., Contender]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def base(disk: Path) -> str:
+    return str(disk / "b")
+
+
+@pytest.fixture
+def process(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
+    """Another process, which lives by the test's clock."""
+
+    def make(*without: str, **options: object) -> Stepped:
+        env = environments(*without, **options)
+        env.instead["monotonic"] = lambda: clock.now
+        return env
+
+    return make
+
+
+@pytest.fixture
+def arrive(contend: Contend, process: Callable[..., Stepped], base: str) -> Contend:
+    """A fair contender for one of two slots, in a process of its own unless one is given."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        return contend(base, env or process(), **{"slots": 2, "timeout": None, "fair": True, **options})
+
+    return make
+
+
+@pytest.fixture
+def queued(arrive: Contend, clock: Clock) -> Contend:
+    """The same, after it has waited for a moment: it has a ticket, if it is the first of its process."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        contender = arrive(env, **options)
+        assert contender.step() is not None
+        clock.now += MOMENT
+        assert contender.step() is not None
+        return contender
+
+    return make
+
+
+@pytest.fixture
+def full(arrive: Contend) -> list[Contender]:
+    """Holders of both slots."""
+    holders = [arrive(), arrive()]
+    assert [slot(holder) for holder in holders] == [0, 1]
+    return holders
+
+
+def slot(contender: Contender) -> int | None:
+    """Go on to the end, which must be a hold; the number of its slot."""
+    return contender.get().request.slot
+
+
+def slot_of(contender: Contender) -> int | None:
+    assert isinstance(contender.result, Held)
+    return contender.result.request.slot
+
+
+def woken(contender: Contender) -> bool:
+    """Whether what the contender waits for has happened."""
+    wait = contender.waits[-1]
+    if wait.signal is not None:
+        return wait.signal.is_set
+    return bool(select.select(wait.fds, [], [], 0)[0])
+
+
+def release(contender: Contender) -> None:
+    assert isinstance(contender.result, Held)
+    contender.result.release()
+
+
+def tickets(base: str) -> list[str]:
+    place = queue(base)
+    return sorted(os.listdir(place)) if os.path.exists(place) else []
+
+
+def queue(base: str) -> str:
+    return slots_of(base, 1, {})[0].queue
+
+
+# -- which slot --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"fair": False}])
+def test_another_than_the_lowest_free_slot_is_taken(arrive: Contend, options: dict[str, object]) -> None:
+    holders = [arrive(slots=4, **options) for _ in range(4)]
+    assert [slot(holder) for holder in holders] == [0, 1, 2, 3]
+    for number in (2, 1):
+        release(holders[number])
+    assert [slot(arrive(slots=4, **options)) for _ in range(2)] == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"timeout": 0}])
+def test_the_slot_of_a_crashed_holder_is_passed_by(arrive: Contend, options: dict[str, object]) -> None:
+    """It is as free as one that was released, at first contact, and whoever gets it hears of it."""
+    killed, living = arrive(slots=3, tag="killed"), arrive(slots=3)
+    killed.get()
+    living.get()
+    killed.crash()
+    heir = arrive(slots=3, **options)
+    assert slot(heir) == 0
+    assert isinstance(heir.result, Held)
+    assert heir.result.recovered_from is not None
+    assert heir.result.recovered_from.tag == "killed"
+
+
+def test_a_slot_lost_to_a_rival_ends_the_search(arrive: Contend, clock: Clock) -> None:
+    """The rival gets slot 0 between our look and our attempt: there is a slot 1."""
+    rival, other = arrive(), arrive()
+    other.env.once(other.env.before, "open_unnamed", rival.get)
+    assert slot(other) == 1
+    assert slot_of(rival) == 0
+
+
+def test_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Contender]) -> None:
+    refused = [arrive(timeout=0) for _ in range(3)]
+    for contender in refused:
+        assert isinstance(contender.run(), Refusal)
+    assert sorted(os.listdir(os.path.dirname(full[0].request.path))) == ["b.0.lock", "b.1.lock"]
+
+
+@pytest.mark.parametrize("kind", ["linux", "generic"])
+def test_a_platform_that_lacks_something_mixes_up_the_slots(
+    kind: str, arrive: Contend, process: Callable[..., Stepped]
+) -> None:
+    holders = [arrive(process(kind=kind)) for _ in range(2)]
+    assert [slot(holder) for holder in holders] == [0, 1]
+    waiter = arrive(process(kind=kind))
+    assert waiter.step() is not None
+    release(holders[1])
+    assert slot(waiter) == 1
+
+
+@pytest.mark.parametrize("without", ["flock", "events", "unnamed", "unnamed,link", "proc"])
+def test_a_filesystem_that_lacks_something_mixes_up_the_slots(
+    without: str, arrive: Contend, process: Callable[..., Stepped]
+) -> None:
+    holders = [arrive(process(*without.split(","))) for _ in range(2)]
+    assert [slot(holder) for holder in holders] == [0, 1]
+    waiter = arrive(process(*without.split(",")))
+    assert waiter.step() is not None
+    release(holders[0])
+    assert slot(waiter) == 0
+
+
+def test_a_slot_of_another_protocol_counts_as_held(arrive: Contend, base: str) -> None:
+    """Nobody would ever free it: two protocols on one base are a mistake to be told of."""
+    Path(f"{base}.0.lock").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
+    with pytest.raises(ProtocolMismatch):
+        arrive().run()
+
+
+# -- waiting for any ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_release_of_some_slot_wakes_nobody_or_more_than_the_first(
+    number: int, arrive: Contend, full: list[Contender], queued: Contend, base: str
+) -> None:
+    """Q7: the first watches all slots, the others the one before them."""
+    waiting = [queued() for _ in range(3)]
+    assert len(tickets(base)) == 3
+    assert not any(map(woken, waiting))
+    release(full[number])
+    assert [woken(waiter) for waiter in waiting] == [True, False, False]
+    assert waiting[0].step() is None
+    assert slot_of(waiting[0]) == number
+    # It has left the queue, so that the next one watches the slots.
+    assert [woken(waiter) for waiter in waiting[1:]] == [True, False]
+    assert waiting[1].step() is not None
+    release(full[1 - number])
+    assert [woken(waiter) for waiter in waiting[1:]] == [True, False]
+    assert waiting[1].step() is None
+    assert slot_of(waiting[1]) == 1 - number
+
+
+def test_of_two_slots_released_at_once_the_second_lies_there_until_a_deadline(
+    arrive: Contend, full: list[Contender], queued: Contend
+) -> None:
+    """Q7: whoever gets one leaves the queue there and then, and the next one looks."""
+    first, second, third = queued(), queued(), queued()
+    for holder in full:
+        release(holder)
+    assert first.step() is None
+    assert woken(second)
+    assert second.step() is None
+    assert {slot_of(first), slot_of(second)} == {0, 1}
+    assert woken(third)
+    assert third.step() is not None
+    assert not third.inside
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_those_who_wait_get_in_out_of_order(
+    where: str, full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+) -> None:
+    env = process() if where == "here" else None
+    waiting = [queued(env) for _ in range(5)]
+    inside = list(full)
+    while waiting:
+        release(inside.pop(0))
+        assert [woken(waiter) for waiter in waiting] == [True] + [False] * (len(waiting) - 1)
+        inside.append(waiting.pop(0))
+        assert inside[-1].step() is None
+        if waiting:
+            assert woken(waiting[0])
+            assert waiting[0].step() is not None  # it is the first now, and looks in vain
+
+
+def test_a_newcomer_passes_those_who_have_waited_for_long(
+    arrive: Contend, full: list[Contender], queued: Contend
+) -> None:
+    first = queued()
+    release(full[1])
+    late = arrive()
+    assert late.step() is not None
+    assert not late.inside
+    assert first.step() is None
+    assert slot_of(first) == 1
+
+
+def test_a_killed_holder_is_waited_for(full: list[Contender], queued: Contend) -> None:
+    first, second = queued(), queued()
+    full[1].crash()
+    assert [woken(first), woken(second)] == [True, False]
+    assert slot(first) == 1
+
+
+def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list[Contender]) -> None:
+    """A2, for each of them: the watch on the second is armed before the look that decides to wait."""
+    for number, holder in enumerate(full):
+        waiter = arrive()
+        watches: list[object] = []
+
+        def at_last_watch(path: str, *_: object, holder: Contender = holder, seen: list[object] = watches) -> None:
+            seen.append(path)
+            if len(seen) == 2:
+                release(holder)
+
+        waiter.env.after["watch"] = at_last_watch
+        assert waiter.step() is None
+        assert slot_of(waiter) == number
+        full[number] = waiter
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_event_on_one_slot_hides_that_on_another(
+    order: tuple[int, int], arrive: Contend, full: list[Contender]
+) -> None:
+    """A2: taken between the events of the first and those of the second, nothing is lost."""
+    waiter = arrive()
+    assert waiter.step() is not None
+    assert not woken(waiter)
+    for number in order:
+        os.utime(full[number].request.path.replace(".0.", f".{number}."))
+        assert woken(waiter)
+        assert waiter.step() is not None
+    for _ in range(20):  # whatever the burst after a change
+        if waiter.waits[-1].fds:
+            break
+        assert waiter.step() is not None
+    release(full[order[0]])
+    assert woken(waiter)
+    assert slot(waiter) == order[0]
+
+
+def test_a_cancelled_wait_leaves_something_open(arrive: Contend, full: list[Contender], base: str) -> None:
+    waiter = arrive()
+    waiter.step()
+    assert waiter.env.open_descriptors()
+    waiter.steps.close()
+    assert not waiter.env.open_descriptors()
+    assert tickets(base) == []
+
+
+def test_the_wait_for_many_slots_is_shorter_than_for_one(arrive: Contend, full: list[Contender]) -> None:
+    """A3: it ends at the re-check deadline, or at the waiter's own."""
+    waiter = arrive(timeout=5.0)
+    wait = waiter.step()
+    assert wait is not None
+    assert len(set(wait.fds)) == len(wait.fds), "some event loops take each descriptor once"
+    patient = arrive()
+    assert (wait := patient.step()) is not None
+    assert wait.deadline <= 1000.0 + RECHECK
+
+
+def test_a_crash_at_some_step_loses_a_slot_for_ever(arrive: Contend, clock: Clock, base: str) -> None:
+    """Killed at any step of its wait, its acquisition or its release, a contender costs nobody a slot."""
+    number = 0
+    while True:
+        number += 1
+        holders = [arrive(), arrive()]
+        for holder in holders:
+            holder.get()
+        victim, done = arrive(), False
+
+        def at_step(count: int, _name: str, env: Stepped = victim.env, last: int = number) -> None:
+            if count >= last:
+                env.crash()
+                raise Crash
+
+        victim.env.at_step = at_step
+        try:
+            victim.step()
+            clock.now += MOMENT
+            victim.step()
+            release(holders[1])
+            victim.step()
+            release(victim)
+            done = True
+        except (Crash, OSError):
+            pass
+        for holder in holders:
+            if holder.inside:
+                release(holder)
+        heirs = [arrive(timeout=1.0), arrive(timeout=1.0)]
+        for heir in heirs:
+            for _ in range(100):
+                if heir.step() is None:
+                    break
+                clock.now = max(clock.now, min(heir.waits[-1].deadline, clock.now + 0.1))
+            assert heir.inside, f"after a crash at step {number}"
+        for heir in heirs:
+            release(heir)
+        assert tickets(base) == [], f"after a crash at step {number}"
+        if done:
+            break
+    assert number > 40
+
+
+# -- others on the same base -------------------------------------------------------------------------------------------
+
+
+def test_those_who_know_of_fewer_slots_keep_the_others_out_of_the_rest(
+    arrive: Contend, full: list[Contender], queued: Contend, clock: Clock
+) -> None:
+    """One who knows three slots passes, after a moment, those who wait for the two that they know of."""
+    narrow = queued()
+    wide = arrive(slots=3)
+    assert wide.step() is not None
+    assert wide.waits[-1].deadline <= clock.now + PATIENCE
+    clock.now += PATIENCE * 1.01
+    assert wide.step() is None
+    assert slot_of(wide) == 2
+    release(full[0])
+    assert slot(narrow) == 0
+
+
+def test_a_lock_and_a_semaphore_of_one_name_wait_for_each_other(
+    arrive: Contend, contend: Contend, full: list[Contender], queued: Contend, base: str
+) -> None:
+    queued()
+    lock = contend(base, timeout=None, fair=True)
+    assert lock.step() is None
+    assert lock.request.queue != queue(base)
+
+
+# -- the same thread, the same owner -----------------------------------------------------------------------------------
+
+
+def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, process: Callable[..., Stepped]) -> None:
+    env, me = process(), (object(),)
+    for _ in range(2):
+        arrive(env, context=me).get()
+    with pytest.raises(WouldDeadlock, match="all 2 slots"):
+        arrive(env, context=me).run()
+    assert isinstance(arrive(env, context=me, timeout=0).run(), Refusal)
+
+
+def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, process: Callable[..., Stepped]) -> None:
+    env, me = process(), (object(),)
+    arrive(env, context=me).get()
+    other = arrive()
+    other.get()
+    waiter = arrive(env, context=me)
+    assert waiter.step() is not None
+    release(other)
+    assert slot(waiter) == 1
+
+
+def test_an_owner_takes_a_second_slot(arrive: Contend, process: Callable[..., Stepped]) -> None:
+    env = process()
+    others = [arrive()]
+    others[0].get()
+    first = arrive(env, owner="me")
+    assert slot(first) == 1
+    release(others[0])
+    again = arrive(env, owner="me")
+    assert slot(again) == 1
+    assert again.result is first.result
+    assert slot(arrive(env, owner="you")) == 0
+
+
+def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, process: Callable[..., Stepped]) -> None:
+    """Both of one owner see slot 0 free: the one that comes second joins the first there, and not slot 1."""
+    env = process()
+    first, second = arrive(env, owner="me", timeout=0), arrive(env, owner="me", timeout=0)
+    second.env.once(second.env.before, "open_unnamed", first.get)
+    assert slot(second) == 0
+    assert second.result is first.result
+
+
+def test_those_of_one_owner_who_queue_do_not_join_the_first_inside(
+    full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+) -> None:
+    """Q7: re-entrancy goes before order."""
+    env = process()
+    first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
+    release(full[0])
+    assert first.step() is None
+    assert woken(stranger)  # it is first now
+    assert woken(same)
+    assert same.step() is None
+    assert same.result is first.result

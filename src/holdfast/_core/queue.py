@@ -38,7 +38,7 @@ PATIENCE = 0.020
 """Seconds that a free lock is left to those who are first (Q6)."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock for each one ahead."""
-_POLL_EACH, _LONGEST_POLL = 0.002, 1.0
+_POLL_EACH, _LONGEST_POLL = 0.004, 1.0
 """Seconds between looks at the ticket ahead, where no events come, for each one ahead."""
 _LIST_EVERY = 0.5
 """Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive."""
@@ -83,17 +83,24 @@ class Line:
 
     def ahead_of(self, place: Place) -> list[Place]:
         """Those whom `place` has to wait for: readers do not wait for readers."""
-        return [p for p in self.places[: self.places.index(place)] if not (p.shared and place.shared)]
+        before = self.places[: self.places.index(place)]
+        return [other for other in before if not other.shared] if place.shared else before
 
     def insert(self, place: Place) -> None:
-        later = (i for i, other in enumerate(self.places) if other.started > place.started)
-        self.places.insert(next(later, len(self.places)), place)
+        number = len(self.places)
+        while number and self.places[number - 1].started > place.started:
+            number -= 1
+        self.places.insert(number, place)
 
     def wake_first(self) -> None:
         """Tell those who are first now; one whose event loop has been closed will never leave by itself."""
         for place in self.places.copy():
-            if not self.ahead_of(place) and not place.signal.set():
+            if not place.shared and place is not self.places[0]:
+                return  # behind readers
+            if not place.signal.set():
                 self.places.remove(place)
+            elif not place.shared:
+                return
 
 
 class Place:

@@ -78,6 +78,8 @@ class Contest:
         self._idle: object = None
         """Who is first in the queue, and since when it has let the lock lie there free."""
         self._idle_since = 0.0
+        self._inside = False
+        """Whether we passed those ahead because we are inside already, as a reader."""
         self.sights = [_sight(env, request) for request in requests]
         self._place = Place(env, self._request, self._started) if queued and self._request.fair else None
 
@@ -133,6 +135,7 @@ class Contest:
         """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
         assert self._place is not None
         if any(sight.is_inside(self._context) for sight in self.sights):
+            self._inside = True
             return True
         ahead = self._place.first_ahead if free and any(sight.lies_free() for sight in self.sights) else None
         if ahead is None or ahead != self._idle:
@@ -145,11 +148,11 @@ class Contest:
 
     def win(self, held: Held) -> Share:
         """We have it. Our place is kept until the release, which lets the next one try; or left, if we were one of
-        several that may be inside."""
+        several that may be inside, or were inside already."""
         share = held.share(self._context)
         place, self._place = self._place, None
         if place is not None:
-            if len(self.sights) > 1:
+            if len(self.sights) > 1 or self._inside:
                 place.enter()
             else:
                 held.place = place

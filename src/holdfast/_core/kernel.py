@@ -29,7 +29,7 @@ from ..model import Record
 from ..protocols import recognise
 from ..protocols.flock import SIGNATURE
 from .environment import Environment
-from .files import is_there, let_go, write_all
+from .files import is_there, let_go, unlink_quietly, write_all
 from .hold import Held
 from .observe import explained, mismatch, read_record, require_regular
 from .publish import make_parents
@@ -76,13 +76,15 @@ class KernelHeld(Held):
 def take(env: Environment, request: Request) -> Held | None:
     """A new hold; None if somebody has the guard, or if the path names another file each time (F1)."""
     for _ in range(_TRIES):
-        fd = _open(env, request)
+        fd, created = _open(env, request)
         try:
             guard = try_guard(env, request, fd)
-        except BaseException:
+        except BaseException as error:
             let_go(env, fd)
+            if created and isinstance(error, UnsupportedFilesystem):
+                unlink_quietly(env, request.path)  # nobody can hold it
             raise
-        if guard is False:
+        if not guard:
             env.close(fd)
             return None
         held = settle(env, request, fd)
@@ -164,14 +166,14 @@ def read_own(env: Environment, request: Request, fd: int) -> tuple[bytes, Record
         return head, None
 
 
-def _open(env: Environment, request: Request) -> int:
-    """A descriptor of the lock file, which is created if it is not there."""
+def _open(env: Environment, request: Request) -> tuple[int, bool]:
+    """A descriptor of the lock file, and whether it was created, as it was not there."""
     while True:
         fd = open_existing(env, request)
         if fd is not None:
-            return fd
+            return fd, False
         try:
-            return env.open_new(request.path, request.mode)
+            return env.open_new(request.path, request.mode), True
         except FileExistsError:
             continue
         except OSError as error:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _HELD = Evidence("guard", "the kernel lock on its file is held", proven=True)
 _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
-_UNSEEN = Evidence("none", "it was not tried, as others come first")
+_UNTRIED = Evidence("none", "somebody who wants it alone waits for it, and comes first")
 _NO_VERDICT = Verdict(False, False, "")
 _LOOKS = 3
 """How often a lock whose holder is not seen is tried again, before it is said that one cannot see who holds it."""
@@ -168,13 +168,12 @@ class KernelSight(Sight):
         if not self.there:
             return super().describe()
         owners: list[LockOwner] = []
-        for _ in range(_LOOKS):
-            if self._refused is None and self.seen.fd >= 0:
+        for looks in range(_LOOKS):
+            if self.seen.fd >= 0 and (self._refused is None or looks):
                 self.is_free()
             owners = env.lock_owners(self.seen.identity)
             if not self._refused or self.seen.fd < 0 or _holding(owners):
-                break
-            self._refused = None  # nobody is seen: it may have been released in between
+                break  # else nobody is seen: it may have been released in between
         record = self._believed(_holding(owners)) if self._refused else None
         holders = tuple(self._holder(owner, record) for owner in _holding(owners))
         first = next((holder for holder in holders if holder.pid is not None), Holder() if self._refused else None)
@@ -184,7 +183,7 @@ class KernelSight(Sight):
             locked=self._refused is not False,
             stale=False,
             liveness=Liveness.ALIVE if self._refused or holders else Liveness.UNKNOWN,
-            evidence=_UNSEEN if self._refused is None else _HELD if self._refused or holders else _FREE,
+            evidence=_UNTRIED if self._refused is None else _HELD if self._refused or holders else _FREE,
             holder=first,
             record=record,
             reason=self._reason(holders),
@@ -199,7 +198,7 @@ class KernelSight(Sight):
 
     def _reason(self, holders: tuple[Holder, ...]) -> str:
         if self._refused is None:
-            return "somebody who wants it alone waits for it, and comes first"
+            return _UNTRIED.text
         if self._refused:
             return "its holder is alive"
         return "only readers hold it, and one more may" if holders else "nobody holds it"

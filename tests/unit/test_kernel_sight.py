@@ -1,0 +1,577 @@
+"""Waiting for a lock of the kernel alone, and looking at it (kernel_sight.py)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import select
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look, wait_until_free
+from holdfast._core.contest import Refusal
+from holdfast._core.environment import LockOwner, Wait
+from holdfast._core.hold import Held
+from holdfast._core.queue import PATIENCE
+from holdfast._core.report import refused, sentence
+from holdfast._core.request import Request, queue_of
+from holdfast._core.tickets import MOMENT
+from holdfast.errors import WouldDeadlock
+from holdfast.model import Liveness, Status
+from holdfast.protocols import get
+from unit.stepping import Contender, Stepped
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+RECHECK = get("flock").recheck
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(disk: Path) -> Path:
+    return disk / "l"
+
+
+@pytest.fixture
+def process(environments: Environments, clock: Clock) -> Callable[[], Stepped]:
+    """Another process, which lives by the test's clock."""
+
+    def make() -> Stepped:
+        env = environments()
+        env.instead["monotonic"] = lambda: clock.now
+        return env
+
+    return make
+
+
+@pytest.fixture
+def arrive(contend: Contend, process: Callable[[], Stepped], path: Path) -> Contend:
+    """A contender for the lock that queues, in a process of its own unless one is given."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        return contend(path, env or process(), **{"timeout": None, "fair": True, "protocol": "flock", **options})
+
+    return make
+
+
+@pytest.fixture
+def queued(arrive: Contend, clock: Clock) -> Contend:
+    """The same, after it has waited for a moment, so that it has a ticket."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        contender = arrive(env, **options)
+        assert contender.step() is not None
+        clock.now += MOMENT
+        assert contender.step() is not None
+        return contender
+
+    return make
+
+
+@pytest.fixture
+def foreigner(path: Path) -> Iterator[Callable[..., int]]:
+    """Lock the file as others do; the descriptor."""
+    fds: list[int] = []
+
+    def lock(how: int = fcntl.LOCK_EX) -> int:
+        fds.append(os.open(path, os.O_RDONLY | os.O_CREAT, 0o644))
+        fcntl.flock(fds[-1], how | fcntl.LOCK_NB)
+        return fds[-1]
+
+    yield lock
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+def release(contender: Contender) -> None:
+    assert isinstance(contender.result, Held)
+    contender.result.release()
+
+
+def ready(wait: Wait) -> bool:
+    return bool(select.select(wait.fds, [], [], 0)[0])
+
+
+def settled(contender: Contender) -> Wait:
+    """Step on until nothing more is going on: the wait in which it sleeps."""
+    for _ in range(20):
+        wait = contender.step()
+        assert wait is not None
+        if wait.fds and not ready(wait):
+            return wait
+    raise AssertionError("it does not come to rest")
+
+
+def request(path: Path, **options: object) -> Request:
+    return Request(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
+
+
+# -- F6, F8: the wait --------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_wakes_itself(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+    """F6: one descriptor, opened once, becomes the hold's; nothing that it does wakes those who wait."""
+    holder = foreigner()
+    waiter, other = arrive(fair=False), arrive(fair=False)
+    settled(waiter)
+    asleep = settled(other)
+    opened = waiter.env.steps.count("open_existing")
+    for _ in range(5):
+        waiter.step()
+    assert not ready(asleep)
+    assert waiter.env.steps.count("open_existing") == opened == 2  # the short way in, and the wait
+    before = waiter.env.open_descriptors()
+    os.close(holder)
+    held = waiter.get()
+    assert held.fd in before
+    assert waiter.env.open_descriptors() == {held.fd}
+
+
+def test_a_waiter_waits_for_a_file_that_is_gone(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+    """F6: the path names another file, locked by another; then none at all."""
+    foreigner()
+    waiter = arrive(fair=False)
+    asleep = settled(waiter)
+    path.unlink()
+    second = foreigner()
+    assert ready(asleep)
+    asleep = settled(waiter)
+    os.close(second)
+    assert ready(asleep)
+    assert waiter.get().identity == (path.stat().st_dev, path.stat().st_ino)
+
+
+def test_a_removed_file_is_waited_for(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+    """F6: whoever holds the file without a name keeps nobody out."""
+    foreigner()
+    waiter = arrive(fair=False)
+    asleep = settled(waiter)
+    path.unlink()
+    assert ready(asleep)
+    assert waiter.get().identity == (path.stat().st_dev, path.stat().st_ino)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY], ids=["read", "read and write", "write"])
+def test_the_end_of_a_foreign_holder_makes_no_event(flags: int, arrive: Contend, path: Path) -> None:
+    """F8: flock(1) opens for reading only."""
+    fd = os.open(path, flags | os.O_CREAT, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waiter = arrive(fair=False)
+    asleep = settled(waiter)
+    os.close(fd)
+    assert ready(asleep)
+    waiter.get()
+
+
+def test_one_that_unlocks_and_keeps_the_file_open_is_waited_for(
+    arrive: Contend, foreigner: Callable[..., int], clock: Clock
+) -> None:
+    """F8: `flock -u 9` makes no event."""
+    holder = foreigner()
+    waiter = arrive(fair=False)
+    asleep = settled(waiter)
+    assert asleep.deadline <= clock.now + RECHECK
+    assert RECHECK <= 0.1
+    fcntl.flock(holder, fcntl.LOCK_UN)
+    assert not ready(asleep)
+    clock.now = asleep.deadline
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_wait_without_events_is_a_hang(contend: Contend, environments: Environments, path: Path) -> None:
+    holder = contend(path, protocol="flock")
+    held = holder.get()
+    waiter = contend(path, environments("events"), protocol="flock", timeout=None)
+    waits = [waiter.step() for _ in range(20)]
+    now = waiter.env.monotonic()
+    assert all(wait is not None and not wait.fds and wait.deadline <= now + 0.025 for wait in waits)
+    held.release()
+    waiter.get()
+
+
+# -- F7: looking without taking ----------------------------------------------------------------------------------------
+
+
+def test_a_look_leaves_the_lock_taken_or_takes_it_from_the_holder(
+    environments: Environments, foreigner: Callable[..., int], contend: Contend, path: Path
+) -> None:
+    """F7: status and wait find out by trying, and give back what they get."""
+    for shared in (False, True):
+        env = environments()
+        path.touch()
+        assert not look(env, request(path, shared=shared)).locked
+        waiting = wait_until_free(env, [request(path, shared=shared)], 0, ())
+        assert next(waiting, "free") == "free"
+        assert not env.open_descriptors()
+        fd = foreigner()
+        assert look(env, request(path, shared=shared)).locked
+        refusal = None
+        try:
+            next(wait_until_free(env, [request(path, shared=shared)], 0, ()))
+        except StopIteration as done:
+            refusal = done.value
+        assert isinstance(refusal, Refusal)
+        os.close(fd)
+
+
+def test_one_who_waits_is_told_of_a_free_lock_that_is_not(
+    environments: Environments, foreigner: Callable[..., int], path: Path
+) -> None:
+    """F7: for a reader, a lock that readers hold is free; for a writer it is not."""
+    readers = [foreigner(fcntl.LOCK_SH) for _ in range(2)]
+    env = environments()
+    assert next(wait_until_free(env, [request(path, shared=True)], None, ()), "free") == "free"
+    waiting = wait_until_free(env, [request(path)], None, ())
+    for _ in range(5):
+        assert isinstance(next(waiting, "free"), Wait)
+    for reader in readers:
+        os.close(reader)
+    while isinstance(wait := next(waiting, "free"), Wait):
+        assert wait.deadline < env.monotonic() + 1
+    assert wait == "free"
+
+
+def test_the_first_in_the_queue_is_passed_while_readers_are_inside(
+    queued: Contend, arrive: Contend, clock: Clock
+) -> None:
+    """F7: for the one behind, the lock seems to lie there for readers; but the first cannot have it."""
+    reader = arrive(shared=True)
+    reader.get()
+    first = queued()
+    for behind in (queued(shared=True), queued()):
+        for _ in range(5):
+            clock.now += 2 + PATIENCE
+            assert behind.step() is not None
+            clock.now += PATIENCE
+            assert behind.step() is not None
+    release(reader)
+    clock.now += RECHECK
+    assert first.step() is None
+    assert first.inside
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_that_is_stopped_keeps_a_free_lock_from_all(
+    shared: bool, queued: Contend, arrive: Contend, clock: Clock, path: Path
+) -> None:
+    """F7: nobody has it, and the first does nothing; after some patience, the next goes in."""
+    holder = arrive()
+    holder.get()
+    queued()  # and never steps again
+    behind = queued(shared=shared)
+    release(holder)
+    for _ in range(4):
+        clock.now += 2
+        if behind.step() is None:
+            break
+    assert behind.inside
+    release(behind)
+
+
+# -- F9: readers and writers -------------------------------------------------------------------------------------------
+
+
+def test_readers_wait_for_each_other(arrive: Contend, queued: Contend, clock: Clock) -> None:
+    """F9: neither those inside, nor those who have waited for a writer."""
+    first = arrive(shared=True)
+    first.get()
+    second = arrive(shared=True)
+    second.get()
+    writer = queued()
+    readers = [queued(shared=True) for _ in range(3)]
+    release(first)
+    release(second)
+    writer.get()
+    assert all(reader.step() is not None for reader in readers)
+    release(writer)
+    for reader in readers:
+        assert reader.step() is None
+    assert all(reader.inside for reader in readers)
+    other = arrive(timeout=0)
+    assert isinstance(other.run(), Refusal)
+    for reader in readers:
+        release(reader)
+    arrive(timeout=0).get()
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["other process", "same process"])
+@pytest.mark.parametrize("timeout", [0, 5, None])
+def test_a_stream_of_readers_starves_a_writer(
+    timeout: float | None, same: bool, arrive: Contend, queued: Contend, process: Callable[[], Stepped]
+) -> None:
+    """F9: who comes after a waiting writer goes behind it, also one that asks with timeout=0, and with fewer steps."""
+    env = process()
+    inside = arrive(env, shared=True)
+    inside.get()
+    writer = queued(env if same else None)
+    late = arrive(env, shared=True, timeout=timeout)
+    late.step()
+    assert not late.inside
+    if timeout == 0:
+        assert isinstance(late.result, Refusal)
+        assert "comes first" in sentence(late.result.status)
+    release(inside)
+    writer.get()
+    release(writer)
+    if timeout != 0:
+        late.get()
+
+
+def test_a_reader_within_a_reader_waits_for_the_writer_that_waits_for_it(arrive: Contend, queued: Contend) -> None:
+    """F9: the same thread or task is inside already."""
+    me: tuple[object, ...] = (object(),)
+    outer = arrive(shared=True, context=me)
+    outer.get()
+    env = outer.env
+    writer = queued()
+    for timeout in (0, None):
+        inner = arrive(env, shared=True, context=me, timeout=timeout)
+        assert inner.step() is None
+        assert inner.inside
+        release(inner)
+    another = arrive(env, shared=True, timeout=0)
+    another.step()
+    assert not another.inside
+    release(outer)
+    writer.get()
+
+
+def test_a_reader_that_would_be_the_writer_waits_for_itself(
+    arrive: Contend, process: Callable[[], Stepped], clock: Clock
+) -> None:
+    """F9: without a time limit that would be for ever."""
+    env, me = process(), (object(),)
+    for inner, outer in ((False, True), (False, False), (True, False)):
+        held = arrive(env, shared=outer, context=me).get()
+        with pytest.raises(WouldDeadlock, match="shared hold cannot" if outer else "held by this very thread"):
+            arrive(env, shared=inner, context=me).step()
+        limited = arrive(env, shared=inner, context=me, timeout=1)
+        assert limited.step() is not None
+        clock.now += 1
+        while limited.step() is not None:
+            pass
+        assert isinstance(limited.result, Refusal)
+        held.release()
+
+
+def test_one_reader_of_many_that_would_be_the_writer_waits_for_itself(
+    arrive: Contend, process: Callable[[], Stepped]
+) -> None:
+    """F9: others of the process are inside too, whose end would not be enough."""
+    env, me = process(), (object(),)
+    arrive(env, shared=True).get()
+    arrive(env, shared=True, context=me).get()
+    with pytest.raises(WouldDeadlock):
+        arrive(env, context=me).step()
+    somebody_else = arrive(env)
+    assert somebody_else.step() is not None
+
+
+def test_an_owner_is_let_in_for_more_than_it_holds(arrive: Contend, process: Callable[[], Stepped]) -> None:
+    """F9: equal owners share a hold, but a shared one is not a way to an exclusive one."""
+    env = process()
+    options = {"owner": "me", "timeout": 0}
+    reader = arrive(env, shared=True, **options)
+    held = reader.get()
+    again = arrive(env, shared=True, **options)
+    again.get()
+    assert isinstance(arrive(env, **options).run(), Refusal)
+    release(again)
+    held.release()
+    writer = arrive(env, **options).get()
+    assert arrive(env, shared=True, **options).get() is writer
+    assert isinstance(arrive(env, shared=True, timeout=0).run(), Refusal)
+
+
+# -- what is said of it ------------------------------------------------------------------------------------------------
+
+EX, SH = True, False
+OWNERS: dict[str, tuple[list[LockOwner], str]] = {
+    "one": ([LockOwner(1, EX)], r"held by process 1 \(command of 1\); alive: the kernel lock on its file is held"),
+    "a reader": ([LockOwner(1, SH)], r"held by a reader, process 1 \(command of 1\); alive: "),
+    "readers": ([LockOwner(pid, SH) for pid in (1, 2, 3)], r"held by 3 readers; the first is process 1 \("),
+    "readers, some unseen": (
+        [LockOwner(None, SH), LockOwner(2, SH)],
+        r"held by 1 or more readers; the first is process 2 \(",
+    ),
+    "heirs": (
+        [LockOwner(4, EX), LockOwner(5, EX)],
+        r"held by 2 processes, which inherited it; the first is process 4 \(",
+    ),
+    "unseen": ([LockOwner(None, EX)], r"held by a process that cannot be seen from here.*; alive: the kernel lock"),
+    "nobody": ([], r"held by a process that cannot be seen from here, or that has let go of it since; alive: "),
+}
+
+
+@pytest.mark.parametrize("who", OWNERS)
+def test_a_refusal_does_not_say_who_holds_it(
+    who: str, arrive: Contend, foreigner: Callable[..., int], path: Path
+) -> None:
+    owners, said = OWNERS[who]
+    foreigner()
+    contender = arrive(timeout=0)
+    contender.env.instead["lock_owners"] = lambda _identity: [*owners, LockOwner(9, EX, waiting=True)]
+    contender.env.instead["command"] = lambda pid: f"command of {pid}"
+    refusal = contender.run()
+    assert isinstance(refusal, Refusal)
+    error = str(refused(refusal, 0))
+    assert re.search(said, error), error
+    assert "break" not in error
+    seen = [owner.pid for owner in owners if owner.pid is not None]
+    assert (f"Wait until process {seen[0]} releases it" if seen else "fuser") in error
+    status = look(contender.env, contender.request)
+    assert status.replaced(waiters=()) == refusal.status.replaced(waiters=())
+    assert (status.locked, status.stale, status.liveness, status.record) == (True, False, Liveness.ALIVE, None)
+    assert status.evidence.proven
+    assert [waiter.pid for waiter in status.waiters] == [9]
+
+
+def test_finding_out_who_holds_it_delays_those_who_do_not_ask(arrive: Contend, foreigner: Callable[..., int]) -> None:
+    """It takes milliseconds; a refusal that is thrown away costs none of them."""
+    foreigner()
+    contender = arrive(timeout=0)
+    refusal = contender.run()
+    assert "lock_owners" not in contender.env.steps
+    assert isinstance(refusal, Refusal)
+    assert refusal.status.holder is not None
+    assert contender.env.steps.count("lock_owners") == 1
+    assert refusal.status is refusal.statuses[0]
+
+
+def test_a_lock_released_in_between_is_said_to_be_held_by_nobody_visible(
+    environments: Environments, foreigner: Callable[..., int], path: Path
+) -> None:
+    fd = foreigner()
+    env = environments()
+    env.once(env.before, "lock_owners", lambda: os.close(fd))
+    status = look(env, request(path))
+    assert (status.locked, status.holder, status.reason) == (False, None, "nobody holds it")
+
+
+STATES: dict[str, tuple[int | None, bool, tuple[bool, Liveness, str]]] = {
+    "nobody": (None, False, (False, Liveness.UNKNOWN, "nobody holds it")),
+    "a writer": (fcntl.LOCK_EX, False, (True, Liveness.ALIVE, "its holder is alive")),
+    "a writer, for a reader": (fcntl.LOCK_EX, True, (True, Liveness.ALIVE, "its holder is alive")),
+    "a reader": (fcntl.LOCK_SH, False, (True, Liveness.ALIVE, "its holder is alive")),
+    "a reader, for a reader": (fcntl.LOCK_SH, True, (False, Liveness.ALIVE, "only readers hold it, and one more may")),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_status_says_something_else(
+    state: str, environments: Environments, foreigner: Callable[..., int], path: Path
+) -> None:
+    how, shared, expected = STATES[state]
+    path.touch()
+    if how is not None:
+        foreigner(how)
+    status = look(environments(), request(path, shared=shared))
+    assert (status.locked, status.liveness, status.reason) == expected
+    assert [holder.pid for holder in status.holders] == ([] if how is None else [os.getpid()])
+    assert all(holder.shared is (how == fcntl.LOCK_SH) for holder in status.holders)
+
+
+def test_a_status_of_nothing_makes_a_file(environments: Environments, path: Path) -> None:
+    status: Status = look(environments(), request(path))
+    assert (status.locked, status.stale, status.holder) == (False, False, None)
+    assert not path.exists()
+
+
+def test_a_holder_that_watches_its_file_seems_to_wait(contend: Contend, environments: Environments, path: Path) -> None:
+    """It wants to be told of its loss."""
+    held = contend(path, protocol="flock").get()
+    env = environments()
+    env.instead["watchers"] = lambda _identity: [os.getpid(), 7]
+    assert [waiter.pid for waiter in look(env, request(path)).waiters] == [7]
+    held.release()
+
+
+# -- every step --------------------------------------------------------------------------------------------------------
+
+NEVER_FAIL = frozenset({"inspect", "watch", "watch_process", "lock_owners", "watchers", "exists"})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=lambda n: errno.errorcode[n])
+def test_a_fault_while_waiting_leaks_or_hangs(
+    number: int, shared: bool, contend: Contend, foreigner: Callable[..., int], path: Path
+) -> None:
+    """Fails and says so, or goes on; what it had is closed."""
+    options: dict[str, object] = {"protocol": "flock", "shared": shared, "timeout": None}
+    foreigner()
+    rehearsal = contend(path, **options)
+    for _ in range(3):
+        rehearsal.step()
+    steps = list(rehearsal.env.steps)
+    rehearsal.steps.close()
+    for at, name in enumerate(steps):
+        contender = contend(path, **options)
+        if name in NEVER_FAIL:
+            contender.env.instead[name] = lambda *_args, **_kwargs: None
+        else:
+
+            def fail(step: int, done: str, at: int = at) -> None:
+                if step == at and done != "close":
+                    raise OSError(number, os.strerror(number))
+
+            contender.env.at_step = fail
+        try:
+            waits = [contender.step() for _ in range(3)]
+        except OSError as error:
+            outcome = error.errno == number
+        else:
+            outcome = all(wait is not None and wait.deadline < contender.env.monotonic() + 1 for wait in waits)
+        assert outcome, f"{name} at {at}"
+        contender.env.at_step = None
+        contender.steps.close()
+        assert not contender.env.open_descriptors(), f"{name} at {at}"
+
+
+def test_a_crash_while_waiting_stops_the_queue(arrive: Contend, queued: Contend, clock: Clock, path: Path) -> None:
+    for shared in (False, True):
+        holder = arrive()
+        holder.get()
+        victims = [queued(shared=shared) for _ in range(2)]
+        heir = queued()
+        for victim in victims:
+            victim.crash()
+        release(holder)
+        for _ in range(20):
+            if heir.step() is None:
+                break
+            clock.now = max(clock.now, min(heir.waits[-1].deadline, clock.now + 0.1))
+        assert heir.inside
+        release(heir)
+    assert not os.path.exists(queue_of(*os.path.split(path)))
+
+
+def test_a_thousand_cycles_leave_a_descriptor(contend: Contend, environments: Environments, path: Path) -> None:
+    env, rival = environments(), environments()
+    with ExitStack() as stack:
+        for number in range(1000):
+            held = contend(path, env, protocol="flock", shared=bool(number % 2), tag="x").get()
+            refusal = contend(path, rival, protocol="flock").run()
+            assert isinstance(refusal, Refusal)
+            if number % 200 == 0:
+                stack.callback(look, rival, request(path))
+            held.release()
+    assert not env.open_descriptors()
+    assert not rival.open_descriptors()

@@ -16,6 +16,7 @@ from .errors import (
 from .hold import Hold
 from .lock import Lock
 from .model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .semaphore import Semaphore
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "NotHeld",
     "ProtocolMismatch",
     "Record",
+    "Semaphore",
     "Status",
     "UnsupportedFilesystem",
     "Waiter",

@@ -1,0 +1,434 @@
+"""The face of a semaphore (semaphore.py). What the engine does with several slots is in test_slots.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AcquireTimeout,
+    Hold,
+    InvalidPath,
+    Liveness,
+    Lock,
+    LockLost,
+    NotHeld,
+    ProtocolMismatch,
+    Semaphore,
+    WouldDeadlock,
+)
+from unit.elsewhere import elsewhere
+from unit.stepping import Stepped
+
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def base(disk: Path) -> Path:
+    return disk / "b"
+
+
+def files(base: Path) -> list[str]:
+    return sorted(os.listdir(base.parent))
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def test_making_one_touches_something(base: Path) -> None:
+    Semaphore(base, 3)
+    assert files(base) == []
+
+
+@pytest.mark.parametrize("slots", [0, -1, 1001, 10**30])
+def test_a_number_that_makes_no_sense_is_taken(base: Path, slots: int) -> None:
+    with pytest.raises(ValueError, match="slots is from 1 to 1000"):
+        Semaphore(base, slots)
+
+
+@pytest.mark.parametrize("slots", [True, 2.0, "2", None, b"2"])
+def test_something_else_than_a_number_is_taken(base: Path, slots: Any) -> None:
+    with pytest.raises(TypeError, match="slots is how many"):
+        Semaphore(base, slots)
+
+
+def test_the_number_of_slots_is_guessed(base: Path) -> None:
+    with pytest.raises(TypeError):
+        Semaphore(base)  # type: ignore[call-arg]
+
+
+def test_a_shared_semaphore_is_promised(base: Path) -> None:
+    for protocol in ("sema", "flock"):
+        with pytest.raises(ValueError, match="more slots"):
+            Semaphore(base, 2, shared=True, protocol=protocol)
+    Semaphore(base, 2, shared=False)
+
+
+def test_an_option_is_accepted_that_a_lock_refuses(base: Path) -> None:
+    for options in ({"timeout": -1}, {"stale": "sometimes"}, {"mode": 0}, {"protocol": "none"}, {"heartbeat": -1}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            Semaphore(base, 2, **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="colour"):
+        Semaphore(base, 2, colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("bad", ["", "/", "/tmp/", "a\0b", "/tmp/.."])
+def test_a_base_that_can_name_no_lock_files_is_accepted(bad: str) -> None:
+    with pytest.raises(InvalidPath):
+        Semaphore(bad, 2)
+
+
+def test_the_base_is_looked_for_in_another_directory_later(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent)
+    semaphore = Semaphore("b", 2)
+    monkeypatch.chdir("/")
+    assert semaphore.base == semaphore.path == str(base)
+    with semaphore as hold:
+        assert hold.path == f"{base}.0.lock"
+
+
+def test_a_directory_that_is_missing_is_not_made_or_made_unasked(base: Path) -> None:
+    with pytest.raises(InvalidPath, match="does not exist"):
+        Semaphore(base / "x" / "y", 2).acquire()
+    with Semaphore(base / "x" / "y", 2, parents=True) as hold:
+        assert hold.path == f"{base}/x/y.0.lock"
+
+
+def test_a_representation_is_useless(base: Path) -> None:
+    assert repr(Semaphore(base, 2)) == f"<holdfast.Semaphore {str(base)!r} slots=2 protocol=sema>"
+
+
+# -- holding -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_more_or_fewer_get_in_than_there_are_slots(base: Path, protocol: str) -> None:
+    semaphore = Semaphore(base, 3, protocol=protocol, tag="t")
+    assert (semaphore.slots, semaphore.protocol) == (3, protocol)
+    holds = [semaphore.acquire() for _ in range(3)]
+    assert [hold.slot for hold in holds] == [0, 1, 2]
+    assert [hold.path for hold in holds] == [f"{base}.{number}.lock" for number in range(3)]
+    assert semaphore.try_acquire() is None
+    for hold in holds:
+        hold.ensure_held()
+    holds[1].release()
+    again = semaphore.try_acquire()
+    assert again is not None
+    assert again.slot == 1
+    for hold in (holds[0], holds[2], again):
+        hold.release()
+    with pytest.raises(NotHeld):
+        again.ensure_held()
+    assert files(base) == ([] if protocol == "sema" else [f"b.{number}.lock" for number in range(3)])
+
+
+def test_one_slot_is_no_lock(base: Path) -> None:
+    semaphore = Semaphore(base, 1)
+    with semaphore as hold:
+        assert hold.slot == 0
+        assert semaphore.try_acquire() is None
+        with pytest.raises(AcquireTimeout, match="its one slot is taken") as caught:
+            semaphore.acquire(timeout=0.01)
+        assert caught.value.path == str(base)
+        with pytest.raises(WouldDeadlock, match="all 1 slots"):
+            semaphore.acquire()
+
+
+def test_the_hold_of_a_lock_has_a_slot(base: Path) -> None:
+    with Lock(base) as hold:
+        assert hold.slot is None
+
+
+def test_a_slot_is_another_lock_than_its_file_says(base: Path) -> None:
+    """Each slot is a lock file like any other: it can be looked at, waited for, and broken by its path."""
+    semaphore = Semaphore(base, 2)
+    with Lock(f"{base}.0.lock"), semaphore as hold:
+        assert hold.slot == 1
+        assert semaphore.try_acquire() is None
+    lost = semaphore.acquire()
+    assert Lock(lost.path).break_lock() is not None
+    assert lost.lost
+    with semaphore as hold:
+        assert hold.slot == 0
+    with pytest.raises(LockLost):
+        lost.release()
+
+
+def test_a_block_that_is_left_in_another_order_frees_the_wrong_slot(base: Path) -> None:
+    semaphore = Semaphore(base, 2)
+    with semaphore as outer:
+        with semaphore as inner:
+            assert [outer.slot, inner.slot] == [0, 1]
+        outer.ensure_held()
+        with pytest.raises(NotHeld):
+            inner.ensure_held()
+    assert files(base) == []
+
+
+def test_the_body_of_a_block_fails_and_keeps_its_slot(base: Path) -> None:
+    semaphore = Semaphore(base, 2)
+    with pytest.raises(RuntimeError, match="body"), semaphore:
+        raise RuntimeError("body")
+    assert semaphore.status().free == 2
+
+
+def test_a_decorated_function_runs_without_a_slot(base: Path) -> None:
+    semaphore = Semaphore(base, 2)
+
+    @semaphore
+    def work(depth: int) -> list[str]:
+        """Work."""
+        return work(depth - 1) if depth else files(base)
+
+    assert work(0) == ["b.0.lock"]
+    assert work(1) == ["b.0.lock", "b.1.lock"]
+    assert work.__doc__ == "Work."
+    assert files(base) == []
+
+    def generator() -> Any:
+        yield
+
+    with pytest.raises(TypeError, match="generator"):
+        semaphore(generator)
+
+
+def test_a_pickled_one_is_another(base: Path) -> None:
+    semaphore = Semaphore(base, 3, tag="t", timeout=2.5)
+    with semaphore as hold:
+        copy = pickle.loads(pickle.dumps(semaphore))
+        assert (copy.base, copy.slots, copy.protocol) == (str(base), 3, "sema")
+        with copy.acquire() as other:
+            assert (other.slot, other.record.tag) == (1, "t")
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(hold)
+
+
+class Named(Semaphore):
+    """A subclass, as an application may have it."""
+
+
+def test_a_subclass_is_pickled_as_something_else(base: Path) -> None:
+    assert type(pickle.loads(pickle.dumps(Named(base, 2)))) is Named
+
+
+def test_an_owner_takes_several_slots(base: Path) -> None:
+    semaphore = Semaphore(base, 2, owner="me")
+    with semaphore as outer, semaphore as inner:
+        assert outer.slot == inner.slot == 0
+        third = Semaphore(base, 2, owner="me").acquire()
+        with Semaphore(base, 2, owner="you") as other:
+            assert [third.slot, other.slot] == [0, 1]
+    assert files(base) == ["b.0.lock"]
+    third.release()
+    assert files(base) == []
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_does_not_say_that_all_are_taken_by_whom_and_what_next(base: Path) -> None:
+    semaphore = Semaphore(base, 5, tag="nightly", timeout=0.01)
+    holds = [semaphore.acquire() for _ in range(5)]
+    with pytest.raises(AcquireTimeout) as caught:
+        semaphore.acquire()
+    error = pickle.loads(pickle.dumps(caught.value))
+    said = str(error)
+    for part in (f"a slot of {base}", "within 0.01 s", "all 5 slots", "slot 0 held by", "slot 2", "2 more", "nightly"):
+        assert part in said, part
+    assert "slot 3" not in said
+    assert "Wait until one of these" in said
+    assert (error.path, error.protocol) == (str(base), "sema")
+    assert error.holder is not None
+    assert error.holder.pid == os.getpid()
+    for hold in holds:
+        hold.release()
+
+
+def test_a_slot_that_may_be_nobodys_is_kept_secret(base: Path) -> None:
+    """Nobody who lives can be waited for there; that is the one about which something can be done."""
+    Path(f"{base}.1.lock").write_bytes(b"torn")
+    with Semaphore(base, 2), pytest.raises(AcquireTimeout) as caught:
+        Semaphore(base, 2).acquire(timeout=0)
+    assert f"Slot 1, {base}.1.lock: Look at the file" in str(caught.value)
+    assert "at once" in str(caught.value)
+
+
+def test_a_thread_waits_for_its_own_slots_for_ever(base: Path, within: Callable[[float], Any]) -> None:
+    semaphore = Semaphore(base, 2)
+    with semaphore, semaphore, within(PATIENCE), pytest.raises(WouldDeadlock, match="all 2 slots") as caught:
+        semaphore.acquire()
+    assert caught.value.path == str(base)
+
+
+def test_a_thread_is_refused_what_another_would_release(base: Path, within: Callable[[float], Any]) -> None:
+    semaphore = Semaphore(base, 2)
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with semaphore:
+            inside.set()
+            leave.wait(PATIENCE)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(PATIENCE)
+    with within(PATIENCE), semaphore:
+        with pytest.raises(AcquireTimeout):
+            semaphore.acquire(timeout=0.01)
+        leave.set()
+        with semaphore as second:
+            assert second.slot == 0
+    thread.join()
+
+
+def test_a_wait_for_any_takes_one_or_goes_on(base: Path) -> None:
+    semaphore = Semaphore(base, 2)
+    assert semaphore.wait()
+    first, second = semaphore.acquire(), semaphore.acquire()
+    assert not semaphore.wait(timeout=0.01)
+    assert not Semaphore(base, 2, timeout=0).wait()
+    second.release()
+    assert semaphore.wait()
+    assert files(base) == ["b.0.lock"]
+    first.release()
+
+
+def test_a_long_wait_is_silent(
+    base: Path, environments: Callable[..., Stepped], caplog: pytest.LogCaptureFixture
+) -> None:
+    semaphore, env = Semaphore(base, 2), environments()
+    semaphore._env = env  # type: ignore[assignment]
+    holds = [Semaphore(base, 2, tag=tag).acquire() for tag in ("busy", "lazy")]
+    clock = env.real.monotonic
+    env.instead["monotonic"] = lambda: clock() + (1.3 if "watch" in env.steps else 0)
+    with caplog.at_level(logging.INFO, "holdfast"), pytest.raises(AcquireTimeout):
+        semaphore.acquire(timeout=1.35)
+    for hold in holds:
+        hold.release()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"waiting for {base}: all 2 slots are taken")
+    for tag in ("busy", "lazy"):
+        assert tag in lines[0]
+
+
+def test_many_threads_are_inside_together_or_one_is_never_served(base: Path, within: Callable[[float], Any]) -> None:
+    semaphore = Semaphore(base, 3)
+    inside: set[int] = set()
+    mutex, mistakes, most = threading.Lock(), [], 0
+
+    def work() -> None:
+        nonlocal most
+        for _ in range(20):
+            with semaphore as hold:
+                with mutex:
+                    if hold.slot in inside or hold.slot is None:
+                        mistakes.append(hold.slot)
+                    inside.add(hold.slot or 0)
+                    most = max(most, len(inside))
+                os.sched_yield()
+                with mutex:
+                    inside.discard(hold.slot or 0)
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    with within(PATIENCE * 2):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert mistakes == []
+    assert 1 <= most <= 3
+    assert files(base) == []
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_look_miscounts_the_slots_or_changes_them(base: Path, protocol: str) -> None:
+    semaphore = Semaphore(base, 3, tag="t", protocol=protocol)
+    nobody = semaphore.status()
+    assert (len(nobody), nobody.free, nobody.locked, nobody.holders, nobody.waiters) == (3, 3, False, (), ())
+    assert files(base) == []
+    first, second = semaphore.acquire(), semaphore.acquire()
+    first.release()
+    some = semaphore.status()
+    assert [status.locked for status in some] == [False, True, False]
+    assert [status.path for status in some] == [f"{base}.{number}.lock" for number in range(3)]
+    assert (some.free, some.locked) == (2, False)
+    assert [holder.pid for holder in some.holders] == [os.getpid()]
+    assert [holder.tag for holder in some.holders] == ["t"]
+    assert some[1].liveness is Liveness.ALIVE
+    holds = [second, semaphore.acquire(), semaphore.acquire()]
+    every = semaphore.status()
+    assert (every.free, every.locked, len(every.holders)) == (0, True, 3)
+    assert pickle.loads(pickle.dumps(every)) == every
+    for hold in holds:
+        hold.release()
+
+
+def test_those_who_wait_are_not_seen(base: Path) -> None:
+    semaphore = Semaphore(base, 2, tag="next")
+    holds = [semaphore.acquire(), semaphore.acquire()]
+    thread = threading.Thread(target=lambda: semaphore.acquire().release())
+    thread.start()
+    while not semaphore.status().waiters:
+        os.sched_yield()
+    status = semaphore.status()
+    assert [(waiter.position, waiter.pid, waiter.tag) for waiter in status.waiters] == [(1, os.getpid(), "next")]
+    assert status[0].waiters == status[1].waiters
+    for hold in holds:
+        hold.release()
+    thread.join()
+
+
+def test_a_look_raises_where_a_wait_has_to(base: Path) -> None:
+    """Something else lies at a slot: a look tells of the others, too."""
+    Path(f"{base}.1.lock").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
+    semaphore = Semaphore(base, 2)
+    status = semaphore.status()
+    assert [slot.locked for slot in status] == [False, True]
+    with semaphore, pytest.raises(ProtocolMismatch):
+        semaphore.acquire(timeout=0)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_holds_what_its_parent_holds(base: Path) -> None:
+    semaphore = Semaphore(base, 2)
+    with semaphore as hold:
+
+        def in_the_child() -> tuple[bool, int | None, int]:
+            hold.release()
+            with semaphore as other:
+                return hold.lost, other.slot, semaphore.status().free
+
+        assert elsewhere(in_the_child) == (False, 1, 0)
+        hold.ensure_held()
+
+
+def test_an_error_at_one_slot_leaves_another_held(
+    base: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore, env = Semaphore(base, 2), environments()
+    semaphore._env = env  # type: ignore[assignment]
+
+    def fail(_env: object, _share: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.lock.keep", fail)
+        with pytest.raises(MemoryError):
+            semaphore.acquire()
+    assert files(base) == []
+    hold: Hold | None = semaphore.try_acquire()
+    assert hold is not None
+    hold.release()

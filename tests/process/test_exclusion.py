@@ -11,62 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from process.journal import Outcome, read_journal
+
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
 WORKERS = 8
 WORKER = Path(__file__).with_name("worker.py")
-
-
-@dataclass
-class Outcome:
-    """The journal of a storm, read by the rules at the top of worker.py."""
-
-    counter: int
-    done: int = 0
-    unfinished: int = 0
-    recovered: int = 0
-    by_shell: int = 0
-    overlaps: list[str] = field(default_factory=list)
-    mistakes: list[str] = field(default_factory=list)
-
-
-def read_journal(state: Path, killed: set[str]) -> Outcome:
-    outcome = Outcome(int((state / "counter").read_text()))
-    counter, open_by = 0, None
-    for line in (state / "journal").read_text().splitlines():
-        kind, *words = line.split()
-        if kind == "e":
-            continue
-        if kind == "x":
-            outcome.overlaps.append(line)
-        elif kind == "i":
-            n, who, recovered = int(words[0]), words[1], words[2]
-            if open_by is not None:
-                outcome.unfinished += 1
-                if recovered == "-":
-                    outcome.mistakes.append(f"{who} does not know that {open_by} died inside before it, at {n}")
-            if n != counter + 1 and not (open_by is not None and n == counter):
-                outcome.mistakes.append(f"{who} went from {counter} to {n}")
-            if recovered != "-":
-                outcome.recovered += 1
-                if recovered not in killed:
-                    outcome.mistakes.append(f"{who} took over from {recovered}, which lives")
-            counter, open_by = n, who
-        else:
-            n, who = int(words[0]), words[1]
-            if (n, who) != (counter, open_by):
-                outcome.mistakes.append(f"{who} finished {n} inside {open_by}'s {counter}")
-            outcome.done += 1
-            outcome.by_shell += who == "shell"
-            open_by = None
-    if counter - outcome.counter not in ((0, 1) if open_by is not None else (0,)):
-        outcome.mistakes.append(f"the counter is {outcome.counter}, the journal ends at {counter}")
-    outcome.unfinished += open_by is not None
-    return outcome
 
 
 def storm(place: Path, seconds: float, env: dict[str, str], shell: str = "") -> Outcome:

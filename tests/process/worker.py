@@ -125,7 +125,7 @@ class Storm:
         if pid == 0:
             status = 1
             try:
-                work(self.path, self.state, name)
+                self.work(name)
                 status = 0
             except BaseException:
                 import traceback
@@ -135,10 +135,16 @@ class Storm:
                 os._exit(status)
         self.workers[pid] = name
 
+    def work(self, name: str) -> None:
+        work(self.path, self.state, name)
+
+    def inside(self) -> list[int]:
+        return inside(self.state)
+
     def kill(self) -> None:
         """Anyone, or the one that was last seen inside; now and then also one of those who then take over."""
         victims = [random.choice(list(self.workers))]
-        last = inside(self.state)[-1:]
+        last = self.inside()[-1:]
         if last and last[0] in self.workers and random.random() < 0.5:
             victims = last
         if random.random() < 0.25:
@@ -169,10 +175,14 @@ class Storm:
             self.reap(pid)
 
 
-def main(path: str, state: str, seconds: str, workers: str, shell: str = "") -> None:
+def prepare(state: str) -> None:
     for name, content in (("counter", "0\n"), ("journal", ""), ("detector", ""), ("go", "")):
         with open(f"{state}/{name}", "w") as file:
             file.write(content)
+
+
+def main(path: str, state: str, seconds: str, workers: str, shell: str = "") -> None:
+    prepare(state)
     import holdfast._os  # once, here; every worker is a fork of this process
 
     holdfast._os.environment().identity()

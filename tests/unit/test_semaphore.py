@@ -240,7 +240,7 @@ def test_a_refusal_does_not_say_that_all_are_taken_by_whom_and_what_next(base: P
         semaphore.acquire()
     error = pickle.loads(pickle.dumps(caught.value))
     said = str(error)
-    for part in (f"a slot of {base}", "within 0.01 s", "all 5 slots", "slot 0 held by", "slot 2", "2 more", "nightly"):
+    for part in (f"a slot of {base}", "within 0.01 s", "all 5 slots", "slot 0: held by", "slot 2", "2 more", "nightly"):
         assert part in said, part
     assert "slot 3" not in said
     assert "Wait until one of these" in said

@@ -38,7 +38,7 @@ def situation(refusal: Refusal) -> str:
     statuses = refusal.statuses
     if refusal.target == statuses[0].path:
         return sentence(statuses[0])
-    shown = [f"slot {slot} {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
+    shown = [f"slot {slot}: {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
     more = len(statuses) - len(shown)
     taken = "its one slot is" if len(statuses) == 1 else f"all {len(statuses)} slots are"
     return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")

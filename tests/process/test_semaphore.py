@@ -1,0 +1,291 @@
+"""Semaphores between processes: never more inside than there are slots, and no slot is ever lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Hold, Semaphore
+from process.journal import read_journal
+from process.support import Peer, descriptors, eventually, state, switches
+
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
+WORKERS, SLOTS = 8, 3
+WORKER = Path(__file__).with_name("slots_worker.py")
+
+WAIT = """
+semaphore = holdfast.Semaphore(path, int(sys.argv[2]), timeout=30)
+say("waiting")
+hold = semaphore.acquire()
+say(time.monotonic(), hold.slot, hold.recovered_from.pid if hold.recovered_from else "-")
+hear()
+hold.release()
+say("left")
+"""
+HOLD = """
+hold = holdfast.Semaphore(path, int(sys.argv[2]), timeout=30).acquire()
+say(hold.slot)
+hear()
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return str(tmp_path / "b")
+
+
+@pytest.fixture
+def wait(spawn: Callable[..., Peer], base: str) -> Callable[..., Peer]:
+    """A process that waits for a slot, seen by all: it queues behind those that came before."""
+
+    def start(slots: int = 2) -> Peer:
+        there = len(Semaphore(base, slots).status().waiters)
+        peer = spawn(WAIT, base, slots)
+        peer.expect("waiting")
+        eventually(lambda: len(Semaphore(base, slots).status().waiters) > there, what="the queue")
+        return peer
+
+    return start
+
+
+def fill(base: str, slots: int = 2) -> list[Hold]:
+    return [Semaphore(base, slots).acquire() for _ in range(slots)]
+
+
+def got(peer: Peer) -> tuple[float, int, str]:
+    moment, slot, recovered = peer.hear().split()
+    return float(moment), int(slot), recovered
+
+
+# -- killed at random --------------------------------------------------------------------------------------------------
+
+
+def storm(place: Path, seconds: float, env: dict[str, str], *, told: bool = True) -> None:
+    locks, there = place / "locks", place / "state"
+    locks.mkdir()
+    there.mkdir()
+    base = locks / "b"
+    process = subprocess.Popen(
+        [sys.executable, str(WORKER), *map(str, (base, there, seconds, WORKERS, SLOTS))],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, _ = process.communicate(timeout=seconds + 90)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert process.returncode == 0
+    happened = json.loads(out)
+    assert happened["failed"] == []
+    outcomes = [read_journal(there / str(slot), set(happened["killed"]), told=told) for slot in range(SLOTS)]
+    for slot, outcome in enumerate(outcomes):
+        print(
+            f"slot {slot}: {outcome.done} increments, {outcome.unfinished} killed inside, {outcome.recovered} "
+            f"takeovers, {len(outcome.overlaps)} overlaps; {len(happened['killed'])} kills in all"
+        )
+        assert outcome.overlaps == []
+        assert outcome.mistakes == []
+        assert outcome.done > 5 * seconds
+    assert len(happened["killed"]) > 5 * seconds
+    # Every slot is there for the next ones, at once and all together, whatever the last that were killed left.
+    left = subprocess.run(
+        [sys.executable, "-c", PASS_THROUGH, base, str(SLOTS)], env={**os.environ, **env}, check=True, timeout=30
+    )
+    assert left.returncode == 0
+    assert [name for name in os.listdir(locks) if not name.endswith(".lock")] == []
+
+
+PASS_THROUGH = """
+import os, sys, holdfast
+protocol = os.environ.get("HOLDFAST_TEST_PROTOCOL", "sema")
+semaphore = holdfast.Semaphore(sys.argv[1], int(sys.argv[2]), timeout=10, protocol=protocol)
+holds = [semaphore.acquire() for _ in range(semaphore.slots)]
+assert [hold.slot for hold in holds] == list(range(semaphore.slots))
+assert semaphore.try_acquire() is None
+for hold in holds:
+    hold.release()
+"""
+
+
+def test_a_kill_at_any_moment_lets_too_many_in_or_loses_a_slot(shm: Path) -> None:
+    storm(shm, SECONDS / 2, {})
+
+
+VARIANTS = {
+    "named temporary file and link": {"HOLDFAST_WITHOUT": "unnamed"},
+    "no events": {"HOLDFAST_WITHOUT": "events"},
+    "no guard": {"HOLDFAST_WITHOUT": "flock"},
+    "portable": {"HOLDFAST_OS": "generic"},
+}
+
+
+@pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
+def test_a_lesser_way_of_publishing_or_waiting_lets_too_many_in(shm: Path, env: dict[str, str]) -> None:
+    storm(shm, SECONDS * 6 / 30, env)
+
+
+def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
+    storm(shm, SECONDS * 6 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
+
+
+# -- one at a time -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_killed_holder_keeps_its_slot(
+    slot: int, spawn: Callable[..., Peer], wait: Callable[..., Peer], base: str
+) -> None:
+    holders = [spawn(HOLD, base, 2) for _ in range(2)]
+    by_slot = {int(holder.hear()): holder for holder in holders}
+    assert sorted(by_slot) == [0, 1]
+    waiter = wait()
+    killed = time.monotonic()
+    by_slot[slot].kill()
+    moment, taken, recovered = got(waiter)
+    assert (taken, recovered) == (slot, str(by_slot[slot].pid))
+    assert moment - killed < 1.0
+
+
+def test_waiting_processes_get_in_out_of_order_or_wake_each_other(wait: Callable[..., Peer], base: str) -> None:
+    """Q7: a release of any slot wakes the first, who passes the wait for the slots on to the second."""
+    holds = fill(base)
+    waiters = [wait() for _ in range(4)]
+    behind = waiters[2:]
+    eventually(lambda: all(state(waiter.pid) == "S" for waiter in waiters), what="the wait")
+    before = [switches(waiter.pid) for waiter in behind]
+    released = time.monotonic()
+    holds[1].release()
+    moment, slot, _ = got(waiters[0])
+    assert (slot, moment - released < 1.0) == (1, True)
+    # Those behind the second have not stirred, except for the one look that they take after a second.
+    assert all(switches(waiter.pid) - count <= 2 for waiter, count in zip(behind, before, strict=True))
+    assert all(waiter.silent() for waiter in waiters[1:])
+    for first, second in itertools.pairwise(waiters):
+        first.say("leave")
+        first.expect("left")
+        assert got(second)[1] == 1
+    assert semaphore_is_free_but(base, 1)
+    waiters[-1].say("leave")
+    waiters[-1].expect("left")
+    holds[0].release()
+
+
+def semaphore_is_free_but(base: str, slot: int) -> bool:
+    return Semaphore(base, 2).status()[slot].locked
+
+
+def test_of_two_slots_released_at_once_one_lies_there_until_a_deadline(wait: Callable[..., Peer], base: str) -> None:
+    """Q7, with real processes, again and again."""
+    for _ in range(5):
+        holds = fill(base)
+        waiters = [wait() for _ in range(3)]
+        released = time.monotonic()
+        for hold in holds:
+            hold.release()
+        first, second = got(waiters[0]), got(waiters[1])
+        assert {first[1], second[1]} == {0, 1}
+        assert max(first[0], second[0]) - released < 0.8  # the next look without an event would be after a second
+        assert waiters[2].silent()
+        for waiter in waiters[:2]:
+            waiter.say("leave")
+        assert got(waiters[2])[1] in (0, 1)
+        waiters[2].say("leave")
+        for waiter in waiters:
+            waiter.finish()
+
+
+def test_a_killed_waiter_keeps_the_next_one_from_a_slot(wait: Callable[..., Peer], base: str) -> None:
+    holds = fill(base)
+    first, second = wait(), wait()
+    first.kill()
+    first.wait()
+    released = time.monotonic()
+    holds[0].release()
+    moment, slot, _ = got(second)
+    assert (slot, moment - released < 1.0) == (0, True)
+    holds[1].release()
+
+
+def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], base: str) -> None:
+    holds = fill(base)
+    waiter = spawn(
+        """
+        semaphore = holdfast.Semaphore(path, 2)
+        semaphore.wait(timeout=0.1)  # whatever the first wait sets up for good
+        before = len(os.listdir("/proc/self/fd"))
+        say("waiting")
+        try:
+            semaphore.acquire()
+        except KeyboardInterrupt:
+            say(len(os.listdir("/proc/self/fd")) - before)
+        hear()
+        """,
+        base,
+    )
+    waiter.expect("waiting")
+    eventually(lambda: Semaphore(base, 2).status().waiters, what="the wait")
+    waiter.kill(signal.SIGINT)
+    waiter.expect("0")
+    assert sorted(os.listdir(os.path.dirname(base))) == ["b.0.lock", "b.1.lock"]
+    assert not [path for path in descriptors(waiter.pid).values() if path.startswith(base)]
+    waiter.say("end")
+    waiter.finish()
+    for hold in holds:
+        hold.release()
+
+
+def test_a_process_that_ends_in_order_leaves_its_slots(spawn: Callable[..., Peer], base: str) -> None:
+    peer = spawn("holds = [holdfast.Semaphore(path, 3).acquire() for _ in range(3)]", base)
+    peer.finish()
+    assert os.listdir(os.path.dirname(base)) == []
+
+
+def test_those_who_disagree_on_the_number_stop_or_let_more_in_than_the_largest(
+    spawn: Callable[..., Peer], wait: Callable[..., Peer], base: str
+) -> None:
+    """Whoever knows of more slots uses them, also past those who wait for the ones that they know of."""
+    holds = fill(base, 2)
+    narrow = wait(2)
+    wide = spawn(WAIT, base, 3)
+    wide.expect("waiting")
+    assert got(wide)[1] == 2
+    assert narrow.silent()
+    assert Semaphore(base, 3).try_acquire() is None
+    holds[1].release()
+    assert got(narrow)[1] == 1
+    holds[0].release()
+
+
+def inside(semaphore: Semaphore, directory: str, times: int) -> int:
+    """The largest number of others that were seen inside; each leaves a file there while it is."""
+    most = 0
+    for _ in range(times):
+        with semaphore:
+            mine = f"{directory}/{os.getpid()}"
+            Path(mine).touch()
+            most = max(most, len(os.listdir(directory)))
+            os.unlink(mine)
+    return most
+
+
+def test_a_pool_of_processes_gets_too_many_slots_at_once(tmp_path: Path, base: str) -> None:
+    (tmp_path / "inside").mkdir()
+    semaphore = Semaphore(base, 2, timeout=60)
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        most = pool.starmap(inside, [(semaphore, str(tmp_path / "inside"), 50)] * 4)
+    assert 1 <= max(most) <= 2

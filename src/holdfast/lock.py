@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from ._core.acquire import acquire, give_back_undelivered, look, wait_until_free
+from ._core.acquire import acquire, give_back, look, wait_until_free
 from ._core.contest import Refusal
+from ._core.hold import numbers, undelivered
 from ._core.remove import break_lock
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
@@ -102,29 +103,30 @@ class Acquirable(Resource):
         system gives it.
         """
         timeout = self._limit(timeout)
-        hold = self._acquire(timeout)
-        if isinstance(hold, Refusal):
-            raise refused(hold, timeout)
+        hold = self._acquire(timeout, required=True)
+        assert hold is not None
         return hold
 
     def try_acquire(self) -> Hold | None:
         """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
-        hold = self._acquire(0)
-        return None if isinstance(hold, Refusal) else hold
+        return self._acquire(0, required=False)
 
-    def _acquire(self, timeout: float | None) -> Hold | Refusal:
-        env, me = self._env, caller()
+    def _acquire(self, timeout: float | None, *, required: bool) -> Hold | None:
+        env, me, since = self._env, caller(), next(numbers)
         try:
             result = drive(acquire(env, self._requests, timeout, me))
-            if isinstance(result, Refusal):
-                return result
-            hold = Hold(result)
-            keep(env, result)
-            result.delivered = True  # from here to the caller there is no call, so no signal handler
-            return hold
+            if not isinstance(result, Refusal):
+                hold = Hold(result)
+                keep(env, result)
+                result.delivered = True  # from here to the caller there is no call, so no signal handler
+                return hold
         except BaseException:
-            give_back_undelivered(env, me)
+            for share in undelivered(env, me, since):
+                give_back(share)
             raise
+        if required:
+            raise refused(result, timeout)
+        return None
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""

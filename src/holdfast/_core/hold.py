@@ -20,6 +20,7 @@ H5  Interrupted anywhere in a release, the rest of it is done all the same, as f
 from __future__ import annotations
 
 import _thread
+import itertools
 import math
 
 from ..errors import LockLost, NotHeld
@@ -38,14 +39,19 @@ if TYPE_CHECKING:
 BY_PROCESS, BY_GUARD = b"holdfast=1 n ", b"holdfast=1 g "
 
 
+numbers = itertools.count()
+"""What is made later has the higher one."""
+
+
 class Share:
     """One handle's part in a hold. `delivered` once the caller has it: before that, an interruption gives it back."""
 
-    __slots__ = ("context", "delivered", "held")
+    __slots__ = ("context", "delivered", "held", "number")
 
     def __init__(self, held: Held, context: tuple[object, ...]) -> None:
         self.held = held
         self.context = context
+        self.number = next(numbers)
         self.delivered = False
 
 
@@ -270,6 +276,17 @@ class Held:
         tell = self.request.on_lost
         if first and tell is not None:
             tell(self.lost_error())
+
+
+def undelivered(env: Environment, context: tuple[object, ...], since: int) -> list[Share]:
+    """What this caller has acquired since that number, and has not got; not what a call has acquired that this one
+    interrupted, as a signal handler's does."""
+    return [
+        share
+        for held in list(env.holds.values())
+        for share in held.shares.copy()
+        if share.number > since and share.context == context and not share.delivered
+    ]
 
 
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:

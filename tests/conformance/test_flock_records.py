@@ -1,0 +1,74 @@
+"""The protocol `flock`: the record of a tagged holder, and the rules of a lock that has no age."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import MalformedRecord
+from holdfast.model import Identity, Liveness, Marker, marker_text
+from holdfast.protocols import get, is_persistent, names, recognise
+from holdfast.protocols.base import clean_tag
+
+FLOCK, SEMA = get("flock"), get("sema")
+WHO = Identity(12, "boot", "ns", "t7", "host")
+MARKER = marker_text(True, 3, WHO)
+
+
+@given(
+    pid=st.integers(1, 2**31 - 1),
+    now=st.floats(0, 2**40),
+    tag=st.none() | st.text(max_size=200).map(clean_tag).filter(bool),
+)
+def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None) -> None:
+    """What is taken for our own and removed must be, byte for byte, what we wrote."""
+    data = FLOCK.compose(pid, now, tag, MARKER)
+    record = FLOCK.decode(data)
+    assert FLOCK.encode(record) == data
+    assert (record.protocol, record.pid, record.created, record.tag) == ("flock", pid, float(int(now)), tag)
+    assert record.marker == Marker(True, 3, Identity(pid, "boot", "ns", "t7", "host"))
+    assert recognise(data) == "flock"
+
+
+@given(st.binary(max_size=400))
+def test_data_is_taken_for_a_record(data: bytes) -> None:
+    if not data.startswith(b"protocol=flock\n"):
+        with pytest.raises(MalformedRecord):
+            FLOCK.decode(data)
+
+
+@given(st.binary(max_size=400))
+def test_anything_behind_the_first_line_hangs_or_fails_in_another_way(data: bytes) -> None:
+    try:
+        record = FLOCK.decode(b"protocol=flock\n" + data)
+    except MalformedRecord:
+        return
+    assert record.pid is not None
+
+
+def test_a_lock_file_of_sema_is_taken_for_one_of_flock() -> None:
+    data = SEMA.compose(12, 1.0, "x", MARKER)
+    assert recognise(data) == "sema"
+    with pytest.raises(MalformedRecord):
+        FLOCK.decode(data)
+
+
+def test_such_a_lock_becomes_stale_or_is_beaten() -> None:
+    """The kernel frees it; no age does."""
+    record = FLOCK.decode(FLOCK.compose(12, 0.0, None, MARKER))
+    assert FLOCK.stale_after == math.inf
+    for liveness in Liveness:
+        assert not FLOCK.is_stale(record, liveness, 1e12, 0.0)
+    assert FLOCK.stale_at(record, 0.0) is None
+    assert FLOCK.refreshed(FLOCK.encode(record), 1e9) is None
+
+
+def test_another_protocol_is_taken_for_one_of_the_kernel() -> None:
+    assert [name for name in names() if is_persistent(name)] == ["flock"]
+    assert not is_persistent("postgresql")
+    assert [name for name in names() if get(name).shareable] == ["flock"]
+    assert FLOCK.recheck <= 0.1
+    assert SEMA.recheck == math.inf

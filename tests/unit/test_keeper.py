@@ -62,6 +62,7 @@ def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., Hel
     assert keeper._thread is None
     for _ in range(2):
         held = hold()
+        held.request.beat_every = 0.01
         keeper.keep(held, 0.01)
         thread = keeper._thread
         assert thread is not None

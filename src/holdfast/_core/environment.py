@@ -174,6 +174,8 @@ class Environment(Protocol):
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[int, ...], Any]
     """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible."""
+    swept: dict[str, float]
+    """When to look next for what dead processes left, by directory."""
     lines: dict[str, Any]
     turns: dict[str, float]
     """Until when this process may take a lock again, by the queue (queue.py, Q5)."""

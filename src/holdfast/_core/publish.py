@@ -44,6 +44,8 @@ _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
 )
+_SWEPT_LASTS = 60.0
+"""Seconds."""
 _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
@@ -88,9 +90,10 @@ def _publish_unnamed(env: Environment, request: Request) -> Held:
 
 
 def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
-    if not request.swept:
+    now = env.monotonic()
+    if now >= env.swept.get(request.directory, now):  # not each time: the directory may hold thousands of locks
+        env.swept[request.directory] = now + _SWEPT_LASTS
         sweep(env, request.directory)
-        request.swept = True
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data = b""
     fd = env.open_new(temporary, request.mode)

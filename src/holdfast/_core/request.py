@@ -79,7 +79,6 @@ class Request:
         "slot",
         "stale",
         "stale_after",
-        "swept",
         "tag",
         "target",
         "timeout",
@@ -127,7 +126,6 @@ class Request:
         self.beat_every = max(pace, _FASTEST_BEAT)
         # How this directory publishes; moves on when a way turns out not to work here.
         self.method = "unnamed"
-        self.swept = False
         # Called once, with what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.

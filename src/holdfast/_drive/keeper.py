@@ -64,7 +64,8 @@ class Keeper:
         self._watches: WatchSet | None = None
         self._watched: dict[int, Held] = {}
         self._unwatched: dict[Held, None] = {}
-        """Those with `on_lost` that are to be looked at, at least each second, because no event can be relied on."""
+        """Those with `on_lost` that are to be looked at each second, because no event can be relied on."""
+        self._next_look = 0.0
         self._awaited = False
         """Whether the thread waits for the watches: then a new one needs no wake-up."""
         self._next_wake = 0.0
@@ -105,7 +106,11 @@ class Keeper:
                     self._thread = None
                     if _AT_EXIT not in str(error):
                         _report(f"{held.path} is held, but not kept fresh", error)
-            elif held.next_beat < self._next_wake or held in self._unwatched or (self._watched and not self._awaited):
+            elif (
+                held.next_beat < self._next_wake
+                or (held in self._unwatched and now + _LOOK_EVERY < self._next_wake)
+                or (self._watched and not self._awaited)
+            ):
                 self._ring()  # K2
 
     def forget(self, held: Held) -> None:
@@ -220,7 +225,10 @@ class Keeper:
                     return Wait((self._doorbell[0],), self._next_wake)
                 self._thread = None
                 return None
-            look = list(self._unwatched)
+            look = []
+            if self._unwatched and now >= self._next_look:
+                self._next_look = now + _LOOK_EVERY
+                look = list(self._unwatched)
             if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
                 look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
             beat = [held for held in self._kept if _is_nearly_due(held, now)] if now >= self._due else []
@@ -237,7 +245,9 @@ class Keeper:
             events: tuple[int, ...] = ()
             if self._watches is not None:
                 events, self._awaited = self._watches.fds(), True
-            if self._unwatched or (self._watched and not events):
+            if self._unwatched:
+                self._next_wake = min(self._next_wake, self._next_look)
+            if self._watched and not events:
                 self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
             return Wait((self._doorbell[0], *events), self._next_wake)
 

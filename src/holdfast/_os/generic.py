@@ -42,6 +42,7 @@ class GenericEnvironment:
         self.generation = 0
         self.holds: dict[tuple[int, ...], Any] = {}
         self.lines: dict[str, Any] = {}
+        self.swept: dict[str, float] = {}
         self.turns: dict[str, float] = {}
         # Every descriptor that must not live on in a forked child; `_forking` keeps a fork from falling between the
         # opening of a descriptor and its entry here.

@@ -61,7 +61,10 @@ class KernelHeld(Held):
         return not self.lost and is_there(self.env, self.path, self.identity)
 
     def _withdraw(self) -> None:
-        _give_up(self.env, self.fd, self.data)
+        self._forget()
+        if self.data:
+            _erase(self.env, self.fd, self.data)
+        let_go(self.env, self.fd)
 
     def record(self) -> Record:
         """What can be said of us; most lock files say nothing."""
@@ -79,17 +82,17 @@ def take(env: Environment, request: Request) -> Held | None:
         fd, created = _open(env, request)
         try:
             guard = try_guard(env, request, fd)
+            held = settle(env, request, fd) if guard else None
         except BaseException as error:
             let_go(env, fd)
             if created and isinstance(error, UnsupportedFilesystem):
                 unlink_quietly(env, request.path)  # nobody can hold it
             raise
-        if not guard:
-            env.close(fd)
-            return None
-        held = settle(env, request, fd)
         if held is not None:
             return held
+        let_go(env, fd)
+        if not guard:
+            return None
     return None
 
 
@@ -114,13 +117,12 @@ def try_guard(env: Environment, request: Request, fd: int, *, shared: bool | Non
 
 
 def settle(env: Environment, request: Request, fd: int) -> Held | None:
-    """Make a hold of a guarded descriptor, which is ours to close; None if the path names another file by now (F1)."""
+    """Make a hold of a guarded descriptor, which owns it then; None if the path names another file by now (F1)."""
     data = b""
+    found = env.fstat(fd)
+    identity = (found.st_dev, found.st_ino)
     try:
-        found = env.fstat(fd)
-        identity = (found.st_dev, found.st_ino)
         if not is_there(env, request.path, identity):
-            let_go(env, fd)
             return None
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
@@ -129,7 +131,9 @@ def settle(env: Environment, request: Request, fd: int) -> Held | None:
             data = _write_tag(env, request, fd, found.st_dev)
         return KernelHeld(env, request, fd, identity, data, True)
     except BaseException:
-        _give_up(env, fd, data)
+        env.holds.pop((*identity, fd), None)
+        if data:
+            _erase(env, fd, data)
         raise
 
 
@@ -228,15 +232,3 @@ def _empty(env: Environment, fd: int) -> None:
         env.truncate(fd, 0)
     except OSError:
         pass  # opened for reading only, so nothing was written
-
-
-def _give_up(env: Environment, fd: int, data: bytes) -> None:
-    """Undo whatever part of settling was done. Never raises OSError."""
-    try:
-        found = env.fstat(fd)
-        env.holds.pop((found.st_dev, found.st_ino, fd), None)
-    except OSError:
-        pass
-    if data:
-        _erase(env, fd, data)
-    let_go(env, fd)

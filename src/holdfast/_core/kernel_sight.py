@@ -151,8 +151,10 @@ class KernelSight(Sight):
             self._note(refused=not free)
             if not free:
                 return None
-            fd, seen.fd, self._seen = seen.fd, -1, None
-            held = settle(self.env, self.request, fd)
+            held = settle(self.env, self.request, seen.fd)
+            if held is None:
+                forget(self.env, seen)
+            seen.fd, self._seen = -1, None
         self.missed = held is None
         return held
 

@@ -83,6 +83,7 @@ for way in (Lock(path + ".0").try_acquire, Lock(path + ".0").status):
         assert not way() or way().locked  # one that needs less than a hold
     except OSError as error:
         assert error.errno == 24
+say("full")
 hear()
 for hold in holds:
     hold.ensure_held()
@@ -114,6 +115,7 @@ def test_the_limit_of_descriptors_loses_a_hold_or_leaks_or_says_nothing_useful(
     process.expect("True 24 True")
     process.expect("24")
     process.expect("24")
+    process.expect("full")
     names = [f"the.lock.{i}" for i in range(count)]
     assert sorted(os.listdir(os.path.dirname(path))) == sorted(names)
     process.say("go on")

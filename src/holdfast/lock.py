@@ -244,5 +244,5 @@ def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: O
 def _log_waiting(refusal: Refusal) -> None:
     """After a second of waiting, say so, to whoever has set logging up."""
     logging = sys.modules.get("logging")
-    if logging is not None:
+    if logging is not None and logging.getLogger("holdfast").isEnabledFor(logging.INFO):  # who holds it costs a look
         logging.getLogger("holdfast").info("%s", waiting(refusal))

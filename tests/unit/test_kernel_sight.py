@@ -22,6 +22,7 @@ from holdfast._core.report import refused, sentence
 from holdfast._core.request import Request, queue_of
 from holdfast._core.tickets import MOMENT
 from holdfast.errors import WouldDeadlock
+from holdfast.lock import _log_waiting
 from holdfast.model import Liveness, Status
 from holdfast.protocols import get
 from unit.stepping import Contender, Stepped
@@ -454,6 +455,18 @@ def test_finding_out_who_holds_it_delays_those_who_do_not_ask(arrive: Contend, f
     assert refusal.status.holder is not None
     assert contender.env.steps.count("lock_owners") == 1
     assert refusal.status is refusal.statuses[0]
+
+
+def test_a_wait_of_a_second_looks_for_the_holder_though_nobody_listens(
+    arrive: Contend, foreigner: Callable[..., int]
+) -> None:
+    """A thousand tasks that wait would each keep their loop busy for milliseconds."""
+    foreigner()
+    contender = arrive(timeout=0)
+    refusal = contender.run()
+    assert isinstance(refusal, Refusal)
+    _log_waiting(refusal)
+    assert "lock_owners" not in contender.env.steps
 
 
 def test_a_lock_released_in_between_is_said_to_be_held_by_nobody_visible(

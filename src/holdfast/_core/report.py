@@ -59,7 +59,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     """Who holds it, since when, why, and how that is known; in brief, the latter only of one who may be gone."""
     holder = status.holder
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
-        return _by_the_kernel(status)
+        return _by_the_kernel(status, brief=brief)
     if holder is None or holder.pid is None:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
@@ -77,7 +77,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     )
 
 
-def _by_the_kernel(status: Status) -> str:
+def _by_the_kernel(status: Status, *, brief: bool) -> str:
     """The same for a lock that names nobody, where several hold it, or nobody is seen."""
     seen = [holder for holder in status.holders if holder.pid is not None]
     if not seen and status.liveness is Liveness.ALIVE:
@@ -88,7 +88,7 @@ def _by_the_kernel(status: Status) -> str:
         number = f"{len(seen)} or more" if len(seen) < len(status.holders) else f"{len(seen)}"
         kind = "readers" if seen[0].shared else "processes, which inherited it"
         who = f"held by {number} {kind}; the first is {_process(seen[0])}"
-    return f"{who}; {status.liveness.value}: {printable(status.evidence.text)}"
+    return who if brief else f"{who}; {status.liveness.value}: {printable(status.evidence.text)}"
 
 
 def _process(holder: Holder) -> str:

@@ -13,7 +13,8 @@ import pytest
 from cli.support import HOLDFAST, World, dormant, eventually
 
 FIELDS = {
-    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "holder", "waiters", "record",
+    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "holder", "holders", "waiters",
+    "record",
 }  # fmt: skip
 
 

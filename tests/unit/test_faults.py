@@ -181,8 +181,8 @@ def test_a_fault_while_looking_leaks(number: int, rig: Rig) -> None:
     rehearsal = rig.contender().env
     look(rehearsal, request)
     for at, name in enumerate(rehearsal.steps):
-        if name in NEVER_FAIL:
-            continue
+        if name in NEVER_FAIL or name == "list_directory":
+            continue  # who waits is shown as far as it can be seen
         env = rig.contender().env
         fail_at(env, at, number)
         with pytest.raises(OSError, match=os.strerror(number)):

@@ -170,14 +170,15 @@ class Acquirable(Resource):
                 self._entered.pop(me, None)
 
     def __call__(self, function: F) -> F:
-        """Decorate a function: each call holds it. An `async def` is refused: this would block its event loop."""
+        """Decorate a function: each call holds it. An `async def` waits on its event loop, as an `AsyncLock` does."""
         import functools
         import inspect
 
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            kind = type(self).__name__
-            raise TypeError(f"{function.__qualname__} is async; a {kind} would block its event loop while it waits")
-        if inspect.isgeneratorfunction(function):
+        if inspect.iscoroutinefunction(function):
+            from .aio import AsyncAcquirable
+
+            return AsyncAcquirable(self._requests, self._options)(function)  # type: ignore[return-value]
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
 
         @functools.wraps(function)

@@ -31,7 +31,8 @@ LAYERS = {
     "_os": {"_os", "_core.environment", "_core.publish", "errors", "model"},
     "_drive": {"_drive", "_core", "protocols", "errors", "model"},
     "hold": {"_drive", "_core", "_os", "errors", "model"},
-    "lock": {"hold", "_drive", "_core", "_os", "protocols", "errors", "model"},
+    # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.
+    "lock": {"hold", "_drive", "_core", "_os", "protocols", "errors", "model", "aio"},
     "semaphore": {"lock", "_core", "model"},
     "together": {"lock", "hold", "_core", "errors"},
     "aio": {"lock", "semaphore", "together", "hold", "_drive", "_core", "_os", "protocols", "errors", "model"},

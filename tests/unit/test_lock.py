@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
@@ -113,17 +114,28 @@ def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
 
 
 def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
-    async def coroutine() -> None: ...
-
     async def async_generator():  # type: ignore[no-untyped-def]
         yield
 
     def generator():  # type: ignore[no-untyped-def]
         yield
 
-    for function in (coroutine, async_generator, generator):
+    for function in (async_generator, generator):
         with pytest.raises(TypeError, match=function.__name__):
             Lock(path)(function)
+
+
+def test_a_decorated_coroutine_blocks_its_loop_or_runs_without_the_lock(path: Path) -> None:
+    @Lock(path, tag="t")
+    async def work() -> str | None:
+        holder = Lock(path).status().holder
+        return holder and holder.tag
+
+    async def main() -> list[str | None]:
+        return await asyncio.wait_for(asyncio.gather(work(), work()), PATIENCE)
+
+    assert asyncio.run(main()) == ["t", "t"]
+    assert not path.exists()
 
 
 def test_a_thread_blocks_itself_for_ever(path: Path) -> None:

@@ -1,0 +1,212 @@
+"""The asyncio driver: runs the same generators as the synchronous one, and leaves the waiting to the event loop.
+
+A step of the engine is microseconds of system calls, and runs on the loop. Cleaning up never yields, so it cannot be
+cancelled half-way. Only where a step may take long (a network filesystem, `fsync`) each runs in a thread of its own:
+
+B1  Nobody resumes or closes the generator while a step of it runs. Who is cancelled meanwhile waits for its end, then
+    cleans up in a thread as well, and only then lets the cancellation go on, however often it was cancelled.
+B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
+    it cleans up in the end.
+B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+
+from .._core.environment import Signal, Wait, waiting_loop
+from . import sync
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+_LONGEST = 3600.0
+_POLL = 0.025
+"""Seconds between looks on a loop that cannot wait for descriptors."""
+
+
+async def drive(steps: Generator[Wait, None, T], undo: Callable[[], object], *, in_threads: bool = False) -> T:
+    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
+    if in_threads:
+        return await _drive_in_threads(steps, undo)
+    loop = id(asyncio.get_running_loop())
+    try:
+        while True:
+            await wait_for(_next(steps, loop))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    except BaseException:
+        _clean_up(steps, undo)
+        raise
+
+
+async def wait_for(wait: Wait) -> None:
+    """Return when a descriptor is readable or the signal is set, or at the deadline. Nothing stays in the loop."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+    pause = min(wait.deadline - time.monotonic(), _LONGEST)
+    readers: list[int] = []
+    timer: asyncio.TimerHandle | None = None
+    try:
+        try:
+            for fd in wait.fds:
+                loop.add_reader(fd, _wake, woken)
+                readers.append(fd)
+        except (NotImplementedError, OSError):  # Windows' proactor; the kernel's table of watched descriptors is full
+            pause = min(pause, _POLL)
+        timer = loop.call_later(max(0.0, pause), _wake, woken)
+        if wait.signal is not None:
+            wait.signal.subscribe(_Subscription(woken))
+        await woken
+    finally:
+        if wait.signal is not None:
+            wait.signal.unsubscribe()
+        if timer is not None:
+            timer.cancel()
+        for fd in readers:
+            loop.remove_reader(fd)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+class _Subscription:
+    """Wakes a wait from any thread. It does not keep the wait alive: what waits on a dropped loop can be collected."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self, woken: asyncio.Future[None]) -> None:
+        self._woken = weakref.ref(woken)
+
+    def __call__(self) -> None:
+        woken = self._woken()
+        if woken is None:
+            raise RuntimeError("nobody waits here any more")
+        woken.get_loop().call_soon_threadsafe(_wake, woken)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """The result of `call`, which runs to its end in a thread whatever is cancelled meanwhile (B1)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()  # closed after its loop was: nobody is kept waiting
+    return await _end_of(_start(call))
+
+
+def caller() -> tuple[object, ...]:
+    """A name for this task that begins with its thread's; see `sync.caller`.
+
+    The task by a weak reference: a task that waits or holds on a loop that was dropped can then be collected.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None  # collected when its loop was closed, and leaves an `async with`
+    return (*sync.caller(), None if task is None else weakref.ref(task))
+
+
+def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:
+    token = waiting_loop.set(loop)
+    try:
+        return next(steps)
+    finally:
+        waiting_loop.reset(token)
+
+
+def _clean_up(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> None:
+    try:
+        steps.close()
+    finally:
+        undo()
+
+
+async def _drive_in_threads(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> T:
+    loop = id(asyncio.get_running_loop())
+
+    def step() -> tuple[Wait | None, T | None]:
+        try:
+            return _next(steps, loop), None
+        except StopIteration as done:  # no future takes this one
+            return None, done.value
+
+    job: Future[tuple[Wait | None, T | None]] | None = None
+    cleaning = threading.Lock()
+
+    def clean_up() -> None:
+        if job is not None:
+            job.exception()  # waits for its end, which a KeyboardInterrupt may have kept us from seeing (B1)
+        with cleaning:
+            _clean_up(steps, undo)
+
+    try:
+        while True:
+            job = _start(step)
+            wait, result = await _end_of(job, clean_up)
+            if wait is None:
+                return result  # type: ignore[return-value]
+            await wait_for(wait)
+    except GeneratorExit:
+        if job is None:
+            clean_up()
+        else:
+            job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
+        raise
+    except BaseException:
+        await _end_of(_start(clean_up))
+        raise
+
+
+def _start(call: Callable[[], T]) -> Future[T]:
+    job: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            job.set_exception(error)
+        else:
+            job.set_result(result)
+
+    try:
+        threading.Thread(target=run, name="holdfast-step").start()
+    except RuntimeError:
+        run()  # no thread is to be had: better late than never
+    return job
+
+
+async def _end_of(job: Future[T], unheard: Callable[[], object] | None = None) -> T:
+    """The result of a job, once it has ended; a cancellation is raised then, and not before (B1).
+
+    `unheard` is called in its thread if the loop was closed meanwhile (B2).
+    """
+    ended = Signal()
+
+    def tell(_job: object) -> None:
+        if not ended.set() and unheard is not None:
+            unheard()
+
+    job.add_done_callback(tell)
+    cancelled: asyncio.CancelledError | None = None
+    while not job.done():
+        try:
+            await wait_for(Wait((), math.inf, ended))
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled from job.exception()
+    return job.result()

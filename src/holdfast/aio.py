@@ -1,0 +1,230 @@
+"""The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore` and their handle, in the order of lock.py."""
+
+from __future__ import annotations
+
+import sys
+
+from ._core.acquire import acquire, give_back, look, wait_until_free
+from ._core.contest import Refusal
+from ._core.hold import numbers, undelivered
+from ._core.remove import break_lock
+from ._core.report import refused
+from ._core.request import Options, Request
+from ._drive.asyncio import caller, drive, in_thread
+from ._os import forking
+from .errors import LockLost, NotHeld
+from .hold import BaseHold, keep
+from .lock import _UNSET, Resource
+from .semaphore import Slots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Coroutine, Generator
+    from types import CodeType, FrameType, TracebackType
+    from typing import Any, TypeVar, Unpack
+
+    from ._core.environment import Wait
+    from ._core.hold import Share
+    from .model import Record, SemaphoreStatus, Status
+
+    F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
+    T = TypeVar("T")
+
+
+class AsyncAcquirable(Resource):
+    """What a task can acquire, hold in an `async with` block, and wait for."""
+
+    def __init__(self, requests: tuple[Request, ...], options: Options) -> None:
+        super().__init__(requests, options)
+        self._entered: list[_Entry] = []
+
+    async def acquire(self, timeout: float | None = _UNSET) -> AsyncHold:
+        """Acquire it and return the handle, waiting up to `timeout` seconds without blocking the event loop.
+
+        `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. `asyncio.timeout()`
+        around it and a cancellation end the wait as well, and leave nothing behind. It is held until the handle is
+        released or the process ends, even if the handle is dropped or its task ends.
+
+        Raises AcquireTimeout, which knows the holder; WouldDeadlock when this task already holds it (all slots of a
+        semaphore) and would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the
+        system gives it.
+        """
+        timeout = self._limit(timeout)
+        hold = await self._acquire(timeout)
+        if isinstance(hold, Refusal):
+            raise refused(hold, timeout)
+        return hold
+
+    async def try_acquire(self) -> AsyncHold | None:
+        """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
+        hold = await self._acquire(0)
+        return None if isinstance(hold, Refusal) else hold
+
+    async def _acquire(self, timeout: float | None) -> AsyncHold | Refusal:
+        env, me, may_block, since = self._env, caller(), self._may_block(), next(numbers)
+
+        def undo() -> None:
+            for share in undelivered(env, me, since):
+                give_back(share)
+
+        try:
+            result = await drive(self._steps(timeout, me), undo, in_threads=may_block)
+            if isinstance(result, Refusal):
+                return result
+            hold = AsyncHold(result, may_block)
+            result.delivered = True  # from here to the caller there is no call, so no signal handler
+            return hold
+        except BaseException:
+            undo()  # what only a signal handler can have left: the driver has called it in its own way
+            raise
+
+    def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, Share | Refusal]:
+        result = yield from acquire(self._env, self._requests, timeout, me)
+        if not isinstance(result, Refusal):
+            keep(self._env, result)
+        return result
+
+    async def wait(self, timeout: float | None = _UNSET) -> bool:
+        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
+        steps = wait_until_free(self._env, self._requests, self._limit(timeout), caller())
+        return await drive(steps, bool, in_threads=self._may_block()) is None
+
+    def _may_block(self) -> bool:
+        """Whether system calls here take long enough to keep them from the event loop."""
+        return self._request.durable or self._env.may_block(self._request.path)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await in_thread(call) if self._may_block() else call()
+
+    async def __aenter__(self) -> AsyncHold:
+        hold = await self.acquire()
+        with forking:
+            self._entered.append(_Entry(sys._getframe(1), caller(), hold))
+        return hold
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leaving(sys._getframe(1), caller()).__aexit__(kind, error, traceback)
+
+    def _leaving(self, frame: FrameType, me: tuple[object, ...]) -> AsyncHold:
+        """The hold that is to be released: the last one of this `async with`, or else of this task.
+
+        Not of the task alone: an asynchronous generator that is left early is closed by another one.
+        """
+        with forking:
+            if not self._entered:
+                raise NotHeld(f"{self.path} was not entered by `async with`", path=self.path, protocol=self.protocol)
+            order = [(entry.is_of(frame), entry.me == me, number) for number, entry in enumerate(self._entered)]
+            return self._entered.pop(max(order)[-1]).hold
+
+    def __call__(self, function: F) -> F:
+        """Decorate an `async def`: each call holds the lock. A plain function is for `Lock`, which blocks."""
+        import functools
+        import inspect
+
+        if inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
+        if not inspect.iscoroutinefunction(function):
+            name = getattr(function, "__qualname__", repr(function))
+            raise TypeError(f"{name} is no `async def` and cannot wait on an event loop; decorate it with a Lock")
+
+        @functools.wraps(function)
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return locked  # type: ignore[return-value]
+
+
+class AsyncLock(AsyncAcquirable):
+    """A lock on a path for asyncio, shared with every process and thread that uses the same path and protocol.
+
+    Takes the options of `Lock`, which explains them. Making one touches nothing. One object may be used by any number
+    of tasks, event loops and threads, and again and again. It can be pickled, as a `Lock` can.
+
+    System calls run on the event loop, where a local filesystem answers in microseconds. With `durable`, and on network
+    and FUSE filesystems, they run in threads; then `stale` and `on_lost` are called from there. A hold belongs to its
+    handle, not to a task: another task may release it.
+
+    Raises as `Lock` does. Not promised: an order among those who wait on different machines; see docs/asyncio.md.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
+        super().__init__((Request(path, options),), options)
+
+    async def status(self) -> Status:
+        """Look at the lock without changing anything; outdated as soon as it is returned."""
+        return await self._call(lambda: look(self._env, self._request))
+
+    async def break_lock(self) -> Record | None:
+        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+
+        The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        """
+        return await self._call(lambda: break_lock(self._env, self._request))
+
+
+class AsyncSemaphore(Slots, AsyncAcquirable):
+    """Up to `slots` holders at once, as `Semaphore`, which explains it, for asyncio, as `AsyncLock`."""
+
+    async def status(self) -> SemaphoreStatus:
+        """Look at all slots without changing anything; outdated as soon as it is returned. See `Semaphore.status`."""
+        return await self._call(self._look)
+
+
+class AsyncHold(BaseHold):
+    """One acquisition of a lock by a task; the handle owns it. Usable with `async with`, which releases.
+
+    `lost` and `ensure_held` look at the lock file at once, in the calling thread.
+    """
+
+    __slots__ = ("_may_block",)
+
+    def __init__(self, share: Share, may_block: bool) -> None:
+        super().__init__(share)
+        self._may_block = may_block
+
+    async def release(self) -> None:
+        """Give the lock up; from any task. The second time, and in a forked child, it does nothing.
+
+        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
+
+        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        """
+        if self._may_block:
+            await in_thread(self._release)
+        else:
+            self._release()
+
+    async def __aenter__(self) -> AsyncHold:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, GeneratorExit):
+                self._release()  # whoever is being closed cannot wait for a thread
+            else:
+                await self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # the body's own error is the news; this goes with it
+
+
+class _Entry:
+    """An `async with` that has been entered. Its frame is named by number and code: a reference would keep it alive."""
+
+    __slots__ = ("_code", "_frame", "hold", "me")
+
+    def __init__(self, frame: FrameType, me: tuple[object, ...], hold: AsyncHold) -> None:
+        self._frame = id(frame)
+        self._code: CodeType = frame.f_code
+        self.me = me
+        self.hold = hold
+
+    def is_of(self, frame: FrameType) -> bool:
+        return self._frame == id(frame) and self._code is frame.f_code

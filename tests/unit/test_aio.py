@@ -1,0 +1,714 @@
+"""`AsyncLock` and `AsyncHold`, as a task uses them (aio.py). asyncio's own lock is the example of what to expect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    AcquireTimeout,
+    AsyncHold,
+    AsyncLock,
+    Hold,
+    InvalidPath,
+    Liveness,
+    Lock,
+    LockLost,
+    NotHeld,
+    WouldDeadlock,
+    aio,
+)
+from holdfast import hold as hold_module
+from holdfast._drive.keeper import Keeper
+from holdfast._os import environment
+from unit.elsewhere import elsewhere
+from unit.loops import LOOPS, Run, asleep, observed, run_on, traces, until
+from unit.stepping import sema_record
+
+PATIENCE = 10.0
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_on(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["inline", "threads"])
+def place(request: pytest.FixtureRequest, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock path whose steps run on the loop, and one whose steps run in threads."""
+    if request.param:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    return disk / "l"
+
+
+@pytest.fixture
+def path(disk: Path) -> Path:
+    return disk / "l"
+
+
+# -- holding and releasing ---------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_not_held_or_not_released(place: Path, run: Run) -> None:
+    async def main() -> None:
+        lock = AsyncLock(place, tag="mine")
+        assert not place.exists(), "making a lock touches nothing"
+        async with lock as hold:
+            assert isinstance(hold, AsyncHold)
+            assert (hold.path, lock.path, lock.protocol) == (str(place), str(place), "sema")
+            assert (hold.record.pid, hold.record.tag) == (os.getpid(), "mine")
+            assert hold.recovered_from is None
+            assert not hold.lost
+            hold.ensure_held()
+            assert await AsyncLock(place).try_acquire() is None
+            assert Lock(place).try_acquire() is None
+        assert not place.exists()
+        with pytest.raises(NotHeld, match=str(place)):
+            hold.ensure_held()
+        await hold.release()
+        assert not hold.lost
+
+    run(main())
+
+
+def test_a_hold_does_not_release_at_the_end_of_its_block(place: Path, run: Run) -> None:
+    async def main() -> None:
+        async with await AsyncLock(place).acquire() as hold:
+            assert place.exists()
+            async with hold:
+                pass
+            assert not place.exists()
+
+    run(main())
+
+
+def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(place: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(place, tag="why"):
+            for attempt in (AsyncLock(place, timeout=0.01).acquire(), AsyncLock(place).acquire(timeout=0)):
+                with pytest.raises(TimeoutError) as caught:
+                    await attempt
+                error = caught.value
+                assert isinstance(error, AcquireTimeout)
+                assert (error.path, error.protocol) == (str(place), "sema")
+                assert error.holder is not None
+                assert (error.holder.pid, error.holder.tag) == (os.getpid(), "why")
+            with pytest.raises(ValueError, match="timeout"):
+                await AsyncLock(place).acquire(timeout=-1)
+
+    run(main())
+
+
+def test_a_lock_object_cannot_be_used_again(place: Path, run: Run) -> None:
+    lock = AsyncLock(place)
+
+    async def main() -> None:
+        for _ in range(3):
+            async with lock:
+                pass
+        first = await lock.acquire()
+        await first.release()
+        second = await lock.acquire()
+        await first.release()
+        second.ensure_held()
+        await second.release()
+
+    run(main())
+    run(main())
+
+
+def test_an_error_in_the_body_keeps_the_lock(place: Path, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with AsyncLock(place):
+                raise ZeroDivisionError
+        with pytest.raises(asyncio.CancelledError):
+            async with AsyncLock(place):
+                raise asyncio.CancelledError
+        assert not place.exists()
+
+    run(main())
+
+
+def test_a_lost_lock_passes_unnoticed(place: Path, run: Run) -> None:
+    async def fail_after_the_loss() -> None:
+        async with AsyncLock(place):
+            place.unlink()
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        with pytest.raises(LockLost):
+            async with AsyncLock(place):
+                place.unlink()
+        with pytest.raises(ZeroDivisionError) as caught:
+            await fail_after_the_loss()
+        assert any(str(place) in note for note in caught.value.__notes__), "the body's own error is the news"
+        hold = await AsyncLock(place).acquire()
+        place.write_bytes(sema_record(1, 1))
+        assert hold.lost
+        with pytest.raises(LockLost):
+            hold.ensure_held()
+        with pytest.raises(LockLost):
+            await hold.release()
+        assert place.read_bytes() == sema_record(1, 1)
+        assert repr(hold) == f"<holdfast.AsyncHold {str(place)!r} lost>"
+
+    run(main())
+
+
+def test_a_status_lies(place: Path, run: Run, dead_pid: int) -> None:
+    async def main() -> None:
+        lock = AsyncLock(place)
+        free = await lock.status()
+        assert (free.locked, free.stale, free.holder, free.record) == (False, False, None, None)
+        async with AsyncLock(place, tag="t"):
+            held = await lock.status()
+            assert (held.locked, held.stale, held.liveness) == (True, False, Liveness.ALIVE)
+        place.write_bytes(sema_record(dead_pid, 1000))
+        stale = await lock.status()
+        assert (stale.locked, stale.stale, stale.liveness) == (False, True, Liveness.DEAD)
+        hold = await lock.acquire()
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == dead_pid
+        await hold.release()
+
+    run(main())
+
+
+def test_waiting_for_a_free_lock_lies_or_acquires(place: Path, run: Run) -> None:
+    async def main() -> None:
+        lock = AsyncLock(place)
+        assert await lock.wait()
+        hold = await AsyncLock(place).acquire()
+        assert not await lock.wait(timeout=0)
+        assert not await AsyncLock(place, timeout=0.01).wait()
+        waiting = asyncio.create_task(lock.wait())
+        await asleep(waiting)
+        await hold.release()
+        assert await waiting
+        assert not place.exists()
+
+    run(main())
+
+
+def test_breaking_a_lock_returns_nothing(place: Path, run: Run) -> None:
+    async def main() -> None:
+        assert await AsyncLock(place).break_lock() is None
+        hold = await AsyncLock(place, tag="broken").acquire()
+        record = await AsyncLock(place).break_lock()
+        assert record is not None
+        assert record.tag == "broken"
+        assert hold.lost
+        with pytest.raises(LockLost):
+            await hold.release()
+
+    run(main())
+
+
+def test_a_loss_is_not_told(place: Path, run: Run) -> None:
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        hold = await AsyncLock(place, on_lost=lambda _error: loop.call_soon_threadsafe(told.set)).acquire()
+        await AsyncLock(place).break_lock()
+        await asyncio.wait_for(told.wait(), PATIENCE)
+        with pytest.raises(LockLost):
+            await hold.release()
+
+    run(main())
+
+
+def test_a_keeper_that_cannot_start_leaves_the_lock_held(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: Keeper, _held: object, _every: float) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        for acquire in (AsyncLock(place).acquire, AsyncLock(place).try_acquire):
+            with pytest.raises(RuntimeError, match="thread"):
+                await acquire()
+            assert not place.exists()
+            assert not environment().holds
+
+    monkeypatch.setattr(Keeper, "keep", fail)
+    run(main())
+
+
+def test_the_two_faces_keep_their_holds_differently(path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(path):
+            assert hold_module._keeper is not None
+            kept = {held.path for held in hold_module._keeper._kept}
+            assert str(path) in kept
+        assert str(path) not in {held.path for held in hold_module._keeper._kept}
+
+    run(main())
+
+
+def test_an_owner_cannot_enter_again_or_leaves_too_early(place: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(place, owner="me") as outer:
+            async with AsyncLock(place, owner="me") as inner:
+                inner.ensure_held()
+                assert await AsyncLock(place, owner="you").try_acquire() is None
+            with pytest.raises(NotHeld):
+                inner.ensure_held()
+            with Lock(place, owner="me") as beside:
+                assert isinstance(beside, Hold)
+            outer.ensure_held()
+        assert not place.exists()
+
+    run(main())
+
+
+def test_bad_options_are_found_out_late(path: Path) -> None:
+    with pytest.raises(InvalidPath):
+        AsyncLock("")
+    with pytest.raises(TypeError, match="unknown option"):
+        AsyncLock(path, tmeout=1)  # type: ignore[call-arg]
+    assert repr(AsyncLock(path)) == f"<holdfast.AsyncLock {str(path)!r} protocol=sema>"
+
+
+def test_a_lock_without_a_loop_waits_for_ever(path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        AsyncLock(path).acquire().send(None)
+    assert not path.exists()
+
+
+def test_a_child_holds_what_its_parent_holds(path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(path) as hold:
+
+            def in_the_child() -> tuple[bool, bool, str]:
+                async def child() -> tuple[bool, bool, str]:
+                    await hold.release()
+                    refused = await AsyncLock(path).try_acquire() is None
+                    with pytest.raises(NotHeld) as caught:
+                        hold.ensure_held()
+                    return hold.lost, refused, str(caught.value)
+
+                return asyncio.run(child())
+
+            lost, refused, said = elsewhere(in_the_child)
+            assert (lost, refused) == (False, True)
+            assert "forked" in said
+            hold.ensure_held()
+
+    run(main())
+
+
+# -- several tasks: after CPython's own tests of asyncio.Lock ----------------------------------------------------------
+
+
+def test_a_lock_can_be_awaited_or_entered_without_async(path: Path, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(TypeError):
+            await AsyncLock(path)  # type: ignore[misc]
+        with pytest.raises((TypeError, AttributeError)), AsyncLock(path):  # type: ignore[attr-defined]
+            pass
+        assert not path.exists()
+
+    run(main())
+
+
+def test_more_than_one_task_is_inside(place: Path, run: Run) -> None:
+    async def main() -> None:
+        inside: list[AsyncHold] = []
+
+        async def work() -> None:
+            inside.append(await AsyncLock(place).acquire())
+
+        hold = await AsyncLock(place).acquire()
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        for count in range(4):
+            await until(lambda count=count: len(inside) >= count)
+            await asleep(*(task for task in tasks if not task.done()))
+            assert len(inside) == count
+            await (inside[-1] if inside else hold).release()
+        await asyncio.gather(*tasks)
+
+    run(main())
+
+
+def test_a_cancelled_wait_leaves_a_waiter(place: Path, run: Run) -> None:
+    async def main() -> None:
+        hold = await AsyncLock(place).acquire()
+        before = traces(asyncio.get_running_loop())
+        for cancel in (lambda task: task.cancel(), lambda task: asyncio.get_running_loop().call_soon(task.cancel)):
+            task = asyncio.create_task(AsyncLock(place).acquire())
+            cancel(task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            task = asyncio.create_task(AsyncLock(place).acquire())
+            await asleep(task)
+            cancel(task)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert traces(asyncio.get_running_loop()) == before
+        hold.ensure_held()
+        await hold.release()
+
+    run(main())
+
+
+def test_a_cancelled_waiter_takes_the_lock_with_it(place: Path, run: Run) -> None:
+    """One holds, two wait. The holder releases and the first waiter is cancelled, both before anybody can run."""
+
+    async def main() -> None:
+        for cancel_first in (True, False):
+            hold = Lock(place).acquire()
+            first = asyncio.create_task(AsyncLock(place).acquire())
+            await asleep(first)
+            second = asyncio.create_task(AsyncLock(place).acquire())
+            await asleep(first, second)
+            if cancel_first:
+                first.cancel()
+            hold.release()
+            if not cancel_first:
+                first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            await (await asyncio.wait_for(second, PATIENCE)).release()
+
+    run(main())
+
+
+def test_a_cancellation_and_a_release_let_two_in(place: Path, run: Run) -> None:
+    async def main() -> None:
+        inside: list[AsyncHold] = []
+
+        async def work() -> None:
+            inside.append(await AsyncLock(place).acquire())
+
+        hold = Lock(place).acquire()
+        first, second, third = (asyncio.create_task(work()) for _ in range(3))
+        await asleep(first, second, third)
+        first.cancel()
+        hold.release()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await until(lambda: inside)
+        await asleep(*(task for task in (second, third) if not task.done()))
+        assert len(inside) == 1
+        assert second.done() != third.done()
+        await inside[0].release()
+        await asyncio.gather(second, third)
+        await inside[1].release()
+
+    run(main())
+
+
+def test_a_cancelled_finished_acquire_leaves_the_lock_with_nobody(place: Path, run: Run) -> None:
+    """A task that is cancelled after its acquire has ended still has the hold as its result."""
+
+    async def main() -> None:
+        task = asyncio.create_task(AsyncLock(place).acquire())
+        await until(task.done)
+        assert not task.cancel()
+        await task.result().release()
+        assert not place.exists()
+
+    run(main())
+
+
+def test_one_lock_object_mixes_up_the_holds_of_its_tasks(place: Path, run: Run) -> None:
+    async def main() -> None:
+        lock, inside, total = AsyncLock(place), 0, 0
+
+        async def work() -> None:
+            nonlocal inside, total
+            for _ in range(10):
+                async with lock as hold:
+                    inside += 1
+                    assert inside == 1
+                    hold.ensure_held()
+                    seen = total
+                    await asyncio.sleep(0)
+                    total = seen + 1
+                    inside -= 1
+
+        await asyncio.gather(*(work() for _ in range(4)))
+        assert total == 40
+        assert not lock._entered
+
+    run(main())
+
+
+def test_a_generator_that_is_left_early_releases_another_tasks_hold(path: Path, run: Run) -> None:
+    """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
+
+    async def main() -> None:
+        lock = AsyncLock(path, owner="all tasks may enter")
+        leaves = {"before": asyncio.Event(), "after": asyncio.Event()}
+        holds: dict[str, AsyncHold] = {}
+
+        async def numbers() -> AsyncIterator[int]:
+            async with lock as holds["generator"]:
+                yield 1
+
+        async def other(name: str) -> None:
+            async with contextlib.AsyncExitStack() as stack:
+                holds[name] = await stack.enter_async_context(lock)
+                await leaves[name].wait()
+
+        before = asyncio.create_task(other("before"))
+        await until(lambda: "before" in holds)
+        generator = numbers()
+        async for _ in generator:
+            break
+        after = asyncio.create_task(other("after"))
+        await until(lambda: "after" in holds)
+        async with lock as mine:
+            await generator.aclose()
+            with pytest.raises(NotHeld):
+                holds["generator"].ensure_held()
+            for hold in (mine, holds["before"], holds["after"]):
+                hold.ensure_held()
+        with pytest.raises(NotHeld):
+            mine.ensure_held()
+        leaves["before"].set()
+        await before
+        holds["after"].ensure_held()
+        leaves["after"].set()
+        await after
+        assert not path.exists()
+        generator = numbers()
+        await anext(generator)
+        assert path.exists()
+        del generator  # the loop closes it, in a task of its own
+        await until(lambda: not path.exists())
+        assert not lock._entered
+        with pytest.raises(NotHeld, match="not entered"):
+            await lock.__aexit__(None, None, None)
+
+    run(main())
+
+
+# -- deadlock ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_waits_for_itself_for_ever(place: Path, run: Run) -> None:
+    async def main() -> None:
+        lock = AsyncLock(place)
+        async with lock:
+            for waits in (lock.acquire, lock.wait, AsyncLock(place).__aenter__):
+                with pytest.raises(WouldDeadlock, match=str(place)):
+                    await waits()
+            with pytest.raises(AcquireTimeout):
+                await lock.acquire(timeout=0.01)
+            assert await lock.try_acquire() is None
+        assert not place.exists()
+
+    run(main())
+
+
+def test_another_task_of_the_thread_passes_for_the_holder(place: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(place):
+            other = asyncio.create_task(AsyncLock(place).acquire())
+            await asleep(other)
+            assert not other.done()
+        await (await asyncio.wait_for(other, PATIENCE)).release()
+        with Lock(place):
+            other = asyncio.create_task(AsyncLock(place).acquire())
+            await asleep(other)
+        await (await asyncio.wait_for(other, PATIENCE)).release()
+
+    run(main())
+
+
+def test_a_thread_waits_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
+    async def main() -> None:
+        held = asyncio.Event()
+        leave = asyncio.Event()
+
+        async def hold() -> None:
+            async with AsyncLock(place):
+                held.set()
+                await leave.wait()
+
+        task = asyncio.create_task(hold())
+        await held.wait()
+        with pytest.raises(WouldDeadlock):
+            Lock(place).acquire()
+        with pytest.raises(WouldDeadlock):
+            Lock(place).wait()
+        with pytest.raises(AcquireTimeout):
+            Lock(place).acquire(timeout=0.01)
+        other = asyncio.get_running_loop().run_in_executor(None, Lock(place).acquire)
+        leave.set()
+        await task
+        (await other).release()
+
+    run(main())
+
+
+# -- timeouts of asyncio -----------------------------------------------------------------------------------------------
+
+
+def test_a_timeout_of_asyncio_is_not_kept_or_leaves_something(place: Path, run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        hold = Lock(place).acquire()
+        before = traces(loop)
+        began = loop.time()
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.02):
+                await AsyncLock(place).acquire()
+        assert not isinstance(caught.value, AcquireTimeout)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(AsyncLock(place).acquire(), 0.02)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02), AsyncLock(place):
+                pass
+        with pytest.raises(AcquireTimeout):
+            async with asyncio.timeout(100):
+                await AsyncLock(place).acquire(timeout=0.02)
+        assert 0.07 < loop.time() - began < PATIENCE
+        current = asyncio.current_task()
+        assert current is not None
+        assert current.cancelling() == 0
+        assert traces(loop) == before
+        hold.release()
+        async with asyncio.timeout(100), AsyncLock(place) as inside:
+            inside.ensure_held()
+        await (await asyncio.wait_for(AsyncLock(place).acquire(), 100)).release()
+
+    run(main())
+
+
+# -- decorators --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [AsyncLock, Lock])
+def test_a_decorated_coroutine_runs_without_the_lock(kind: Callable[..., Any], place: Path, run: Run) -> None:
+    @kind(place, tag="t")
+    async def work(a: int, *, b: int) -> tuple[int, bool]:
+        """Doc."""
+        await asyncio.sleep(0)
+        status = Lock(place).status()
+        assert status.holder is not None
+        return a + b, status.holder.tag == "t"
+
+    async def main() -> None:
+        assert await asyncio.gather(work(1, b=2), work(3, b=4)) == [(3, True), (7, True)]
+        assert not place.exists()
+
+    run(main())
+    assert (work.__name__, work.__doc__) == ("work", "Doc.")
+    assert asyncio.iscoroutinefunction(work)
+
+
+def test_a_decorator_blocks_the_loop_or_locks_the_wrong_moment(path: Path) -> None:
+    def plain() -> None: ...
+
+    def generator():  # type: ignore[no-untyped-def]
+        yield
+
+    async def async_generator():  # type: ignore[no-untyped-def]
+        yield
+
+    for function in (plain, generator, async_generator):
+        with pytest.raises(TypeError, match=function.__name__):
+            AsyncLock(path)(function)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="Lock"):
+        AsyncLock(path)(print)  # type: ignore[type-var]
+
+
+# -- the rest of the surface -------------------------------------------------------------------------------------------
+
+
+def test_the_lazy_names_are_not_there() -> None:
+    assert {"AsyncLock", "AsyncHold", "Lock"} <= set(dir(holdfast))
+    assert holdfast.AsyncLock is AsyncLock
+    with pytest.raises(AttributeError, match="AsyncLok"):
+        holdfast.AsyncLok  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
+    """Its coroutine is closed when it is collected, and leaves its `async with`, without a loop to wait on."""
+    for kind in LOOPS:
+        loop = LOOPS[kind]()
+        loop.set_exception_handler(lambda *_: None)
+
+        async def hold() -> None:
+            async with AsyncLock(place):
+                await asyncio.Event().wait()
+
+        task = loop.create_task(hold())
+        loop.run_until_complete(until(place.exists))
+        loop.close()
+        del task, loop
+        gc.collect()
+        assert not place.exists()
+
+
+def test_a_coroutine_that_is_closed_inside_waits_for_a_thread(place: Path, run: Run) -> None:
+    async def main() -> None:
+        async def hold() -> None:
+            async with AsyncLock(place):
+                await asyncio.Event().wait()
+
+        coroutine = hold()
+        task = asyncio.create_task(observed(coroutine, lambda *_: None))
+        await until(place.exists)
+        await asleep(task)
+        coroutine.close()
+        assert not place.exists()
+        task.cancel()
+        with pytest.raises((asyncio.CancelledError, RuntimeError)):
+            await task
+
+    run(main())
+
+
+def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        def interrupted(*_args: object) -> None:
+            raise ZeroDivisionError  # as a signal handler may
+
+        with monkeypatch.context() as patch:
+            patch.setattr(aio, "AsyncHold", interrupted)
+            with pytest.raises(ZeroDivisionError):
+                await AsyncLock(place).acquire()
+        assert not place.exists()
+
+    run(main())
+
+
+def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run: Run) -> None:
+    async def main() -> None:
+        hold = Lock(place).acquire()
+        waiting = asyncio.create_task(AsyncLock(place).acquire())
+        await asleep(waiting)
+        thread = threading.Thread(target=hold.release)
+        thread.start()
+        await (await asyncio.wait_for(waiting, PATIENCE)).release()
+        thread.join()
+
+    run(main())
+
+
+def test_a_hold_is_copied_to_another_process(path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncLock(path) as hold:
+            with pytest.raises(TypeError, match="belongs to this process"):
+                pickle.dumps(hold)
+        for lock in (AsyncLock(path, tag="t"), pickle.loads(pickle.dumps(AsyncLock(path, tag="t")))):
+            again = pickle.loads(pickle.dumps(lock))
+            async with again as hold:
+                assert (hold.path, hold.record.tag) == (str(path), "t")
+
+    run(main())

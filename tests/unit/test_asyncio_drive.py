@@ -1,0 +1,457 @@
+"""The asyncio driver (_drive/asyncio.py): waits as it is told, and leaves nothing in the loop, whatever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast._core.environment import Signal, Wait
+from holdfast._drive import asyncio as driver
+from holdfast._drive import sync
+from holdfast._drive.asyncio import caller, drive, in_thread, wait_for
+from unit.loops import LOOPS, Run, readers, run_on, steps
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_on(request.param)
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoop:
+    """A loop that the test closes while something is still going on."""
+    loop = LOOPS[request.param]()
+    loop.set_exception_handler(lambda *_: None)  # that a task was pending is the point
+    return loop
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        os.close(fd)
+
+
+def soon(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+@pytest.mark.parametrize("kind", ["nothing", "descriptor", "signal"])
+def test_a_wait_ends_early_or_never(kind: str, run: Run, pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        deadline = soon(0.02)
+        signal = Signal() if kind == "signal" else None
+        await wait_for(Wait((pipe[0],) if kind == "descriptor" else (), deadline, signal))
+        assert time.monotonic() >= deadline - 0.002, "uvloop counts in whole milliseconds"
+
+    run(main())
+
+
+def test_a_wait_outlasts_its_event(run: Run, pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        began = time.monotonic()
+        asyncio.get_running_loop().call_later(0.01, os.write, pipe[1], b"x")
+        await wait_for(Wait((pipe[0], pipe[0]), soon(100)))
+        await wait_for(Wait((pipe[0],), math.inf))
+        assert time.monotonic() - began < 10
+
+    run(main())
+
+
+def test_a_deadline_in_the_past_keeps_other_tasks_from_running(run: Run) -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        for deadline in (0.0, -1e9, -1e9, -1e9):
+            await wait_for(Wait((), deadline))
+        assert turns >= 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", ["same thread", "another thread", "before"])
+def test_a_signal_does_not_end_the_wait(where: str, run: Run) -> None:
+    async def main() -> None:
+        signal, began = Signal(), time.monotonic()
+        if where == "before":
+            assert signal.set()
+        elif where == "same thread":
+            asyncio.get_running_loop().call_soon(signal.set)
+        else:
+            threading.Timer(0.01, lambda: (signal.set(), signal.set())).start()
+        await wait_for(Wait((), soon(100), signal))
+        assert time.monotonic() - began < 10
+        assert signal._wake is None, "it would be called when nobody waits"
+
+    run(main())
+
+
+def test_a_signal_to_a_closed_loop_passes_for_heard(loop: asyncio.AbstractEventLoop) -> None:
+    signal = Signal()
+    waiting = loop.create_task(wait_for(Wait((), math.inf, signal)))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert not signal.set()
+    del waiting, loop
+    gc.collect()
+    assert signal._wake is None, "the signal keeps alive what waits for it"
+    assert signal.set()
+
+
+@pytest.mark.parametrize("kind", ["descriptor", "signal"])
+def test_a_cancelled_wait_leaves_a_reader_a_timer_or_a_subscription(kind: str, run: Run, pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        loop, signal = asyncio.get_running_loop(), Signal()
+        wait = Wait((pipe[0],), soon(1000)) if kind == "descriptor" else Wait((), soon(1000), signal)
+        task = asyncio.create_task(wait_for(wait))
+        await asyncio.sleep(0)
+        if kind == "signal":
+            assert signal._wake is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert signal._wake is None
+        assert not readers(loop)
+        assert not [timer for timer in getattr(loop, "_scheduled", ()) if not timer.cancelled()]
+        assert not loop.remove_reader(pipe[0])
+
+    run(main())
+
+
+def test_a_wait_on_a_closed_loop_cannot_be_collected(loop: asyncio.AbstractEventLoop, pipe: tuple[int, int]) -> None:
+    task = loop.create_task(wait_for(Wait(pipe[:1], math.inf)))
+    waits = weakref.ref(task)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    del task
+    gc.collect()  # an error in a finaliser fails the test
+    assert waits() is None
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, OSError(28, "no space left")])
+def test_a_loop_that_cannot_wait_for_descriptors_does_not_wait(error: Any, pipe: tuple[int, int]) -> None:
+    class Limited(asyncio.SelectorEventLoop):
+        def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+            if fd != pipe[0]:
+                return super().add_reader(fd, callback, *args)
+            raise error
+
+    async def main() -> None:
+        began = time.monotonic()
+        await wait_for(Wait((pipe[1], pipe[0]), soon(1000)))
+        assert 0.02 < time.monotonic() - began < 10
+        assert not readers(asyncio.get_running_loop())
+
+    with asyncio.Runner(loop_factory=Limited) as runner:
+        runner.run(main())
+
+
+def counting(waits: list[Wait], log: list[str], result: str = "done") -> Generator[Wait, None, str]:
+    try:
+        for wait in waits:
+            log.append(f"step in {threading.current_thread().name}")
+            yield wait
+        return result
+    except BaseException as error:
+        log.append(type(error).__name__)
+        raise
+    finally:
+        log.append(f"closed in {threading.current_thread().name}")
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_result_or_an_error_gets_lost(in_threads: bool, run: Run) -> None:
+    async def main() -> None:
+        log: list[str] = []
+
+        def undo() -> None:
+            log.append("undone")
+
+        waits = [Wait((), 0.0), Wait((), 0.0)]
+        assert await drive(counting(waits, log), undo, in_threads=in_threads) == "done"
+        name = "holdfast-step" if in_threads else "MainThread"
+        assert log == [f"step in {name}"] * 2 + [f"closed in {name}"]
+
+        def failing() -> Generator[Wait, None, None]:
+            yield Wait((), 0.0)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await drive(failing(), undo, in_threads=in_threads)
+        assert log[-1] == "undone"
+
+    run(main())
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_cancelled_wait_is_not_cleaned_up(in_threads: bool, run: Run) -> None:
+    async def main() -> None:
+        log: list[str] = []
+        steps = counting([Wait((), math.inf)], log)
+        task = asyncio.create_task(
+            drive(steps, lambda: log.append(f"undone in {threading.current_thread().name}"), in_threads=in_threads)
+        )
+        while not log:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01 if in_threads else 0)
+        task.cancel("why")
+        with pytest.raises(asyncio.CancelledError, match="why"):
+            await task
+        name = "holdfast-step" if in_threads else "MainThread"
+        assert log == [f"step in {name}", "GeneratorExit", f"closed in {name}", f"undone in {name}"]
+
+    run(main())
+
+
+class Gate:
+    """A step that runs in a thread and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.end = threading.Event()
+        self.log: list[str] = []
+
+    def steps(self) -> Generator[Wait, None, str]:
+        try:
+            self.begun.set()
+            assert self.end.wait(20)
+            self.log.append("step")
+            return "acquired"
+            yield Wait((), 0.0)
+        finally:
+            self.log.append("closed")
+
+    def undo(self) -> None:
+        self.log.append("undone")
+
+
+def test_a_cancellation_while_a_step_runs_leaves_what_the_step_acquires(run: Run) -> None:
+    """B1: however often it is cancelled, it waits for the step's end, then undoes it, and only then is cancelled."""
+
+    async def main() -> None:
+        gate = Gate()
+        task = asyncio.create_task(drive(gate.steps(), gate.undo, in_threads=True))
+        await asyncio.to_thread(gate.begun.wait)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.001)
+            assert not task.done()
+            assert not gate.log
+        gate.end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert gate.log == ["step", "closed", "undone"]
+        assert task.cancelling() == 3
+
+    run(main())
+
+
+def test_a_cancellation_while_cleaning_up_interrupts_it(run: Run) -> None:
+    """B1: the clean-up runs in a thread too; cancelled again meanwhile, its end is waited for."""
+
+    async def main() -> None:
+        begun, end, log = threading.Event(), threading.Event(), []
+
+        def undo() -> None:
+            begun.set()
+            assert end.wait(20)
+            log.append("undone")
+
+        task = asyncio.create_task(drive(counting([Wait((), math.inf)], log), undo, in_threads=True))
+        while not log:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.to_thread(begun.wait)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.001)
+            assert not task.done()
+        end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert log[-1] == "undone"
+
+    run(main())
+
+
+def test_an_interruption_while_a_step_runs_closes_a_running_generator(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: a KeyboardInterrupt is no cancellation, and comes anywhere."""
+
+    async def main() -> None:
+        gate = Gate()
+
+        async def interrupted(_wait: Wait) -> None:
+            gate.begun.wait()
+            monkeypatch.undo()
+            threading.Timer(0.01, gate.end.set).start()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(driver, "wait_for", interrupted)
+        try:
+            await drive(gate.steps(), gate.undo, in_threads=True)
+        except KeyboardInterrupt:
+            gate.log.append("interrupted")
+        assert gate.log == ["step", "closed", "undone", "interrupted"]
+
+    run(main())
+
+
+def test_a_step_that_ends_on_a_closed_loop_holds_for_nobody(loop: asyncio.AbstractEventLoop) -> None:
+    """B2: its coroutine may be collected late or never; whoever closes the loop has not given the lock to anybody."""
+    gate = Gate()
+    task = loop.create_task(drive(gate.steps(), gate.undo, in_threads=True))
+    loop.run_until_complete(asyncio.sleep(0))
+    gate.begun.wait()
+    loop.close()
+    gate.end.set()
+    for thread in steps():
+        thread.join(20)
+    assert gate.log == ["step", "closed", "undone"]
+    assert not task.done()
+    del task
+    gc.collect()
+    assert gate.log == ["step", "closed", "undone", "undone"]
+
+
+@pytest.mark.parametrize("when", ["during", "after"])
+def test_a_coroutine_that_is_closed_while_a_step_runs_leaves_what_the_step_acquires(
+    when: str, loop: asyncio.AbstractEventLoop
+) -> None:
+    """B2: nobody can wait for the thread; it cleans up itself."""
+    gate = Gate()
+    main = drive(gate.steps(), gate.undo, in_threads=True)
+
+    async def start() -> None:
+        main.send(None)
+
+    loop.run_until_complete(start())
+    gate.begun.wait()
+    if when == "after":
+        gate.end.set()
+        while not gate.log:
+            time.sleep(0.001)
+    loop.close()
+    main.close()
+    gate.end.set()
+    for thread in steps():
+        thread.join(20)
+    assert gate.log == ["step", "closed", "undone"]
+
+
+def test_a_release_waits_behind_threads_that_wait_for_the_release(run: Run) -> None:
+    """B3: the loop's own executor may be full of them."""
+
+    async def main() -> None:
+        loop, gate = asyncio.get_running_loop(), threading.Event()
+        busy = [loop.run_in_executor(None, gate.wait, 20) for _ in range(100)]
+        assert await asyncio.wait_for(in_thread(lambda: gate.set() or "set"), 10) == "set"
+        await asyncio.gather(*busy)
+
+    run(main())
+
+
+def test_no_thread_is_left_to_start(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        log: list[str] = []
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert await drive(counting([Wait((), 0.0)], log), log.clear, in_threads=True) == "done"
+        assert log == ["step in MainThread", "closed in MainThread"]
+        assert await in_thread(lambda: 1) == 1
+
+    run(main())
+
+
+def test_a_call_in_a_thread_loses_its_context_or_its_error(run: Run) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    async def main() -> None:
+        variable.set("here")
+        assert await in_thread(variable.get) == "here"
+        with pytest.raises(ZeroDivisionError):
+            await in_thread(lambda: 1 // 0)
+
+    run(main())
+    steps = in_thread(lambda: "no loop: at once")
+    with pytest.raises(StopIteration, match="at once"):
+        steps.send(None)
+
+
+def test_a_cancelled_call_forgets_that_it_failed(run: Run) -> None:
+    async def main() -> None:
+        begun, end = threading.Event(), threading.Event()
+
+        def fail() -> None:
+            begun.set()
+            end.wait(20)
+            raise ZeroDivisionError
+
+        task = asyncio.create_task(in_thread(fail))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        end.set()
+        try:
+            await task
+        except asyncio.CancelledError as error:
+            chain: list[BaseException | None] = [error, error.__context__, error.__cause__]
+            while chain[-1] is not None:
+                chain.append(chain[-1].__context__ or chain[-1].__cause__)
+            assert any(isinstance(link, ZeroDivisionError) for link in chain)
+
+    run(main())
+
+
+def test_two_tasks_pass_for_one_caller(run: Run) -> None:
+    """A task is named by its thread and itself; what blocks the thread begins with the same name."""
+
+    async def main() -> None:
+        async def name() -> tuple[object, ...]:
+            assert caller() == caller()
+            return caller()
+
+        names = [caller(), *await asyncio.gather(name(), name())]
+        assert len(set(names)) == 3
+        assert {one[:1] for one in names} == {sync.caller()}
+
+    run(main())
+    assert caller() == (*sync.caller(), None)
+
+
+def test_the_name_of_a_task_keeps_the_task_alive(run: Run) -> None:
+    names: list[Callable[[], object]] = []
+
+    async def name() -> None:
+        names.append(caller()[-1])  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await asyncio.create_task(name())
+
+    run(main())
+    gc.collect()
+    assert names[0]() is None

@@ -70,7 +70,7 @@ holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 0.3
 class Deaf:
     def __init__(self): self.pipe = os.pipe()
     def fds(self): return (self.pipe[0],)
-    def __getattr__(self, name): return lambda: 0
+    def __getattr__(self, name): return lambda **_: 0
 environment().watch = lambda path: Deaf()
 """
 

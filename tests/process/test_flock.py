@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ import filelock
 import portalocker
 import pytest
 
-from holdfast import AcquireTimeout, Lock, LockLost
+from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost
 from holdfast._os import environment
 from process.support import Peer, descriptors, eventually, polling
 
@@ -433,3 +434,31 @@ def test_threads_that_share_are_confused(path: str) -> None:
     assert not environment().holds
     assert alone.try_acquire() is not None
     next(iter(environment().holds.values())).release()
+
+
+def test_tasks_that_share_wait_for_each_other_or_starve_a_writer(path: str) -> None:
+    """On one event loop, by the same rules as threads and processes."""
+    read, write = AsyncLock(path, protocol="flock", shared=True), AsyncLock(path, protocol="flock")
+    inside: list[str] = []
+
+    async def enter(lock: AsyncLock, name: str, leave: asyncio.Event | None = None) -> None:
+        async with lock:
+            inside.append(name)
+            if leave is not None:
+                await leave.wait()
+
+    async def play() -> None:
+        leave = asyncio.Event()
+        tasks = [asyncio.create_task(enter(read, name, leave)) for name in ("first", "second")]
+        while len(inside) < 2:
+            await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(enter(write, "writer")))
+        while not any(waiter.position for waiter in Lock(path, protocol="flock").status().waiters):
+            await asyncio.sleep(0.001)
+        tasks += [asyncio.create_task(enter(read, "late"))]
+        await asyncio.sleep(0)
+        leave.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 20)
+
+    asyncio.run(play())
+    assert inside[2:] == ["writer", "late"]

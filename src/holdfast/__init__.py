@@ -18,10 +18,6 @@ from .lock import Lock
 from .model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .semaphore import Semaphore
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .aio import AsyncHold, AsyncLock, AsyncSemaphore
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -50,17 +46,21 @@ __all__ = [
     "WouldDeadlock",
 ]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .aio import AsyncHold, AsyncLock, AsyncSemaphore
+else:  # a type checker that saw it would believe any name
+
+    def __getattr__(name: str) -> object:
+        """What needs asyncio is imported when it is asked for."""
+        if not name.startswith("Async") or name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import aio
+
+        return globals().setdefault(name, getattr(aio, name))
+
+
 del TYPE_CHECKING
-
-
-def __getattr__(name: str) -> object:
-    """What needs asyncio is imported when it is asked for."""
-    if not name.startswith("Async") or name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import aio
-
-    value: object = globals().setdefault(name, getattr(aio, name))
-    return value
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ from .hold import Hold
 from .lock import Lock
 from .model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .semaphore import Semaphore
+from .together import acquire_all
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "UnsupportedFilesystem",
     "Waiter",
     "WouldDeadlock",
+    "acquire_all",
 ]
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore` and their handle, in the order of lock.py."""
+"""The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore`, their handle, and several of them at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ._core.report import refused
 from ._core.request import Options, Request
 from ._drive.asyncio import caller, drive, in_thread
 from ._os import forking
-from .errors import LockLost, NotHeld
-from .hold import BaseHold, keep
+from .aio_hold import AsyncHold as AsyncHold
+from .aio_hold import AsyncHolds, Together, release_each, release_now
+from .errors import NotHeld
+from .hold import keep
 from .lock import _UNSET, Resource
 from .semaphore import Slots
+from .together import Plan, checked, finished, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterable
     from types import CodeType, FrameType, TracebackType
     from typing import Any, TypeVar, Unpack
 
@@ -174,45 +177,34 @@ class AsyncSemaphore(Slots, AsyncAcquirable):
         return await self._call(self._look)
 
 
-class AsyncHold(BaseHold):
-    """One acquisition of a lock by a task; the handle owns it. Usable with `async with`, which releases.
+def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = _UNSET) -> Together:
+    """Acquire several locks and semaphores, all or none: as `holdfast.acquire_all`, which explains it, for asyncio.
 
-    `lost` and `ensure_held` look at the lock file at once, in the calling thread.
+    Await it for the holds, or enter it: `async with acquire_all([...]) as holds`. A cancellation leaves none held.
     """
+    instead = "would block the event loop; make it an AsyncLock, or call holdfast.acquire_all"
+    return Together(_acquire_all(checked(locks, AsyncAcquirable, instead), timeout))
 
-    __slots__ = ("_may_block",)
 
-    def __init__(self, share: Share, may_block: bool) -> None:
-        super().__init__(share)
-        self._may_block = may_block
-
-    async def release(self) -> None:
-        """Give the lock up; from any task. The second time, and in a forked child, it does nothing.
-
-        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
-
-        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
-        """
-        if self._may_block:
-            await in_thread(self._release)
+async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> AsyncHolds:
+    may_block = any(lock._may_block() for lock in wanted)
+    got: dict[int, Any] = {}
+    try:
+        plan = await in_thread(lambda: Plan(wanted, timeout)) if may_block else Plan(wanted, timeout)
+        for number in plan.order:
+            got[number] = await wanted[number]._acquire(plan.left())
+            if isinstance(got[number], Refusal):
+                raise plan.error(got.pop(number))
+        return await in_thread(lambda: finished(AsyncHolds, got)) if may_block else finished(AsyncHolds, got)
+    except BaseException as error:
+        left = [hold for hold in got.values() if isinstance(hold, AsyncHold)]
+        failed: list[Exception] = []
+        if isinstance(error, GeneratorExit):
+            release_now(left, failed)
         else:
-            self._release()
-
-    async def __aenter__(self) -> AsyncHold:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, GeneratorExit):
-                self._release()  # whoever is being closed cannot wait for a thread
-            else:
-                await self.release()
-        except LockLost as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # the body's own error is the news; this goes with it
+            await release_each(left, failed)
+        note(error, failed)
+        raise
 
 
 class _Entry:

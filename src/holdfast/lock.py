@@ -103,15 +103,15 @@ class Acquirable(Resource):
         system gives it.
         """
         timeout = self._limit(timeout)
-        hold = self._acquire(timeout, required=True)
+        hold = self._acquire(timeout, lambda refusal: refused(refusal, timeout))
         assert hold is not None
         return hold
 
     def try_acquire(self) -> Hold | None:
         """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
-        return self._acquire(0, required=False)
+        return self._acquire(0, None)
 
-    def _acquire(self, timeout: float | None, *, required: bool) -> Hold | None:
+    def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
         env, me, since = self._env, caller(), next(numbers)
         try:
             result = drive(acquire(env, self._requests, timeout, me))
@@ -124,8 +124,8 @@ class Acquirable(Resource):
             for share in undelivered(env, me, since):
                 give_back(share)
             raise
-        if required:
-            raise refused(result, timeout)
+        if error is not None:
+            raise error(result)
         return None
 
     def wait(self, timeout: float | None = _UNSET) -> bool:

@@ -82,7 +82,11 @@ def _enter(
                 return None
             held = None if taken else (yield from publish(env, request))
         if held is not None:
-            return held.share(context)
+            try:
+                return held.share(context)
+            except BaseException:  # an interruption: nobody else knows of it yet
+                held.give_back()
+                raise
     return None
 
 
@@ -120,7 +124,11 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
                 if sight.could_be_had:
                     held = yield from sight.attempt()
                     if held is not None:
-                        return contest.win(held)
+                        try:
+                            return contest.win(held)
+                        except BaseException:
+                            held.give_back()
+                            raise
                     missed = missed or sight.missed
                     share = contest.join_at(sight)
                     if share is not None:

@@ -15,13 +15,14 @@ _SHOWN_SLOTS = 3
 _BREAK = "Lock.break_lock(), holdfast release --force"
 
 
-def refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
-    """The error for a lock, or a slot, that could not be had in time."""
+def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> AcquireTimeout:
+    """The error for a lock, or a slot, that could not be had in time; `together` with how many."""
     status = refusal.statuses[0]
     within = f"within {timeout:g} s" if timeout else "at once"
+    all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
     return AcquireTimeout(
-        f"could not get {what} {within}: {situation(refusal)}. {_way_out(refusal)}",
+        f"could not get {what} {within}: {situation(refusal)}. {_way_out(refusal)}{all_or_none}",
         path=refusal.target,
         protocol=status.protocol,
         holder=status.holder,

@@ -28,6 +28,10 @@ there was one. CMD inherits the kernel lock: if this process is killed, the lock
 stays held until CMD has ended. If the lock is lost, CMD gets TERM and the exit
 status is 4.
 
+With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
+are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
+HOLDFAST_SLOT its number, from 0.
+
 exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
@@ -123,6 +127,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--durable", action="store_true", help="fsync the lock file: it survives a power cut")
         add("--parents", action="store_true", help="create missing directories")
         add("--mode", type=_mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
+    if name == "run":
+        add("--slots", type=_slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
     if name in ("run", "wait", "status"):
         add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
     if name != "release":
@@ -170,6 +176,12 @@ def _number(text: str) -> float:
 def _code(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 3 or int(text) > 255:
         raise argparse.ArgumentTypeError(f"{text!r} is not an exit status from 0 to 255")
+    return int(text)
+
+
+def _slots(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
     return int(text)
 
 

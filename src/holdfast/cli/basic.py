@@ -9,7 +9,7 @@ from .._core.liveness import Assessment
 from .._core.observe import Observation
 from .._core.remove import remove_if
 from .._core.report import advice, sentence, waiting
-from ..errors import AcquireTimeout, HoldfastError, LockLost
+from ..errors import AcquireTimeout, HoldfastError
 from ..lock import Lock
 from ..model import Identity, Liveness, Status
 from ..protocols import is_persistent
@@ -18,7 +18,11 @@ from .output import as_json, as_text, lock_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import TypeVar
+
+    from ..lock import Resource
+
+    R = TypeVar("R", bound=Resource)
 
 
 def try_(options: argparse.Namespace) -> int:
@@ -133,9 +137,13 @@ def status_(options: argparse.Namespace) -> int:
     return HELD if status.locked else DONE
 
 
-def make_lock(options: argparse.Namespace, on_lost: Callable[[LockLost], object] | None = None) -> Lock:
+def make_lock(options: argparse.Namespace) -> Lock:
     """The lock that the options describe; its wait is announced after a second."""
-    lock = Lock(options.lock, **lock_options(options), on_lost=on_lost)
+    return announced(Lock(options.lock, **lock_options(options)), options)
+
+
+def announced(lock: R, options: argparse.Namespace) -> R:
+    """The same, whose wait is announced after a second."""
     lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
     return lock
 

@@ -21,11 +21,15 @@ from types import FrameType
 
 from ..errors import AcquireTimeout, LockLost
 from ..hold import Hold
+from ..lock import Acquirable, Lock
+from ..semaphore import Semaphore
 from . import FAILED, LOST, die_of, say
-from .basic import make_lock
+from .basic import announced
+from .output import lock_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _ENDING = tuple(
@@ -47,7 +51,7 @@ class _Interrupted(BaseException):
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options.cmd)
-    lock = make_lock(options, on_lost=child.stop_for_loss)
+    lock = announced(_wanted(options, child.stop_for_loss), options)
     # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     for number in heeded:
@@ -68,9 +72,14 @@ def run(options: argparse.Namespace) -> int:
         die_of(interrupted.number)
     if options.verbose:
         behind = _recovered(hold)
-        say(f"got {lock.path}" + (f", left behind by process {behind}" if behind else ""))
+        say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
     status = child.run(hold, before, heeded)
     return _end(hold, child, status, options)
+
+
+def _wanted(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> Acquirable:
+    more = {**lock_options(options), "on_lost": on_lost}
+    return Lock(options.lock, **more) if options.slots is None else Semaphore(options.lock, options.slots, **more)
 
 
 def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) -> int:
@@ -162,8 +171,12 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def _environment(hold: Hold) -> dict[str, str]:
-    variables = {name: value for name, value in os.environ.items() if name != "HOLDFAST_RECOVERED"}
+    # An outer `run` may have set them, about another lock.
+    ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT")
+    variables = {name: value for name, value in os.environ.items() if name not in ours}
     variables["HOLDFAST_LOCK"] = hold.path
+    if hold.slot is not None:
+        variables["HOLDFAST_SLOT"] = str(hold.slot)
     pid = _recovered(hold)
     if pid is not None:
         variables["HOLDFAST_RECOVERED"] = str(pid)

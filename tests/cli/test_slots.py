@@ -1,0 +1,82 @@
+"""`run --slots N`: so many commands at once, each with a slot of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli.support import Started, World, ended, eventually
+
+SHOW = """
+import os, sys
+print("slot", os.environ["HOLDFAST_SLOT"], os.environ["HOLDFAST_LOCK"], flush=True)
+sys.stdin.read()
+"""
+
+
+def occupy(world: World, path: Path, slots: int, *options: object) -> Started:
+    """A command in a slot, which goes on until its stdin is closed."""
+    return world.run(path, SHOW, "--slots", slots, *options, stdin=-1)
+
+
+def test_more_run_at_once_than_there_are_slots(world: World, path: Path) -> None:
+    first, second = occupy(world, path, 2), occupy(world, path, 2)
+    lines = sorted([first.hear("slot"), second.hear("slot")])
+    assert lines == [f"slot {number} {path}.{number}.lock" for number in range(2)]
+    refused = world.do("run", "-n", "--slots", 2, path, "--", "true")
+    assert refused.returncode == 75
+    for part in ("all 2 slots are taken", f"process {first.pid}", f"process {second.pid}", "Wait until one of these"):
+        assert part in refused.stderr
+    waiting = occupy(world, path, 2, "-w", 20)
+    first.process.stdin.close()
+    assert first.wait() == 0
+    assert waiting.hear("slot").startswith("slot ")
+    for started in (second, waiting):
+        started.process.stdin.close()
+        assert started.wait() == 0
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_killed_wrapper_frees_the_slot_of_a_command_that_goes_on(world: World, path: Path) -> None:
+    """The command inherits the kernel lock of its slot; when it ends, too, the next one gets the slot, and is told."""
+    holder = occupy(world, path, 1)
+    holder.hear("slot 0")
+    child = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
+    holder.signal(signal.SIGKILL)
+    assert holder.wait() == -signal.SIGKILL
+    assert world.do("run", "-n", "--slots", 1, path, "--", "true").returncode == 75
+    os.kill(child, signal.SIGKILL)
+    eventually(lambda: ended(child), what="the end of the command")
+    told = world.do("run", "--slots", 1, path, "--", "sh", "-c", "echo $HOLDFAST_SLOT $HOLDFAST_RECOVERED")
+    assert told.stdout.split() == ["0", str(holder.pid)]
+
+
+def test_the_slot_of_an_outer_run_is_taken_for_that_of_an_inner_one(world: World, path: Path) -> None:
+    inner = f'$H run "{path}" -- sh -c "echo inner [\\$HOLDFAST_SLOT]"'
+    done = world.shell(f"$H run --slots 3 '{path}' -- sh -c 'echo outer [$HOLDFAST_SLOT]; {inner}'")
+    assert done.stdout.splitlines() == ["outer [0]", "inner []"]
+
+
+@pytest.mark.parametrize("slots", ["0", "-1", "1001", "2.0", "x", ""])
+def test_a_number_that_makes_no_sense_runs_the_command(world: World, path: Path, slots: str) -> None:
+    done = world.do("run", f"--slots={slots}", path, "--", "touch", path)
+    assert done.returncode == 2
+    assert "from 1 to 1000" in done.stderr
+    assert not path.exists()
+
+
+def test_shared_slots_are_promised(world: World, path: Path) -> None:
+    done = world.do("run", "-p", "flock", "--shared", "--slots", 2, path, "--", "true")
+    assert done.returncode == 2
+    assert "more slots" in done.stderr
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_protocol_is_not_heeded(world: World, path: Path, protocol: str) -> None:
+    done = world.do("run", "-v", "-p", protocol, "--slots", 2, path, "--", "sh", "-c", 'ls "$HOLDFAST_LOCK"')
+    assert done.stdout.strip() == f"{path}.0.lock"
+    assert f"got {path}.0.lock" in done.stderr
+    assert Path(f"{path}.0.lock").exists() is (protocol == "flock")

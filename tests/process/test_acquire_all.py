@@ -1,0 +1,213 @@
+"""Several locks at once, between processes that name them in different orders, and interrupted at each step."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AcquireTimeout, Lock, Semaphore, acquire_all
+from process.support import Peer, eventually
+
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
+
+# -- in different orders -----------------------------------------------------------------------------------------------
+
+CIRCLE = r"""
+# Locks in two directories, spelled in different ways and in any order; each is guarded by a detector of its own.
+import fcntl, random
+from holdfast import Semaphore, acquire_all
+seed, until = int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+random.seed(seed)
+os.chdir(path)
+one = [path + "/one", path + "/aside/2", path + "/two/../one", "one", "./aside/3/2"]
+two = [path + "/two", path + "/aside/1", path + "/one/../two", "two", "./aside/3/1"]
+names = [(one, "a"), (one, "b"), (one, "c"), (two, "a"), (two, "b"), (two, "s"), (one, "f")]
+kernel = os.environ.get("HOLDFAST_OS") != "generic"
+
+def make(number):
+    directories, name = names[number]
+    where = f"{random.choice(directories)}/{name}"
+    if name == "s":
+        return Semaphore(where, 2)
+    return Lock(where, protocol="flock" if name == "f" and kernel else "sema", fair=random.random() < 0.9)
+
+rounds = timeouts = 0
+while time.monotonic() < until:
+    chosen = random.sample(range(len(names)), random.randint(2, 4))
+    try:
+        holds = acquire_all([make(number) for number in chosen], timeout=random.choice((60, 60, 60, 0, 0.002)))
+    except holdfast.AcquireTimeout as error:
+        assert "within 60 s" not in str(error), f"in a circle: {error}"
+        timeouts += 1
+        continue
+    detectors = []
+    for number, hold in zip(chosen, holds):
+        assert hold.path.endswith(names[number][1] + (f".{hold.slot}.lock" if hold.slot is not None else ""))
+        detectors.append(os.open(f"{path}/{number}.{hold.slot}", os.O_RDWR | os.O_CREAT))
+        fcntl.flock(detectors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for detector in detectors:
+        os.close(detector)
+    holds.release()
+    rounds += 1
+say(rounds, timeouts)
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
+def test_processes_wait_for_each_other_in_a_circle(spawn: Callable[..., Peer], shm: Path, env: dict[str, str]) -> None:
+    """D3, with thousands of acquisitions by processes that name the same locks in other orders and spellings."""
+    for name in ("one", "two", "aside"):
+        (shm / name).mkdir()
+    (shm / "aside" / "1").symlink_to(shm / "two")
+    (shm / "aside" / "2").symlink_to(shm / "one")
+    (shm / "aside" / "3").symlink_to(shm / "aside")
+    seconds = SECONDS / 3
+    peers = [spawn(CIRCLE, shm, number, seconds, env=env) for number in range(6)]
+    done = [tuple(map(int, peer.hear(seconds + 90).split())) for peer in peers]
+    for peer in peers:
+        peer.finish()
+    print("rounds and timeouts:", done)
+    assert min(rounds for rounds, _ in done) > 10 * seconds
+    assert sum(rounds for rounds, _ in done) > 200 * seconds
+    left = [path.name for path in (*(shm / "one").iterdir(), *(shm / "two").iterdir())]
+    assert left == ([] if env else ["f"])
+
+
+def test_processes_that_nest_with_blocks_do_wait_in_a_circle(spawn: Callable[..., Peer], tmp_path: Path) -> None:
+    """The test above can fail: the same without acquire_all comes to a standstill."""
+    code = """
+    first, second = [Lock(f"{path}/{name}") for name in sys.argv[2:4]]
+    with first:
+        say("first")
+        hear()
+        try:
+            second.acquire(timeout=0.2)
+        except holdfast.AcquireTimeout:
+            say("stuck")
+        hear()
+    """
+    peers = [spawn(code, tmp_path, *names) for names in ("ab", "ba")]
+    for word in ("first", "stuck"):
+        for peer in peers:
+            peer.expect(word)
+        for peer in peers:
+            peer.say("on")
+
+
+def test_a_process_that_is_killed_keeps_one_of_several(spawn: Callable[..., Peer], tmp_path: Path) -> None:
+    """D4, as far as a killed process goes: what it had is free at once, what it waited for was never its own."""
+    code = """
+    locks = [Lock(f"{path}/a"), holdfast.Semaphore(f"{path}/b", 2), Lock(f"{path}/c")]
+    say("waiting")
+    holdfast.acquire_all(locks)
+    """
+    with Lock(tmp_path / "c"):
+        victim = spawn(code, tmp_path)
+        victim.expect("waiting")
+        eventually(lambda: Lock(tmp_path / "c").status().waiters, what="the wait")
+        assert Lock(tmp_path / "a").status().locked
+        victim.kill()
+        victim.wait()
+        begun = time.monotonic()
+        acquire_all([Lock(tmp_path / "a"), Semaphore(tmp_path / "b", 1)], timeout=10).release()
+        assert time.monotonic() - begun < 1.0
+
+
+# -- interrupted -------------------------------------------------------------------------------------------------------
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt at one of the points where CPython would run a signal handler."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, frame: Any, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+    def __enter__(self) -> Interrupted:
+        sys.setprofile(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        sys.setprofile(None)
+
+
+def interruptions(operation: Callable[[], Any]) -> Iterator[Any]:
+    """Run it, interrupted at each step in turn, until it comes through: None for each interruption, then its result."""
+    for step in itertools.count(1):
+        try:
+            with Interrupted(step):
+                result = operation()
+        except KeyboardInterrupt:
+            yield None
+        else:
+            assert step > 50, "nothing was interrupted"
+            yield result
+            return
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> list[Any]:
+    """Without heartbeats: the thread for them is started once, and that is another subject."""
+    locks = [
+        Lock(tmp_path / "c.lock", heartbeat=0),
+        Semaphore(tmp_path / "b", 2, heartbeat=0),
+        Lock(tmp_path / "a", heartbeat=0),
+    ]
+    acquire_all(locks).release()  # whatever is imported or made once
+    return locks
+
+
+# Between the opening of a file and the `with` that closes it, an interruption leaves it to the garbage collector.
+untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@untidy
+def test_a_ctrl_c_while_acquiring_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+    """D4: wherever it comes."""
+    for result in interruptions(lambda: acquire_all(simple)):
+        if result is None:
+            assert list(tmp_path.iterdir()) == []
+        else:
+            result.release()
+
+
+@untidy
+def test_a_ctrl_c_after_a_timeout_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+    """D4: also while those that were acquired are released again."""
+
+    def in_vain() -> bool:
+        with pytest.raises(AcquireTimeout):
+            acquire_all(simple, timeout=0)
+        return True
+
+    with Lock(tmp_path / "c.lock", heartbeat=0):
+        for _ in interruptions(in_vain):
+            assert [path.name for path in tmp_path.iterdir()] == ["c.lock"]
+
+
+@untidy
+def test_a_ctrl_c_while_releasing_keeps_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+    for step in itertools.count(1):
+        holds = acquire_all(simple)
+        try:
+            with Interrupted(step):
+                holds.release()
+        except KeyboardInterrupt:
+            if step > 1:  # at the beginning of `release`, nothing of it has run
+                assert list(tmp_path.iterdir()) == []
+            holds.release()
+        else:
+            break
+    assert step > 30

@@ -1,0 +1,379 @@
+"""Several locks at once (together.py): one order for all, all or none."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AcquireTimeout,
+    InvalidPath,
+    Lock,
+    LockLost,
+    NotHeld,
+    ProtocolMismatch,
+    Semaphore,
+    WouldDeadlock,
+    acquire_all,
+)
+from holdfast.together import Holds, in_order
+from unit.elsewhere import elsewhere, mount, needs_root
+from unit.stepping import Stepped
+
+PATIENCE = 10.0
+MS_BIND = 4096
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*.lock*"))
+
+
+def order(resources: list[Any]) -> list[str]:
+    """The real paths, in the order in which they are acquired."""
+    return [os.path.realpath(resources[number].path) for number in in_order(resources)]
+
+
+# -- the order ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str], str]]:
+    """Ways to write the path of a file in one of the directories `one` and `two`."""
+    for name in ("one", "two", "aside"):
+        (disk / name).mkdir()
+    (disk / "aside" / "1").symlink_to(disk / "two")  # in the opposite order, by name
+    (disk / "aside" / "2").symlink_to(disk / "one")
+    (disk / "aside" / "3").symlink_to(disk / "aside")
+    monkeypatch.chdir(disk / "aside")
+    links = {"one": "2", "two": "1"}
+
+    def by_link(path: str) -> str:
+        directory, name = path.split("/")
+        return f"3/{links[directory]}/{name}"
+
+    return [
+        lambda path: f"{disk}/{path}",
+        lambda path: f"../{path}",
+        lambda path: f"{disk}//aside/.././{path}",
+        by_link,
+    ]
+
+
+def test_a_spelling_of_paths_or_a_list_makes_another_order(spellings: list[Callable[[str], str]]) -> None:
+    """D1: by directory, name, and slot; the same for every spelling and every order of the list."""
+    names = ["one/a", "one/b", "two/a", "one/s.0.lock", "one/s.10.lock", "one/s.9.lock", "two/B"]
+    found = set()
+    for spelling in spellings:
+        for shift in range(len(names)):
+            turned = [*names[shift:], *names[:shift]]
+            locks: list[Any] = [Lock(spelling(name)) for name in turned]
+            locks += [Semaphore(spelling("one/t"), 3), Lock(spelling("one/f"), protocol="flock")]
+            found.add(tuple(order(locks if shift % 2 else locks[::-1])))
+    assert len(found) == 1
+    [only] = found
+    there = [path.rpartition("/")[2] for path in only if "/one/" in path]
+    assert there == ["a", "b", "f", "s.0.lock", "s.9.lock", "s.10.lock", "t"]
+
+
+@needs_root
+def test_a_bind_mount_makes_another_order(disk: Path) -> None:
+    """D1: through another mount, a directory has another path, and the same device and inode."""
+    for name in ("one", "two", "a"):
+        (disk / name).mkdir()
+
+    def seen(second: str) -> list[int]:
+        return in_order([Lock(disk / "one" / "l"), Lock(disk / second / "l")])
+
+    bind = elsewhere(lambda: seen("a"), mounts=lambda: mount(str(disk / "two"), str(disk / "a"), None, MS_BIND))
+    assert bind == seen("two")
+    with pytest.raises(ValueError, match="in common"):
+        elsewhere(
+            lambda: in_order([Lock(disk / "two" / "l"), Lock(disk / "a" / "l")]),
+            mounts=lambda: mount(str(disk / "two"), str(disk / "a"), None, MS_BIND),
+        )
+
+
+def test_the_order_on_a_served_filesystem_rests_on_numbers_that_change(
+    disk: Path, environments: Callable[..., Stepped]
+) -> None:
+    """D1: FUSE gives a directory another inode number when it has forgotten it; there the real path counts."""
+    for name in ("one", "two"):
+        (disk / name).mkdir()
+    (disk / "zero").symlink_to(disk / "two")
+    locks = [Lock(disk / "zero" / "l"), Lock(disk / "one" / "l")]
+    for lock in locks:
+        env = environments()
+        env.instead["may_block"] = lambda _path: True
+        env.instead["stat"] = lambda _path: pytest.fail("the number of an inode was asked for")
+        lock._env = env  # type: ignore[assignment]
+    assert in_order(locks) == [1, 0]
+
+
+def test_case_makes_another_order_where_it_makes_no_difference(disk: Path) -> None:
+    """D1: on a filesystem that does not tell a from A, `a, B` and `A, b` are the same two locks."""
+    one = [Path(path).name.lower() for path in order([Lock(disk / "a"), Lock(disk / "B")])]
+    other = [Path(path).name.lower() for path in order([Lock(disk / "A"), Lock(disk / "b")])]
+    assert one == other
+
+
+NAMES = ["s", "s.lock", "s.-1.lock", "s.0.lock", "s.00.lock", "s.1.lock", "s.1.lock.lock", "s.2.lock", "s.2a.lock"]
+NAMES += ["s.3.lock", "s.10.lock", "s.99999.lock", "s.0", ".0.lock", "S.1.lock", "s.٣.lock", "s.0.lock.x", "t.0.lock"]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 12])
+def test_a_lock_lies_between_the_slots_of_a_semaphore(disk: Path, slots: int) -> None:
+    """D2: before all of them or behind all of them, whatever its name; or it is one of them, and refused."""
+    semaphore = Semaphore(disk / "s", slots)
+    their_own = {os.path.basename(request.path) for request in semaphore._requests}
+    for name in NAMES:
+        lock = Lock(disk / name)
+        if name in their_own:
+            with pytest.raises(ValueError, match="a lock file in common"):
+                in_order([semaphore, lock])
+            continue
+        each = [Lock(request.path) for request in semaphore._requests]
+        alone = [number < slots for number in in_order([*each, lock])]
+        place = alone.index(False)
+        assert place in (0, slots), name
+        assert in_order([semaphore, lock]) == ([1, 0] if place == 0 else [0, 1]), name
+
+
+def test_two_processes_hold_what_the_other_waits_for(disk: Path) -> None:
+    """D3: whatever the lists, whoever waits holds only what comes before: all pairs agree on the order."""
+    names = ["a", "b", "s.0.lock", "s.1.lock", "s.7.lock"]
+    everything: list[Any] = [*(Lock(disk / name) for name in names), Semaphore(disk / "t", 2)]
+    together = [resource.path for resource in (everything[number] for number in in_order(everything))]
+    for some in itertools.permutations(everything, 3):
+        ordered = [some[number].path for number in in_order(some)]
+        assert ordered == sorted(ordered, key=together.index)
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def test_the_same_lock_twice_waits_for_itself(disk: Path) -> None:
+    """D2: however it is spelled, and also as a slot of a semaphore."""
+    (disk / "link").symlink_to(disk)
+    lock, semaphore = Lock(disk / "a"), Semaphore(disk / "s", 2)
+    for pair in (
+        [lock, lock],
+        [lock, Lock(disk / "link" / "a")],
+        [lock, Lock(disk / "a", owner="me")],
+        [Lock(disk / "a", owner="me"), Lock(disk / "a", owner="you")],
+        [semaphore, semaphore],
+        [semaphore, Semaphore(disk / "s", 5)],
+        [semaphore, Lock(disk / "s.1.lock")],
+        [Semaphore(disk / "s", 2, owner="me"), Lock(disk / "s.1.lock", owner="me")],
+    ):
+        with pytest.raises(ValueError, match="a lock file in common"):
+            acquire_all([Lock(disk / "0"), *pair])
+        assert files(disk) == []
+
+
+def test_one_file_with_two_protocols_is_acquired_half(disk: Path) -> None:
+    with pytest.raises(ValueError, match="protocols do not exclude each other"):
+        acquire_all([Lock(disk / "a"), Lock(disk / "a", protocol="flock")])
+
+
+def test_an_owner_is_kept_out_by_itself(disk: Path) -> None:
+    mine = Lock(disk / "a", owner="me")
+    slots = Semaphore(disk / "s", 2, owner="me")
+    with acquire_all([mine, slots, Lock(disk / "a", owner="me"), Semaphore(disk / "s", 3, owner="me")]) as holds:
+        assert [hold.slot for hold in holds] == [None, 0, None, 0]
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("empty", [[], (), iter(())])
+def test_nothing_at_all_is_an_error(empty: Any) -> None:
+    with acquire_all(empty, timeout=0) as holds:
+        assert holds == ()
+        holds.ensure_held()
+        assert not holds.lost
+
+
+def test_something_else_than_locks_is_acquired(disk: Path) -> None:
+    for wrong in (["path"], [None], [Lock(disk / "a"), 1], [Lock]):
+        with pytest.raises(TypeError, match="takes locks and semaphores, not"):
+            acquire_all(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="put it into a list"):
+        acquire_all(Lock(disk / "a"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        acquire_all(1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout"):
+        acquire_all([Lock(disk / "a")], timeout=-1)
+    assert list(disk.iterdir()) == []
+
+
+def test_a_missing_directory_is_made_unasked_or_refused_late(disk: Path) -> None:
+    """D4: before anything is acquired."""
+    with pytest.raises(InvalidPath, match="does not exist"):
+        acquire_all([Lock(disk / "a"), Lock(disk / "x" / "b")])
+    assert list(disk.iterdir()) == []
+    with acquire_all([Lock(disk / "a"), Lock(disk / "x" / "y" / "b", parents=True)]):
+        assert (disk / "x" / "y" / "b").exists()
+
+
+# -- all or none -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(disk: Path) -> list[Any]:
+    return [Lock(disk / "c.lock"), Semaphore(disk / "b", 2), Lock(disk / "a.lock", protocol="flock")]
+
+
+def test_the_handle_has_another_order_than_the_list(three: list[Any], disk: Path) -> None:
+    with acquire_all(three) as holds:
+        assert isinstance(holds, Holds)
+        assert [os.path.basename(hold.path) for hold in holds] == ["c.lock", "b.0.lock", "a.lock"]
+        assert len(holds) == 3
+        assert holds[-1] is list(holds)[2]
+        holds.ensure_held()
+        assert not holds.lost
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(holds)
+    assert files(disk) == ["a.lock"]
+    with pytest.raises(NotHeld):
+        holds.ensure_held()
+    holds.release()
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("timeout", [0, 0.02])
+def test_a_timeout_leaves_some_of_them_held(three: list[Any], disk: Path, held: int, timeout: float) -> None:
+    """D4: and the error says which one could not be had, how long it was waited for, and that none is held."""
+    others = [three[held].acquire()]
+    if held == 1:
+        others.append(three[1].acquire())
+    before = sorted(disk.iterdir())
+    with pytest.raises(AcquireTimeout, match="one of 3 to be had together") as caught:
+        acquire_all(three, timeout=timeout)
+    assert caught.value.path == three[held].path
+    assert ("at once" if timeout == 0 else "within 0.02 s") in str(caught.value)
+    assert set(disk.iterdir()) - set(before) <= {disk / "a.lock"}  # which stays, unlocked
+    for hold in others:
+        hold.release()
+    acquire_all(three, timeout=0).release()
+
+
+def test_each_gets_a_timeout_of_its_own(disk: Path, environments: Callable[..., Stepped]) -> None:
+    """One timeout for all: what the first has used up, the second has not."""
+    first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
+    now = [1000.0]
+    env.instead["monotonic"] = lambda: now[0]
+    for lock in (first, second):
+        lock._env = env  # type: ignore[assignment]
+    asked: list[float | None] = []
+    real = Lock._acquire
+
+    def slow(self: Lock, timeout: float | None, error: Any) -> Any:
+        asked.append(timeout)
+        now[0] += 3.0
+        return real(self, timeout, error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lock, "_acquire", slow)
+        for timeout, left in ((5.0, [5.0, 2.0]), (2.0, [2.0, 0.0]), (None, [None, None]), (0, [0.0, 0.0])):
+            asked.clear()
+            acquire_all([second, first], timeout=timeout).release()
+            assert asked == left
+
+
+def test_the_shortest_timeout_of_theirs_is_exceeded(disk: Path) -> None:
+    busy = Lock(disk / "b")
+    with busy, pytest.raises(AcquireTimeout, match=r"within 0\.01 s"):
+        acquire_all([Lock(disk / "a", timeout=0.01), Lock(disk / "b", timeout=60)])
+    with busy, pytest.raises(AcquireTimeout, match=r"within 0\.02 s"):
+        acquire_all([Lock(disk / "a"), Lock(disk / "b", timeout=0.02)])
+    with busy, pytest.raises(WouldDeadlock):
+        acquire_all([Lock(disk / "a", timeout=0.01), Lock(disk / "b")], timeout=None)
+    assert list(disk.iterdir()) == []
+
+
+def test_a_thread_waits_for_itself_for_ever(three: list[Any], disk: Path) -> None:
+    with Lock(disk / "c.lock"), pytest.raises(WouldDeadlock) as caught:
+        acquire_all(three)
+    assert caught.value.path == f"{disk}/c.lock"
+    assert files(disk) == ["a.lock"]
+
+
+def test_an_error_leaves_some_of_them_held(disk: Path) -> None:
+    (disk / "c").mkdir()
+    with pytest.raises(InvalidPath):
+        acquire_all([Lock(disk / "a"), Lock(disk / "b"), Lock(disk / "c")])
+    (disk / "d").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
+    with pytest.raises(ProtocolMismatch):
+        acquire_all([Lock(disk / "a"), Lock(disk / "b"), Lock(disk / "d")])
+    assert sorted(path.name for path in disk.iterdir()) == ["c", "d"]
+
+
+def test_one_that_was_lost_meanwhile_is_handed_out(disk: Path) -> None:
+    """D4: waiting for the second may take long enough to lose the first."""
+    first, second = Lock(disk / "a"), Lock(disk / "b")
+    hold = second.acquire()
+
+    def steal() -> None:
+        while not (disk / "a").exists():
+            os.sched_yield()
+        Lock(disk / "a").break_lock()
+        hold.release()
+
+    thief = threading.Thread(target=steal)
+    thief.start()
+    with pytest.raises(LockLost) as caught:
+        acquire_all([second, first], timeout=PATIENCE)
+    thief.join()
+    assert caught.value.path == str(disk / "a")
+    assert list(disk.iterdir()) == []
+
+
+def test_one_that_was_lost_keeps_the_others_held(disk: Path) -> None:
+    locks = [Lock(disk / name) for name in "abcd"]
+    holds = acquire_all(locks)
+    for lock in (locks[1], locks[3]):
+        lock.break_lock()
+    assert holds.lost
+    with pytest.raises(LockLost) as ensured:
+        holds.ensure_held()
+    assert ensured.value.path == locks[1].path
+    with pytest.raises(LockLost) as caught:
+        holds.release()
+    assert caught.value.path == locks[3].path, "the last one acquired is released first"
+    assert any(locks[1].path in note for note in caught.value.__notes__)
+    assert list(disk.iterdir()) == []
+    holds.release()
+
+
+def test_a_loss_hides_the_error_of_the_body(disk: Path) -> None:
+    locks = [Lock(disk / name) for name in "ab"]
+
+    def body() -> None:
+        with acquire_all(locks):
+            for lock in locks:
+                lock.break_lock()
+            raise RuntimeError("body")
+
+    with pytest.raises(RuntimeError, match="body") as caught:
+        body()
+    assert [path for note in caught.value.__notes__ for path in ("/a ", "/b ") if path in note] == ["/b ", "/a "]
+    with pytest.raises(LockLost), acquire_all(locks):
+        locks[0].break_lock()
+
+
+def test_a_child_frees_what_its_parent_holds(three: list[Any]) -> None:
+    with acquire_all(three) as holds:
+
+        def in_the_child() -> bool:
+            holds.release()
+            with pytest.raises(NotHeld):
+                holds.ensure_held()
+            return three[0].try_acquire() is None
+
+        assert elsewhere(in_the_child)
+        holds.ensure_held()

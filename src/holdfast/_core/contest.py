@@ -149,7 +149,11 @@ class Contest:
     def win(self, held: Held) -> Share:
         """We have it. Our place is kept until the release, which lets the next one try; or left, if we were one of
         several that may be inside, or were inside already."""
-        share = held.share(self._context)
+        try:
+            share = held.share(self._context)
+        except BaseException:
+            held.give_back()
+            raise
         place, self._place = self._place, None
         if place is not None:
             if len(self.sights) > 1 or self._inside:

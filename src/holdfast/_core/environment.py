@@ -177,9 +177,9 @@ class Environment(Protocol):
     swept: dict[str, float]
     """When to look next for what dead processes left, by directory."""
     lines: dict[str, Any]
+    """Those who wait in this process, by the queue that they wait in."""
     turns: dict[str, float]
     """Until when this process may take a lock again, by the queue (queue.py, Q5)."""
-    """Those who wait in this process, by the queue that they wait in."""
 
     # who and when
     def identity(self, pid: int | None = None) -> Identity: ...

@@ -38,8 +38,8 @@ PATIENCE = 0.020
 """Seconds that a free lock is left to those who are first (Q6)."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock for each one ahead."""
-_POLL_EACH, _LONGEST_POLL = 0.004, 1.0
-"""Seconds between looks at the ticket ahead, where no events come, for each one ahead."""
+_FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
+"""Seconds between looks at the ticket ahead, where no events come: near to our turn, and far from it."""
 _LIST_EVERY = 0.5
 """Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive."""
 
@@ -230,7 +230,7 @@ class Place:
         if self._behind_here:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
-        return fds, math.inf if fds else now + min(_LONGEST_POLL, _POLL_EACH * self._ahead), None
+        return fds, math.inf if fds else now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
 
     def woke(self, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about us."""
@@ -273,7 +273,7 @@ class Place:
                 self._line.places.remove(self)
             self._line.wake_first()
             if not self._line.places and self.env.lines.get(self._request.queue) is self._line:
-                del self.env.lines[self._request.queue]
+                self.env.lines.pop(self._request.queue, None)  # a signal handler's lock may have done it
 
     def _unwatch(self) -> None:
         self._before = None

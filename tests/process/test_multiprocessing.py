@@ -190,9 +190,11 @@ def script_with(method: str, then: str, hold: str = "hold = Lock(path, tag='pare
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_parents_death_frees_its_lock_only_when_its_children_are_gone(
-    spawn: Callable[..., Peer], path: str, method: str
+    spawn: Callable[..., Peer], shm: Path, method: str
 ) -> None:
-    parent = spawn(script_with(method, "child.join()"), path)
+    path = str(shm / "the.lock")
+    # A killed process leaves the directory of its forkserver behind: here, where it goes with the test.
+    parent = spawn(script_with(method, "child.join()"), path, env={"TMPDIR": str(shm)})
     child = int(heard(parent, "child"))
     parent.kill()
     with Lock(path).acquire(timeout=1) as hold:

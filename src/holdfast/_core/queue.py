@@ -40,8 +40,9 @@ _RECHECK_EACH = 1.0
 """Seconds between looks at the lock for each one ahead."""
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
 """Seconds between looks at the ticket ahead, where no events come: near to our turn, and far from it."""
-_LIST_EVERY = 0.5
-"""Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive."""
+_LIST_EVERY, _NEAR = 0.5, 16
+"""Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive; unless there are
+no more than so many ahead."""
 
 
 def is_contended(env: Environment, request: Request, timeout: float | None) -> bool:
@@ -158,7 +159,7 @@ class Place:
     def _is_behind_ticket(self) -> bool:
         env, queue = self.env, self._request.queue
         polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
-        if polls and env.exists(f"{queue}/{self._before}"):
+        if polls and self._ahead > _NEAR and env.exists(f"{queue}/{self._before}"):
             return True  # a thousand that poll cannot each read a list of a thousand
         names = tickets.names(env, queue)
         self._list_at = env.monotonic() + _LIST_EVERY

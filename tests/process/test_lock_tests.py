@@ -1,4 +1,4 @@
-"""CPython's own tests of threading.Lock and threading.RLock (`test.lock_tests`), run on holdfast's locks.
+"""CPython's own tests of threading's Lock, RLock and BoundedSemaphore (`test.lock_tests`), run on holdfast's.
 
 The adapters below give a lock on a path the methods of a lock of `threading`. What differs, and why:
 
@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast import AcquireTimeout, Hold, Lock
+from holdfast import AcquireTimeout, Hold, Lock, Semaphore
 
 try:
     from test import lock_tests, support
@@ -124,6 +124,36 @@ class RThreadlike(Threadlike):
             self.acquire()
 
 
+class BoundedSemaphore(Semaphore):
+    """A semaphore that does not know who holds it, as threading.BoundedSemaphore: a release is of any slot."""
+
+    def __init__(self, value: int = 1) -> None:
+        Threadlike.made += 1
+        super().__init__(f"{Threadlike.directory}/{Threadlike.made}", value, timeout=LONG, heartbeat=0)
+        self._holds: list[Hold] = []
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:  # type: ignore[override]
+        try:
+            self._holds.append(super().acquire(limit(blocking, -1 if timeout is None else timeout)))
+        except AcquireTimeout:
+            return False
+        return True
+
+    __enter__ = acquire  # type: ignore[assignment]
+
+    def release(self, n: int = 1) -> None:
+        if len(self._holds) < n:
+            raise ValueError("Semaphore released too many times")
+        for _ in range(n):
+            self._holds.pop().release()
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<holdfast.BoundedSemaphore at {self.base}: value={self.status().free}/{self.slots}>"
+
+
 def limit(blocking: bool, timeout: float) -> float:
     """The timeout of holdfast for the two arguments of `threading`. It checks the rest itself."""
     if not blocking:
@@ -168,6 +198,12 @@ class TestRLock(OnFiles, lock_tests.RLockTests):
     """threading.RLock."""
 
     locktype = RThreadlike
+
+
+class TestSemaphore(OnFiles, lock_tests.BoundedSemaphoreTests):
+    """threading.BoundedSemaphore. The unbounded one, whose releases make slots, has no counterpart."""
+
+    semtype = BoundedSemaphore
 
 
 def test_a_case_is_left_out_that_does_not_exist() -> None:

@@ -1,0 +1,397 @@
+"""`AsyncSemaphore` and `aio.acquire_all`, as tasks use them: what is different there from their synchronous forms."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    AcquireTimeout,
+    AsyncLock,
+    AsyncSemaphore,
+    Hold,
+    Lock,
+    LockLost,
+    NotHeld,
+    Semaphore,
+    WouldDeadlock,
+)
+from holdfast._os import environment
+from holdfast.aio import acquire_all
+from unit.loops import LOOPS, Run, asleep, events_only, observed, run_on, traces, until
+
+__all__ = ["events_only"]
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_on(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["inline", "threads"])
+def base(request: pytest.FixtureRequest, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The base of a semaphore whose steps run on the loop, and of one whose steps run in threads."""
+    if request.param:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    return disk / "b"
+
+
+def files(base: Path) -> list[str]:
+    return sorted(os.listdir(base.parent))
+
+
+# -- semaphores --------------------------------------------------------------------------------------------------------
+
+
+def test_more_or_fewer_get_in_than_there_are_slots(base: Path, run: Run) -> None:
+    async def main() -> None:
+        semaphore = AsyncSemaphore(base, 2, tag="t")
+        assert (semaphore.base, semaphore.slots) == (str(base), 2)
+        async with semaphore as first:
+            second = await semaphore.try_acquire()
+            assert second is not None
+            assert [first.slot, second.slot] == [0, 1]
+            assert await semaphore.try_acquire() is None
+            assert Semaphore(base, 2).try_acquire() is None
+            status = await semaphore.status()
+            assert (status.free, [holder.tag for holder in status.holders]) == (0, ["t", "t"])
+            assert not await semaphore.wait(timeout=0.01)
+            with pytest.raises(AcquireTimeout, match="all 2 slots"):
+                await semaphore.acquire(timeout=0.01)
+            await second.release()
+            assert await semaphore.wait()
+        assert files(base) == []
+
+    run(main())
+
+
+def test_a_task_waits_for_its_own_slots_for_ever(base: Path, run: Run) -> None:
+    async def main() -> None:
+        semaphore = AsyncSemaphore(base, 2)
+        async with semaphore, semaphore:
+            with pytest.raises(WouldDeadlock, match="all 2 slots"):
+                await semaphore.acquire()
+            waiter = asyncio.create_task(semaphore.acquire())  # another task, which this one would let in
+            await asleep(waiter)
+        await (await waiter).release()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("events_only")
+def test_tasks_that_wait_get_in_out_of_order(base: Path, run: Run) -> None:
+    async def main() -> None:
+        semaphore = AsyncSemaphore(base, 2)
+        inside = [await semaphore.acquire(), await semaphore.acquire()]
+        served: list[int] = []
+
+        async def work(number: int) -> None:
+            async with semaphore as hold:
+                assert hold.slot == 1
+                served.append(number)
+
+        tasks = []
+        for number in range(6):
+            tasks.append(asyncio.create_task(work(number)))
+            await asleep(*tasks)
+        await inside[1].release()  # one slot for all of them, so that one comes after the other
+        await asyncio.gather(*tasks)
+        assert served == sorted(served)
+        await inside[0].release()
+
+    run(main())
+    assert files(base) == []
+
+
+def test_tasks_threads_and_loops_are_inside_together(base: Path) -> None:
+    inside: set[int] = set()
+    mistakes: list[object] = []
+    mutex = threading.Lock()
+
+    def enter(slot: int | None) -> None:
+        with mutex:
+            if slot is None or slot in inside:
+                mistakes.append(slot)
+            inside.add(slot or 0)
+
+    def leave(slot: int | None) -> None:
+        with mutex:
+            inside.discard(slot or 0)
+
+    async def task() -> None:
+        for _ in range(5):
+            async with AsyncSemaphore(base, 3) as hold:
+                enter(hold.slot)
+                await asyncio.sleep(0)
+                leave(hold.slot)
+
+    def loop(kind: str) -> None:
+        async def main() -> None:
+            await asyncio.gather(*(task() for _ in range(5)))
+
+        run_on(kind)(main())
+
+    def thread() -> None:
+        for _ in range(10):
+            with Semaphore(base, 3) as hold:
+                enter(hold.slot)
+                leave(hold.slot)
+
+    threads = [threading.Thread(target=loop, args=(kind,)) for kind in LOOPS]
+    threads += [threading.Thread(target=thread) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert mistakes == []
+    assert files(base) == []
+
+
+def test_a_decorated_coroutine_runs_without_a_slot(base: Path, run: Run) -> None:
+    async def main(semaphore: Any) -> None:
+        @semaphore
+        async def work() -> list[str]:
+            return files(base)
+
+        both = await asyncio.gather(work(), work())
+        assert ["b.0.lock"] in both or ["b.0.lock", "b.1.lock"] in both
+        assert files(base) == []
+
+    run(main(AsyncSemaphore(base, 2)))
+    run(main(Semaphore(base, 2)))
+
+
+def test_a_pickled_one_is_another(base: Path) -> None:
+    copy = pickle.loads(pickle.dumps(AsyncSemaphore(base, 3, tag="t")))
+    assert type(copy) is AsyncSemaphore
+    assert (copy.base, copy.slots, copy._options) == (str(base), 3, {"tag": "t"})
+    assert repr(copy) == f"<holdfast.AsyncSemaphore {str(base)!r} slots=3 protocol=sema>"
+
+
+# -- several together --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(base: Path) -> list[Any]:
+    directory = base.parent
+    return [AsyncLock(directory / "c"), AsyncSemaphore(base, 2), AsyncLock(directory / "a")]
+
+
+def test_several_are_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
+    async def main() -> None:
+        async with acquire_all(three, timeout=5) as holds:
+            assert [os.path.basename(hold.path) for hold in holds] == ["c", "b.0.lock", "a"]
+            assert files(base) == ["a", "b.0.lock", "c"]
+            holds.ensure_held()
+            assert not holds.lost
+        assert files(base) == []
+        async with await acquire_all(three):
+            assert len(files(base)) == 3
+        with pytest.raises(NotHeld):
+            holds.ensure_held()
+        for make in (asyncio.create_task, asyncio.ensure_future):
+            made: Any = make(acquire_all(three))  # type: ignore[operator]
+            await (await made).release()
+        waited = await asyncio.wait_for(acquire_all(three), 5)
+        await waited.release()
+        await waited.release()
+        assert files(base) == []
+        assert await acquire_all([]) == ()
+
+    run(main())
+
+
+def test_one_that_is_forgotten_is_forgotten_silently(three: list[Any], run: Run) -> None:
+    async def main() -> None:
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            del [acquire_all(three)][0]
+
+    run(main())
+
+
+def test_the_locks_of_one_face_are_taken_by_the_other(three: list[Any], base: Path) -> None:
+    plain = Lock(base.parent / "a")
+    with pytest.raises(TypeError, match="would block the event loop"):
+        acquire_all([plain])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"await holdfast\.aio\.acquire_all"):
+        holdfast.acquire_all(three)
+    with pytest.raises(TypeError, match="locks and semaphores, not 'a'"):
+        acquire_all("a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="put it into a list"):
+        acquire_all(three[0])
+
+
+def test_a_mistake_leaves_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+    async def main() -> None:
+        with pytest.raises(ValueError, match="in common"):
+            await acquire_all([*three, AsyncLock(base.parent / "b.1.lock")])
+        with pytest.raises(ValueError, match="timeout"):
+            await acquire_all(three, timeout=-1)
+        async with AsyncLock(base.parent / "c"):
+            with pytest.raises(AcquireTimeout, match="one of 3 to be had together"):
+                await acquire_all(three, timeout=0.01)
+            with pytest.raises(WouldDeadlock):
+                await acquire_all(three)
+            assert files(base) == ["c"]
+
+    run(main())
+    assert files(base) == []
+
+
+def test_one_that_was_lost_keeps_the_others_held(three: list[Any], base: Path, run: Run) -> None:
+    async def main() -> None:
+        holds = await acquire_all(three)
+        for number in (0, 2):
+            await three[number].break_lock()
+        assert holds.lost
+        with pytest.raises(LockLost) as caught:
+            await holds.release()
+        assert caught.value.path == three[0].path
+        assert [three[2].path in note for note in caught.value.__notes__] == [True]
+        assert files(base) == []
+
+        async def body() -> None:
+            async with acquire_all(three):
+                await three[0].break_lock()
+                raise RuntimeError("body")
+
+        with pytest.raises(RuntimeError, match="body") as failed:
+            await body()
+        assert [three[0].path in note for note in failed.value.__notes__] == [True]
+        assert files(base) == []
+
+    run(main())
+
+
+def test_a_generator_that_is_left_early_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+    """Whoever is being closed cannot wait for a thread."""
+
+    async def numbers() -> Any:
+        async with acquire_all(three):
+            yield len(files(base))
+
+    async def main() -> None:
+        generator = numbers()
+        assert await anext(generator) == 3
+        await generator.aclose()
+        assert files(base) == []
+
+    run(main())
+
+
+# -- cancelled ---------------------------------------------------------------------------------------------------------
+
+
+class Canceller:
+    """Cancels the task that runs at its k-th sleep."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.sleeps = 0
+
+    def __call__(self, number: int, _future: asyncio.Future[Any]) -> None:
+        self.sleeps = number
+        if number == self.at:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+
+def cancelled_at_each_sleep(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], acquire: Callable[[], Any], free: Callable[[], Any], times: int
+) -> int:
+    """Cancel it at its k-th sleep, for every k, until it comes through; how often it was cancelled.
+
+    Nothing may be left then. `free` lets it in, when it has slept so many times.
+    """
+
+    async def trial(at: int) -> bool:
+        before = traces(asyncio.get_running_loop())
+        undo = free()
+        canceller = Canceller(at)
+        task = asyncio.create_task(observed(acquire(), canceller))
+        await until(lambda: task.done() or canceller.sleeps >= times)
+        undo()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await task.result().release()
+        through = not task.cancelled()
+        if traces(asyncio.get_running_loop()) != before:
+            gc.collect()
+            assert traces(asyncio.get_running_loop()) == before
+        return through
+
+    async def main() -> int:
+        through = 0
+        for at in range(1, 200):
+            through = through + 1 if await trial(at) else 0
+            if through == 3:  # how many sleeps there are depends on the moment
+                return at - 3
+        raise AssertionError("it never comes through")
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())  # whatever is made once
+        return runner.run(main())
+
+
+def release(holds: list[Hold]) -> None:
+    for hold in holds:
+        hold.release()
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_cancelled_wait_for_a_slot_leaves_something(base: Path, kind: str) -> None:
+    def fill() -> Callable[[], None]:
+        holds = [Semaphore(base, 2, heartbeat=0).acquire() for _ in range(2)]
+        return lambda: release(holds)
+
+    times = cancelled_at_each_sleep(LOOPS[kind], lambda: AsyncSemaphore(base, 2, heartbeat=0).acquire(), fill, 2)
+    assert times >= 2
+    assert files(base) == []
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_cancelled_acquisition_of_several_leaves_some_of_them_held(base: Path, kind: str) -> None:
+    """D4: before, between and after their acquisitions."""
+    directory = base.parent
+
+    def wanted() -> list[Any]:
+        still: Any = {"heartbeat": 0}
+        return [
+            AsyncLock(directory / "c", **still),
+            AsyncSemaphore(base, 1, **still),
+            AsyncLock(directory / "a", **still),
+        ]
+
+    def fill() -> Callable[[], None]:
+        holds = [Lock(directory / "c", heartbeat=0).acquire(), Semaphore(base, 1, heartbeat=0).acquire()]
+        return lambda: release(holds)
+
+    async def acquire() -> Any:
+        return await acquire_all(wanted())
+
+    assert cancelled_at_each_sleep(LOOPS[kind], acquire, fill, 2) >= 2
+    assert files(base) == []
+
+
+def test_a_cancelled_release_of_several_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+    async def main() -> None:
+        for at in range(1, 10):
+            holds = await acquire_all(three)
+
+            task = asyncio.create_task(observed(holds.release(), Canceller(at)))
+            await asyncio.wait([task])
+            assert files(base) == []
+            if not task.cancelled():
+                break
+
+    run(main())

@@ -38,7 +38,11 @@ class AsyncHold(BaseHold):
         Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
         """
         if self._may_block:
-            await in_thread(self._release)
+            try:
+                await in_thread(self._release)
+            finally:
+                if not self._is_released():
+                    self._release()  # Ctrl-C came before the thread had begun
         else:
             self._release()
 

@@ -688,6 +688,23 @@ def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
     run(main())
 
 
+def test_an_interruption_before_the_release_has_begun_leaves_the_lock_held(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError  # as a signal handler may
+
+    async def main() -> None:
+        hold = await AsyncLock(place).acquire()
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with contextlib.suppress(ZeroDivisionError):
+            await hold.release()
+        assert not place.exists()
+
+    run(main())
+
+
 def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run: Run) -> None:
     async def main() -> None:
         hold = Lock(place).acquire()

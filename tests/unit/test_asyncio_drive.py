@@ -336,6 +336,33 @@ def test_a_step_that_ends_on_a_closed_loop_holds_for_nobody(loop: asyncio.Abstra
     assert gate.log == ["step", "closed", "undone", "undone"]
 
 
+@pytest.mark.parametrize("started", [False, True])
+def test_an_interruption_while_a_thread_starts_leaves_what_it_acquires(
+    started: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: whether the thread has begun is not known; if it has, its end is waited for."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        if started:
+            start(thread)
+            assert gate.begun.wait(20)
+            gate.end.set()
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        try:
+            await drive(gate.steps(), gate.undo, in_threads=True)
+        except KeyboardInterrupt:
+            gate.log.append("interrupted")
+
+    gate = Gate()
+    run(main())
+    assert gate.log == (["step", "closed"] if started else []) + ["undone", "interrupted"]
+
+
 @pytest.mark.parametrize("when", ["during", "after"])
 def test_a_coroutine_that_is_closed_while_a_step_runs_leaves_what_the_step_acquires(
     when: str, loop: asyncio.AbstractEventLoop

@@ -175,6 +175,8 @@ def _start(call: Callable[[], T]) -> Future[T]:
     context = contextvars.copy_context()
 
     def run() -> None:
+        if not job.set_running_or_notify_cancel():
+            return
         try:
             result = context.run(call)
         except BaseException as error:
@@ -186,6 +188,10 @@ def _start(call: Callable[[], T]) -> Future[T]:
         threading.Thread(target=run, name="holdfast-step").start()
     except RuntimeError:
         run()  # no thread is to be had: better late than never
+    except BaseException:  # a KeyboardInterrupt; whether the thread has begun is not known
+        if not job.cancel():
+            job.exception()  # waits for its end (B1)
+        raise
     return job
 
 

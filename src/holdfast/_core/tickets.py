@@ -51,6 +51,8 @@ class Ticket:
 def issue(env: Environment, request: Request, name: str, since: float) -> Ticket | None:
     """A guarded ticket of that name (Q2); None where there are no kernel locks. OSError as the system gives it."""
     path = f"{request.queue}/{name}"
+    if not env.guards:
+        return None
     for _ in range(_TRIES):
         _make_queue(env, request)
         try:
@@ -116,7 +118,8 @@ def is_guarded(env: Environment, path: str) -> bool:
         if env.guarded(fd):
             return True
         found = env.fstat(fd)
-        if env.guard(fd) and is_there(env, path, (found.st_dev, found.st_ino)):
+        # None: where there are no kernel locks, whoever made it has died before it knew that.
+        if env.guard(fd) is not False and is_there(env, path, (found.st_dev, found.st_ino)):
             env.unlink(path)
     except OSError:
         pass  # another's, in a sticky directory: it does not count, and stays

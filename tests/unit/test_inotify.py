@@ -144,6 +144,45 @@ def test_a_wait_for_many_files_is_told_of_the_wrong_one(
     many.close()
 
 
+@pytest.mark.parametrize("crew", [0, 1])
+def test_one_that_was_made_the_leader_spins(crew: int, file: Path, watching: Watching) -> None:
+    """N3: being made the leader is said once; a loop's leader goes on waiting for the eventfd that said it."""
+    token = waiting_loop.set(crew)
+    try:
+        leader, follower = watching(file), watching(file)
+        leader.fds()
+        waiting = follower.fds()
+        leader.close()
+        assert select.select(waiting, (), (), 0)[0], "nobody told the follower to lead"
+        assert not follower.woken(over=False)
+        assert not is_ready(follower)
+        touch(file)
+        assert is_ready(follower, 5)
+        assert follower.woken(over=False)
+    finally:
+        waiting_loop.reset(token)
+
+
+def test_each_event_wakes_one_wait_for_several_files(file: Path, watching: Watching) -> None:
+    """N2: of the watches that make one wait, only that one says so which an event was about."""
+    other, third = file.with_name("other"), file.with_name("third")
+    for path in (other, third):
+        path.write_bytes(b"x")
+    leader, *several = watching(third), watching(file), watching(other)
+    for watch in (leader, *several):
+        watch.fds()
+    touch(third)
+    assert leader.woken(over=False)
+    assert [watch.woken(over=False) for watch in several] == [False, False]
+    for watch in (leader, *several):
+        leader.take()
+        watch.fds()
+    touch(other)
+    leader.take()
+    assert [watch.woken(over=False) for watch in several] == [False, True]
+    assert [watch.take() for watch in several] == [0, CLOSED]
+
+
 def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, hub: Hub, watching: Watching) -> None:
     """N3: a follower that sleeps on its eventfd alone learns that it must look at the instance from now on."""
     leader, follower = watching(file), watching(file)

@@ -72,6 +72,8 @@ class Contest:
         self._noticed = self._request.notice is None
         self._again = False
         self._spins = 0
+        self._changed: list[Sight] = []
+        """Those of several that an event was about, to be looked at first."""
         # At first those who have several to choose from look: those ahead may know of fewer slots.
         self._recheck_at = 0.0 if len(requests) > 1 else math.inf
         """When to look at the lock again although somebody is ahead."""
@@ -96,6 +98,11 @@ class Contest:
     def look(self, *, strict: bool = True) -> bool:
         """Look at all lock files; whether one of them could be had."""
         self._require_same_process()
+        changed, self._changed = self._changed, []
+        for sight in changed:
+            sight.look()
+            if sight.could_be_had:
+                return True  # what there is to know of the others can wait
         for sight in self.sights:
             sight.look(strict=strict)
         return any(sight.could_be_had for sight in self.sights)
@@ -236,15 +243,22 @@ class Contest:
             self._require_same_process()
             after = env.monotonic()
             over = after >= until or not fds
-            woken = [sight.woke(after - now, over=over) for sight in self.sights]
-            if over:
-                break
-            if any(woken):
-                if len(woken) > 1:
-                    for sight in self.sights:
-                        sight.woke(0.0, over=True)
+            if self._woke(after - now, over=over) or over:
                 break
         self._spins = self._spins + 1 if fds and after - now < FIRST_POLL else 0
+
+    def _woke(self, waited: float, *, over: bool) -> bool:
+        """Whether the wait was about one of the lock files; then none of them waits any more."""
+        sights = self.sights
+        woken = [sight for sight in sights if sight.woke(waited, over=over)]
+        if len(sights) > 1 and not over:
+            # One of them may have read what others were told after they had been asked.
+            woken = woken or [sight for sight in sights if sight.woke(0.0, over=False)]
+            if woken:
+                self._changed = woken
+                for sight in sights:
+                    sight.woke(0.0, over=True)
+        return bool(woken)
 
     def _bounded(self, until: float, now: float) -> float:
         """The earliest of: the pause, the caller's deadline, the notice, the moment when a record's age decides."""

@@ -97,12 +97,16 @@ class _Waiter:
             if hub.leaders.get(self.crew) is self:
                 promoted, self.promoted = self.promoted, False
                 if promoted and not self._change:
+                    self._calm()
                     return False
                 if (not over or hub.others_wait()) and hub.may_read(self):
                     hub.read()  # what is there already need not wait for the next leader
                 if not over and not self._change:
                     return False  # it was about others, or about a watch that is no more
                 hub.resign(self)
+            elif not over and not self._change:
+                self._calm()  # of several that make one wait, it was about another
+                return False
             return True
 
     def take(self) -> int:
@@ -110,17 +114,21 @@ class _Waiter:
         with hub.mutex:
             if hub.may_read(self):
                 hub.read()
-            if self._wake is not None:
-                try:
-                    os.eventfd_read(self._wake)
-                except BlockingIOError:
-                    pass
+            self._calm()
             change, self._change = self._change, 0
         return change
 
     def tell(self, wd: int, change: int) -> None:  # noqa: ARG002
         self._change |= change
         self.wake()
+
+    def _calm(self) -> None:
+        """What the eventfd says is known now; a wait on one that stays readable would spin."""
+        if self._wake is not None:
+            try:
+                os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
 
     def wake(self) -> None:
         if self._wake is not None:

@@ -52,6 +52,7 @@ def acquire(
             finally:
                 contest.close()
         except BaseException:
+            contest.close()  # it may be what was interrupted
             if share is not None:
                 give_back(share)
             raise
@@ -160,14 +161,6 @@ def give_back(share: Share) -> None:
             held.shares.remove(share)
         if not held.shares:
             held.give_back()
-
-
-def give_back_undelivered(env: Environment, context: tuple[object, ...]) -> None:
-    """Undo what this thread or task has acquired and, by an interruption, never got."""
-    for held in list(env.holds.values()):
-        for share in list(held.shares):
-            if share.context == context and not share.delivered:
-                give_back(share)
 
 
 def wait_until_free(

@@ -161,13 +161,13 @@ class Contest:
         except BaseException:
             held.give_back()
             raise
-        place, self._place = self._place, None
-        if place is not None:
+        if self._place is not None:
             if len(self.sights) > 1 or self._inside:
-                place.enter()
+                self._place.enter()
             else:
-                held.place = place
-                place.hold()
+                held.place = self._place
+                self._place.hold()
+            self._place = None  # not before: whoever is interrupted leaves it
         return share
 
     def is_over(self) -> bool:

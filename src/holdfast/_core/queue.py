@@ -83,11 +83,14 @@ class Line:
         self.places: list[Place] = []
 
     def ahead_of(self, place: Place) -> list[Place]:
-        """Those whom `place` has to wait for: readers do not wait for readers."""
+        """Those whom `place` has to wait for: readers do not wait for readers. It is entered if it is not there: at
+        first, and when somebody lost patience with it (Q6)."""
+        if place not in self.places:
+            self._insert(place)
         before = self.places[: self.places.index(place)]
         return [other for other in before if not other.shared] if place.shared else before
 
-    def insert(self, place: Place) -> None:
+    def _insert(self, place: Place) -> None:
         number = len(self.places)
         while number and self.places[number - 1].started > place.started:
             number -= 1
@@ -95,13 +98,16 @@ class Line:
 
     def wake_first(self) -> None:
         """Tell those who are first now; one whose event loop has been closed will never leave by itself."""
+        readers = False
         for place in self.places.copy():
-            if not place.shared and place is not self.places[0]:
-                return  # behind readers
-            if not place.signal.set():
-                self.places.remove(place)
-            elif not place.shared:
+            if readers and not place.shared:
                 return
+            if place.signal.set():
+                if not place.shared:
+                    return
+                readers = True
+            elif place in self.places:  # a signal handler may have changed them
+                self.places.remove(place)
 
 
 class Place:
@@ -128,28 +134,31 @@ class Place:
         self._list_at = 0.0
         self._before: str | None = None
         self._watch: Watch | None = None
-        while True:
-            self._line: Line = env.lines.setdefault(request.queue, Line())
-            with self._line.mutex:
-                if env.lines.get(request.queue) is self._line:  # else it has just been dissolved
-                    self._line.insert(self)
-                    break
+        self._line = Line()
+        """Ours, once we have asked whose turn it is: whoever is interrupted before that has nothing to leave."""
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
 
     def is_first(self) -> bool:
         """Whether it is our turn, as far as can be seen now."""
         self.signal.is_set = False
-        with self._line.mutex:
-            if self not in self._line.places:
-                self._line.insert(self)  # somebody lost patience with us (Q6)
-            ahead = self._line.ahead_of(self)
+        ahead = self._ahead_here()
         self._behind_here = len(ahead)
         if ahead:
             self.first_ahead = ahead[0]
             self._unwatch()
             return False
         return not self._is_behind_ticket()
+
+    def _ahead_here(self) -> list[Place]:
+        lines, queue = self.env.lines, self._request.queue
+        while True:
+            line: Line = lines.setdefault(queue, Line())
+            self._line = line
+            with line.mutex:
+                if lines.get(queue) is line:  # else it has just been dissolved
+                    ahead: list[Place] = line.ahead_of(self)
+                    return ahead
 
     @property
     def behind(self) -> bool:
@@ -195,9 +204,11 @@ class Place:
 
     def overtake(self) -> None:
         """Q6."""
+        ahead = self._ahead_here()
         with self._line.mutex:
-            for place in self._line.ahead_of(self):
-                self._line.places.remove(place)
+            for place in ahead:
+                if place in self._line.places:
+                    self._line.places.remove(place)
         for name in self._ahead_of_us(tickets.names(self.env, self._request.queue)):
             unlink_quietly(self.env, f"{self._request.queue}/{name}")
         self._behind_here = 0

@@ -92,7 +92,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
 def test_a_lesser_way_of_publishing_or_waiting_lets_two_in(shm: Path, env: dict[str, str]) -> None:
-    storm(shm, SECONDS * 8 / 30, env)
+    storm(shm, SECONDS * 5 / 30, env)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])

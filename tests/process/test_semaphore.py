@@ -123,7 +123,7 @@ for hold in holds:
 
 
 def test_a_kill_at_any_moment_lets_too_many_in_or_loses_a_slot(shm: Path) -> None:
-    storm(shm, SECONDS / 2, {})
+    storm(shm, SECONDS / 3, {})
 
 
 VARIANTS = {
@@ -136,11 +136,11 @@ VARIANTS = {
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
 def test_a_lesser_way_of_publishing_or_waiting_lets_too_many_in(shm: Path, env: dict[str, str]) -> None:
-    storm(shm, SECONDS * 6 / 30, env)
+    storm(shm, SECONDS * 4 / 30, env)
 
 
 def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
-    storm(shm, SECONDS * 6 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
+    storm(shm, SECONDS * 4 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 
 
 # -- one at a time -----------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
 
 CIRCLE = r"""
 # Locks in two directories, spelled in different ways and in any order; each is guarded by a detector of its own.
-import fcntl, random
-from holdfast import Semaphore, acquire_all
-seed, until = int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+import asyncio, fcntl, random
+from holdfast import AsyncLock, AsyncSemaphore, Semaphore, acquire_all, aio
+seed, until, way = int(sys.argv[2]), time.monotonic() + float(sys.argv[3]), sys.argv[4]
 random.seed(seed)
 os.chdir(path)
 one = [path + "/one", path + "/aside/2", path + "/two/../one", "one", "./aside/3/2"]
@@ -35,27 +35,68 @@ def make(number):
     directories, name = names[number]
     where = f"{random.choice(directories)}/{name}"
     if name == "s":
-        return Semaphore(where, 2)
-    return Lock(where, protocol="flock" if name == "f" and kernel else "sema", fair=random.random() < 0.9)
+        return (Semaphore if way == "threads" else AsyncSemaphore)(where, 2)
+    protocol = "flock" if name == "f" and kernel else "sema"
+    return (Lock if way == "threads" else AsyncLock)(where, protocol=protocol, fair=random.random() < 0.9)
 
 rounds = timeouts = 0
-while time.monotonic() < until:
+
+def choose():
     chosen = random.sample(range(len(names)), random.randint(2, 4))
-    try:
-        holds = acquire_all([make(number) for number in chosen], timeout=random.choice((60, 60, 60, 0, 0.002)))
-    except holdfast.AcquireTimeout as error:
-        assert "within 60 s" not in str(error), f"in a circle: {error}"
-        timeouts += 1
-        continue
+    return chosen, [make(number) for number in chosen], random.choice((60, 60, 60, 0, 0.002))
+
+def give_up(error):
+    global timeouts
+    assert "within 60 s" not in str(error), f"in a circle: {error}"
+    timeouts += 1
+
+def look(chosen, holds):
+    global rounds
     detectors = []
     for number, hold in zip(chosen, holds):
         assert hold.path.endswith(names[number][1] + (f".{hold.slot}.lock" if hold.slot is not None else ""))
         detectors.append(os.open(f"{path}/{number}.{hold.slot}", os.O_RDWR | os.O_CREAT))
         fcntl.flock(detectors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    for detector in detectors:
-        os.close(detector)
-    holds.release()
     rounds += 1
+    return detectors
+
+def work():
+    while time.monotonic() < until:
+        chosen, locks, timeout = choose()
+        try:
+            holds = acquire_all(locks, timeout=timeout)
+        except holdfast.AcquireTimeout as error:
+            give_up(error)
+        else:
+            for detector in look(chosen, holds):
+                os.close(detector)
+            holds.release()
+
+async def task():
+    while time.monotonic() < until:
+        chosen, locks, timeout = choose()
+        try:
+            async with aio.acquire_all(locks, timeout=timeout) as holds:
+                detectors = look(chosen, holds)
+                await asyncio.sleep(0)
+                for detector in detectors:
+                    os.close(detector)
+        except holdfast.AcquireTimeout as error:
+            give_up(error)
+
+async def tasks():
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(task())
+
+if way == "threads":
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+else:
+    asyncio.run(tasks())
 say(rounds, timeouts)
 """
 
@@ -69,10 +110,11 @@ def test_processes_wait_for_each_other_in_a_circle(spawn: Callable[..., Peer], s
     (shm / "aside" / "2").symlink_to(shm / "one")
     (shm / "aside" / "3").symlink_to(shm / "aside")
     seconds = SECONDS / 3
-    peers = [spawn(CIRCLE, shm, number, seconds, env=env) for number in range(6)]
+    ways = ("threads", "tasks") * 3
+    peers = [spawn(CIRCLE, shm, number, seconds, way, env=env) for number, way in enumerate(ways)]
     done = [tuple(map(int, peer.hear(seconds + 90).split())) for peer in peers]
     for peer in peers:
-        peer.finish()
+        assert peer.finish() == ""
     print("rounds and timeouts:", done)
     assert min(rounds for rounds, _ in done) > 10 * seconds
     assert sum(rounds for rounds, _ in done) > 200 * seconds

@@ -1,0 +1,94 @@
+"""Two contenders for two slots, every schedule with two switches between them (see test_interleavings.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.hold import Held
+from holdfast.model import Identity, marker_text
+from unit.stepping import Contender, Stepped, sema_record
+from unit.test_interleavings import GONE, WAYS, Player, run, schedules
+
+Environments = Callable[..., Stepped]
+
+
+class Stage:
+    """Environments that are used again and again, and the base of a semaphore."""
+
+    def __init__(self, base: Path, environments: Environments, way: str) -> None:
+        without = tuple(word for word in WAYS[way] if word != "generic")
+        kind = "generic" if "generic" in WAYS[way] else "linux"
+        self.base, self.way = base, way
+        self.envs = [environments(*without, kind=kind) for _ in range(4)]
+        self.guards = way not in ("without kernel locks", "portable")
+
+    def path(self, slot: int) -> Path:
+        return self.base.with_name(f"{self.base.name}.{slot}.lock")
+
+    def set(self, states: tuple[str, str]) -> None:
+        """`held`: by the last environment."""
+        self.clear()
+        who = self.envs[0].identity()
+        gone = Identity(GONE, who.boot, who.pid_namespace, "-", who.host)
+        for slot, state in enumerate(states):
+            path = self.path(slot)
+            path.unlink(missing_ok=True)
+            if state == "dead":
+                text = marker_text(self.guards, path.parent.stat().st_dev, gone)
+                path.write_bytes(sema_record(GONE, time.time(), marker=text))
+            elif state == "held":
+                Contender(self.envs[3], str(path), fair=False).get()
+
+    def contender(self, which: int) -> Contender:
+        env = self.envs[which]
+        env.contenders.clear()
+        del env.steps[:]
+        contender = Contender(env, str(self.base), slots=2)
+        if self.way in ("named", "exclusive"):
+            for request in contender.requests:
+                request.method = self.way
+        return contender
+
+    def clear(self) -> None:
+        for env in self.envs:
+            for held in list(env.real.holds.values()):
+                held.release()
+
+
+@pytest.fixture(params=["unnamed", "exclusive", "portable"])
+def stage(request: pytest.FixtureRequest, shm: Path, environments: Environments) -> Stage:
+    return Stage(shm / "b", environments, request.param)
+
+
+@pytest.mark.parametrize(
+    "states", [("free", "free"), ("dead", "free"), ("dead", "dead"), ("held", "free"), ("held", "dead")], ids="-".join
+)
+def test_a_slot_is_had_by_two_or_by_none(states: tuple[str, str], stage: Stage) -> None:
+    """Each try is refused only if both slots are taken by then, so as many are inside as there were slots."""
+    stage.set(states)
+    rehearsal = stage.contender(0)
+    run(rehearsal)
+    steps = len(rehearsal.env.steps)
+    free = 2 - states.count("held")
+    for switch, back in schedules(steps, steps + 10):
+        where = f"{switch} steps of the first, {back} of the second"
+        stage.set(states)
+        contenders = [stage.contender(which) for which in (0, 1)]
+        players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
+        players[0].advance(switch)
+        players[1].advance(back)
+        for player in players:
+            player.finish()
+        inside = [contender.result for contender in contenders if isinstance(contender.result, Held)]
+        assert len(inside) == free, f"{where}: {len(inside)} are inside"
+        assert len({held.path for held in inside}) == free, f"{where}: two are in one slot"
+        for held in inside:
+            assert held.verify(), f"{where}: somebody inside has no slot"
+            assert Path(held.path).read_bytes() == held.data
+    stage.clear()
+    assert os.listdir(stage.base.parent) == []

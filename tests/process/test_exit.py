@@ -18,10 +18,6 @@ ENDINGS = {
     "an exception in a with block": ("with Lock(path + '2'): raise ValueError('unhandled')", 1),
     "SystemExit in a with block": ("with Lock(path + '2'): sys.exit(4)", 4),
     "with a thread that still runs": ("threading.Thread(target=time.sleep, args=(0.1,)).start()", 0),
-    "with a daemon thread that waits for it": (
-        "threading.Thread(target=lambda: Lock(path).acquire(), daemon=True).start(); time.sleep(0.05)",
-        0,
-    ),
 }
 HOLDS = {
     "kept": "hold = Lock(path).acquire()",

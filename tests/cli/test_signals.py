@@ -67,7 +67,8 @@ def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, 
 def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
     world: World, path: Path, key: bytes, number: int
 ) -> None:
-    started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "ulimit -c 0; echo ready; sleep 60"])
+    # exec: a shell that is told just before it starts a program may wait for the program, which was not told.
+    started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "ulimit -c 0; echo ready; exec sleep 60"])
     started.hear("ready")
     started.type(key)
     assert started.wait() == -number

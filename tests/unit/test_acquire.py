@@ -398,6 +398,19 @@ def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> Non
         again.steps.close()
 
 
+def test_who_has_one_share_of_several_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+    first = contend(disk / "l", context="thread 1", owner="me")
+    first.get()
+    second = contend(disk / "l", first.env, context="thread 2", owner="me")
+    second.get()
+    for context in ("thread 1", "thread 2"):
+        with pytest.raises(WouldDeadlock):
+            contend(disk / "l", first.env, timeout=None, context=context).step()
+    stranger = contend(disk / "l", first.env, timeout=None, context="thread 3")
+    assert stranger.step() is not None
+    stranger.steps.close()
+
+
 def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", owner=("job", 7))
     hold = first.get()

@@ -231,11 +231,11 @@ def test_the_version_is_the_one_that_is_packaged() -> None:
 
 @pytest.mark.parametrize("option", sorted(Options.__annotations__))
 def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
-    assert f"- `{option}`:" in (holdfast.Lock.__doc__ or "")
+    assert f"- `{option}`:" in (inspect.getdoc(holdfast.Lock) or "")
 
 
 def test_no_option_is_explained_that_does_not_exist() -> None:
-    explained = set(re.findall(r"^    - `(\w+)`:", holdfast.Lock.__doc__ or "", re.MULTILINE))
+    explained = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
     assert explained == set(Options.__annotations__)
 
 

@@ -177,7 +177,7 @@ class Contest:
         return Refusal(self.sights, self._env.monotonic() - self._started)
 
     def require_no_deadlock(self) -> None:
-        """WouldDeadlock where the only ones who could end the wait are those who wait."""
+        """WouldDeadlock where the caller itself is in the way everywhere."""
         if self._deadline is None and all(sight.is_held_by(self._context) for sight in self.sights):
             raise self.sights[0].deadlock(len(self.sights))
 

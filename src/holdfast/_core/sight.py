@@ -123,11 +123,13 @@ class Sight:
         return None
 
     def is_held_by(self, context: tuple[object, ...]) -> bool:
-        """Whether the only ones who could end the wait are those who wait."""
+        """Whether the caller would wait for itself."""
+        # One share is enough: a hold ends with its last share.
         return any(
-            all(share.context[: len(context)] == context for share in held.shares)
+            share.context[: len(context)] == context
             for held in self._our_own()
-            if held.shares and not held.lost and self._in_the_way(held)
+            if not held.lost and self._in_the_way(held)
+            for share in list(held.shares)
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002

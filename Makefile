@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# How many tests run at a time; JOBS=0 runs them in this process, for a debugger.
+JOBS ?= 2
 
 .PHONY: demo test check bench storm docs clean
 
@@ -19,7 +21,7 @@ demo: $(VENV)/.test
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

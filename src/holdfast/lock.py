@@ -79,7 +79,7 @@ class Resource:
             held.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_again, (type(self), (self.path,), self._options)
+        return make_again, (type(self), (self._request.given,), self._options)
 
     def __repr__(self) -> str:
         return f"<holdfast.{type(self).__name__} {self.path!r} protocol={self.protocol}>"
@@ -213,7 +213,10 @@ class Lock(Acquirable):
       arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
     - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that. Who wants it
       alone and waits comes before those who would share it later, also before one that asks with `timeout=0`.
-    - `parents`: create missing directories.
+    - `parents`: create missing directories. Left out, the protocol decides (sidecar: yes).
+    - `payload`: for `sidecar`, the JSON object that the lock file holds, or a function that returns it; it is called
+      for each attempt. Left out: `pid`, `host`, `createdAt` and the tag.
+    - `holder`, `version`: for `beads`, the name and the version of the tool that holds the lock.
     - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
       thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
 

@@ -124,6 +124,7 @@ class Record(Value):
 
     `fields` are the values in the protocol's own vocabulary; the attributes are the same facts in holdfast's.
     `created` is in seconds since the epoch. `marked` says that a marker was there, even one that cannot be read.
+    `legible` is False where the content says nothing, and the protocol takes it for a lock all the same.
     """
 
     protocol: str
@@ -134,6 +135,7 @@ class Record(Value):
     host: str | None = None
     marker: Marker | None = None
     marked: bool = False
+    legible: bool = True
 
 
 class Evidence(Value):
@@ -184,6 +186,7 @@ class Status(Value):
     Both False: nobody holds it, or only those do who share it with a contender. `record` is None where there is none or
     it is malformed. `waiters` are those who wait for it, in their order, as far as they can be seen; only
     `Lock.status()` looks for them. `holders`: where several may hold it, all who are seen; `holder` is the first.
+    `modified`: when the lock file was written last, in seconds since the epoch; `data`: what is in it, as bytes.
     """
 
     path: str
@@ -198,6 +201,8 @@ class Status(Value):
     age: float | None = None
     waiters: tuple[Waiter, ...] = ()
     holders: tuple[Holder, ...] = ()
+    modified: float | None = None
+    data: bytes = b""
 
 
 class SemaphoreStatus(tuple[Status, ...]):

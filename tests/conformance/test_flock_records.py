@@ -18,6 +18,10 @@ WHO = Identity(12, "boot", "ns", "t7", "host")
 MARKER = marker_text(True, 3, WHO)
 
 
+def who(pid: int) -> Identity:
+    return WHO.replaced(pid=pid)
+
+
 @given(
     pid=st.integers(1, 2**31 - 1),
     now=st.floats(0, 2**40),
@@ -25,7 +29,7 @@ MARKER = marker_text(True, 3, WHO)
 )
 def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None) -> None:
     """What is taken for our own and removed must be, byte for byte, what we wrote."""
-    data = FLOCK.compose(pid, now, tag, MARKER)
+    data = FLOCK.compose(who(pid), now, tag, MARKER)
     record = FLOCK.decode(data)
     assert FLOCK.encode(record) == data
     assert (record.protocol, record.pid, record.created, record.tag) == ("flock", pid, float(int(now)), tag)
@@ -50,7 +54,7 @@ def test_anything_behind_the_first_line_hangs_or_fails_in_another_way(data: byte
 
 
 def test_a_lock_file_of_sema_is_taken_for_one_of_flock() -> None:
-    data = SEMA.compose(12, 1.0, "x", MARKER)
+    data = SEMA.compose(who(12), 1.0, "x", MARKER)
     assert recognise(data) == "sema"
     with pytest.raises(MalformedRecord):
         FLOCK.decode(data)
@@ -58,7 +62,7 @@ def test_a_lock_file_of_sema_is_taken_for_one_of_flock() -> None:
 
 def test_such_a_lock_becomes_stale_or_is_beaten() -> None:
     """The kernel frees it; no age does."""
-    record = FLOCK.decode(FLOCK.compose(12, 0.0, None, MARKER))
+    record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER))
     assert FLOCK.stale_after == math.inf
     for liveness in Liveness:
         assert not FLOCK.is_stale(record, liveness, 1e12, 0.0)

@@ -25,6 +25,10 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 
+def who(pid: int) -> Identity:
+    return Identity(pid, "b", "n", "s", "h")
+
+
 def input_of(vector: dict[str, Any]) -> bytes:
     if "input_hex" in vector:
         return bytes.fromhex(vector["input_hex"])
@@ -103,7 +107,7 @@ def test_a_tag_that_was_cleaned_is_refused_or_changed_by_the_codec(tag: str) -> 
     assert len(clean) <= MAX_TAG_CHARACTERS
     assert not re.search(r"[\x00-\x1f\x7f]", clean)
     assert clean_tag(clean) == clean
-    data = SEMA.compose(1, 2.9, clean, "1 g b 1 n s h")
+    data = SEMA.compose(who(1), 2.9, clean, "1 g b 1 n s h")
     assert (SEMA.decode(data).tag, SEMA.decode(data).fields["timestamp"]) == (clean, 2)
 
 
@@ -219,16 +223,16 @@ def test_the_moment_when_time_decides_is_missed() -> None:
 
 @given(st.integers(1_000_000_000, 9_999_999_999), st.integers(1_000_000_000, 9_999_999_999), st.none() | st.just("t"))
 def test_a_heartbeat_damages_the_record(then: int, now: int, tag: str | None) -> None:
-    data = SEMA.compose(7, then, tag, "1 g b 1 n s h")
+    data = SEMA.compose(who(7), then, tag, "1 g b 1 n s h")
     fresh = SEMA.refreshed(data, now + 0.5)
     assert fresh is not None
     offset, digits = fresh
     assert offset + len(digits) < 4096, "two pages cannot be rewritten at once"
-    assert data[:offset] + digits + data[offset + len(digits) :] == SEMA.compose(7, now, tag, "1 g b 1 n s h")
+    assert data[:offset] + digits + data[offset + len(digits) :] == SEMA.compose(who(7), now, tag, "1 g b 1 n s h")
 
 
 def test_a_heartbeat_changes_the_length_of_the_record() -> None:
-    assert SEMA.refreshed(SEMA.compose(7, 999_999_999, None, "1 g b 1 n s h"), 1_000_000_000) is None
+    assert SEMA.refreshed(SEMA.compose(who(7), 999_999_999, None, "1 g b 1 n s h"), 1_000_000_000) is None
 
 
 # -- whose record is it ------------------------------------------------------------------------------------------------

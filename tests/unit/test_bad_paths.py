@@ -43,7 +43,7 @@ def test_a_path_that_names_no_file_is_accepted(path: str) -> None:
     assert "name" in str(caught.value)
 
 
-@pytest.mark.parametrize("path", [None, 5, 1.5, object(), ["l"]], ids=repr)
+@pytest.mark.parametrize("path", [None, 5, 1.5, object(), ["l"]], ids=lambda path: type(path).__name__)
 def test_a_path_that_is_no_path_is_accepted(path: Any) -> None:
     with pytest.raises(TypeError):
         Lock(path)

@@ -13,8 +13,8 @@ import pytest
 from holdfast._core import queue, tickets
 from holdfast._core.environment import RECHECK
 from holdfast._core.hold import Held
+from holdfast._core.locate import queue_of
 from holdfast._core.queue import PATIENCE
-from holdfast._core.request import queue_of
 from holdfast._core.tickets import MOMENT
 from unit.stepping import Contender, Crash, Stepped
 

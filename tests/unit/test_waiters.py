@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast._core.acquire import look
-from holdfast._core.request import queue_of
+from holdfast._core.locate import queue_of
 from holdfast._core.tickets import MOMENT
 from holdfast.model import Waiter
 from unit.stepping import Contender, Stepped

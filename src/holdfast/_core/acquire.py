@@ -22,6 +22,7 @@ from .hold import Share
 from .kernel import take
 from .publish import publish
 from .queue import is_contended
+from .report import stale
 from .request import Request
 from .waiters import waiters
 
@@ -119,6 +120,8 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
         share = contest.join()
         if share is not None:
             return share
+        if contest.is_closed:
+            raise stale(contest.refusal())
         if not behind or contest.may_pass(free=free):
             missed = False
             for sight in contest.sights:
@@ -172,6 +175,8 @@ def wait_until_free(
         while not (contest.look() and contest.is_free()):
             if contest.is_over():
                 return contest.refusal()
+            if contest.is_closed:
+                raise stale(contest.refusal())
             contest.require_no_deadlock()
             yield from contest.pause()
         return None

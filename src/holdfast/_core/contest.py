@@ -181,6 +181,11 @@ class Contest:
         if self._deadline is None and all(sight.is_held_by(self._context) for sight in self.sights):
             raise self.sights[0].deadlock(len(self.sights))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether waiting is no use: all are stale, only the caller may say that they can go (policy.py, V5)."""
+        return all(sight.there and sight.verdict.closed for sight in self.sights)
+
     def hurry(self) -> None:
         """Look again soon: what was in the way of a takeover is there for an instant only."""
         for sight in self.sights:

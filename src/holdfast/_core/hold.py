@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from .request import Request
 
 
-# The two kinds of marker, as they stand in a record (publish.py, P3).
-BY_PROCESS, BY_GUARD = b"holdfast=1 n ", b"holdfast=1 g "
-
-
 numbers = itertools.count()
 """What is made later has the higher one."""
 
@@ -193,7 +189,7 @@ class Held:
         forget_hold(self.env, self.identity, self.fd)
 
     def _withdraw(self) -> None:
-        withdraw(self.env, self.path, self.fd, self.data)
+        withdraw(self.env, self.request, self.fd, self.data)
 
     def _leave_queue(self) -> None:
         place, self.place = self.place, None
@@ -296,17 +292,24 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
         del env.holds[identity]
 
 
-def withdraw(env: Environment, path: str, fd: int, data: bytes) -> None:
+def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
+    """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
+    key = request.protocol.marker_key
+    return key + b"1 n ", key + b"1 g "
+
+
+def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:
     """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file."""
     try:
         found = env.fstat(fd)
         identity = (found.st_dev, found.st_ino)
         forget_hold(env, identity, fd)
-        if is_there(env, path, identity):
+        if is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
-            whole = data in (content, content.replace(BY_GUARD, BY_PROCESS, 1))  # P3's byte may be flipped or not
+            by_process, by_guard = kinds_of_marker(request)
+            whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
             if whole or (data.startswith(content) and env.guard(fd) is not False):
-                env.unlink(path)
+                env.unlink(request.path)
     except OSError:
         pass  # the first failure is the one to report; what is left has no guard and will be taken over
     let_go(env, fd)

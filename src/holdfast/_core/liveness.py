@@ -45,10 +45,14 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         return Assessment(Liveness.UNKNOWN, Evidence(UNFINISHED_SOURCE, "its creator has not written its record"))
     if record is None:
         return _unknown(seen.problem or "the record cannot be read")
+    if not record.legible:
+        return _unknown("its content does not say whose it is")
     marker, here = record.marker, env.identity()
     if record.marked and marker is None:
         return _unknown("the record's marker is torn or from a newer version")
     if marker is None:
+        if record.host is not None and record.host.casefold() != here.host.casefold():
+            return _unknown(f"the record comes from host {record.host}, whose processes cannot be seen from here")
         return _by_process(env, record, None)
     same_boot = marker.identity.boot == here.boot != "-"
     if held is False and marker.guarded and same_boot and marker.device == seen.identity[0]:

@@ -46,11 +46,13 @@ UNFINISHED = stat.S_ISVTX
 class Observation:
     """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
 
-    __slots__ = ("blocked", "data", "fd", "identity", "mode", "problem", "record")
+    __slots__ = ("blocked", "data", "fd", "identity", "mode", "modified", "problem", "record")
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
         self.mode = found.st_mode
+        self.modified = found.st_mtime
+        """When it was written last, in seconds since the epoch."""
         self.fd = fd
         self.data = b""
         self.record: Record | None = None
@@ -98,13 +100,17 @@ def observe(env: Environment, request: Request) -> Observation | None:
 def reread(env: Environment, request: Request, seen: Observation) -> None:
     """Read the record again from the descriptor that is kept."""
     data = read_record(env, seen.fd)
-    if seen.data and data == seen.data:
+    if seen.data and data == seen.data and not request.protocol.ages_by_mtime:
         return
     seen.data, seen.record, seen.problem = data, None, None
-    if not data:
-        seen.mode = env.fstat(seen.fd).st_mode
+    if not data or request.protocol.ages_by_mtime:
+        found = env.fstat(seen.fd)
+        seen.mode, seen.modified = found.st_mode, found.st_mtime
     try:
-        seen.record = request.protocol.decode(data)
+        record = request.protocol.decode(data)
+        if record.created is None and request.protocol.ages_by_mtime:
+            record = record.replaced(created=seen.modified)
+        seen.record = record
     except MalformedRecord as error:
         seen.problem = str(error) if data else "the record is empty"
 
@@ -124,7 +130,7 @@ def forget(env: Environment, seen: Observation | None) -> None:
 
 def require_same_protocol(request: Request, seen: Observation) -> None:
     """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
-    if seen.problem is None or not seen.data:
+    if not seen.data or (seen.record is not None and seen.record.legible):
         return
     other = recognise(seen.data)
     if other is not None and other != request.protocol.name:

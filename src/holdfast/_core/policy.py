@@ -5,6 +5,8 @@ V2  A record that is malformed or unreadable is never reclaimed.
 V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
     the evidence must say dead. Unknown is held.
 V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
+V5  A protocol whose rule fails closed only says that a lock is stale: then nobody waits for it nor takes it over,
+    unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class Verdict(Value):
     reason: str
     stale_at: float | None = None
     """When time alone may change the verdict, in seconds since the epoch."""
+    closed: bool = False
+    """Whether waiting is no use either (V5)."""
 
 
 def judge(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> Verdict:
@@ -51,6 +55,8 @@ def judge(env: Environment, request: Request, seen: Observation, assessed: Asses
     now, limit = env.time(), request.stale_after
     by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
     stale_at = None if by_rule else request.protocol.stale_at(record, limit)
+    if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
+        return Verdict(False, False, f"it is older than {limit:g} s, and may be a dead holder's", closed=True)  # V5
     if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
         return Verdict(True, False, f"the {request.protocol.name} rule calls it stale (older than {limit:g} s)")
     if by_rule:
@@ -78,6 +84,8 @@ def describe(
         record=record,
         reason=verdict.reason,
         age=None if record is None or record.created is None else max(0.0, env.time() - record.created),
+        modified=seen.modified,
+        data=seen.data,
     )
 
 

@@ -32,9 +32,10 @@ from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
 from .files import is_there, write_all
-from .hold import BY_GUARD, BY_PROCESS, Held, withdraw
+from .hold import Held, kinds_of_marker, withdraw
 from .observe import UNFINISHED, explained
 from .request import Request
+from .rivals import quieten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,15 +56,21 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
     while True:
         method = request.method
         try:
-            if method == "unnamed":
-                return _publish_unnamed(env, request)
-            if method == "named":
-                return (yield from _publish_named(env, request))
-            return (yield from _publish_exclusive(env, request))
+            held = yield from _publish(env, request, method)
+            break
         except FileExistsError:
             return None
         except OSError as error:
             _fall_back(env, request, error, method)
+    return (yield from quieten(env, request, held)) if request.protocol.has_rivals else held
+
+
+def _publish(env: Environment, request: Request, method: str) -> Generator[Wait, None, Held | None]:
+    if method == "unnamed":
+        return _publish_unnamed(env, request)
+    if method == "named":
+        return (yield from _publish_named(env, request))
+    return (yield from _publish_exclusive(env, request))
 
 
 def _publish_unnamed(env: Environment, request: Request) -> Held:
@@ -85,7 +92,7 @@ def _publish_unnamed(env: Environment, request: Request) -> Held:
         env.close(fd)
         raise
     except BaseException:
-        withdraw(env, path, fd, data)
+        withdraw(env, request, fd, data)
         raise
 
 
@@ -121,7 +128,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         env.close(fd)
         raise
     except BaseException:
-        withdraw(env, request.path, fd, data)
+        withdraw(env, request, fd, data)
         raise
 
 
@@ -142,7 +149,7 @@ def _guard_late(env: Environment, request: Request, fd: int, data: bytes) -> Gen
         held.abandon()
         return None  # replaced since
     if guard:
-        held.data = data.replace(BY_PROCESS, BY_GUARD, 1)
+        held.data = data.replace(*kinds_of_marker(request), 1)
         write_all(env, fd, held.data)
         held.guarded = True
     return held
@@ -183,7 +190,7 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
             env.sync_directory(request.directory)
         return Held(env, request, fd, (found.st_dev, found.st_ino), data, guard is True)
     except BaseException:
-        withdraw(env, request.path, fd, data)
+        withdraw(env, request, fd, data)
         raise
 
 

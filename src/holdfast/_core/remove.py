@@ -18,6 +18,7 @@ from .liveness import Assessment, assess
 from .observe import Observation, forget, observe, reread
 from .report import advice, sentence
 from .request import Request
+from .rivals import announce_removal, end_removal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ def _require_unheld(env: Environment, request: Request) -> None:
 
 
 def _remove(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:
+    if not announce_removal(env, request):
+        return False
+    try:
+        return _remove_announced(env, request, seen, held=held)
+    finally:
+        end_removal(env, request)
+
+
+def _remove_announced(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:
     claimed = not held and seen.fd >= 0
     if claimed and not env.claim(seen.fd, request.path, seen.data, guarded=False):
         return False  # R2

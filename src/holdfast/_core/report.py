@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..errors import AcquireTimeout
+from ..errors import AcquireTimeout, LockStale
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
 from .contest import Refusal
@@ -24,6 +24,19 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     return AcquireTimeout(
         f"could not get {what} {within}: {situation(refusal)}. {_way_out(refusal)}{all_or_none}",
         path=refusal.target,
+        protocol=status.protocol,
+        holder=status.holder,
+    )
+
+
+def stale(refusal: Refusal) -> LockStale:
+    """The error for a lock that is stale, and that its protocol leaves to the caller to remove."""
+    status = refusal.statuses[0]
+    return LockStale(
+        f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol removes no such lock by itself. "
+        "Make sure that its holder is gone; then pass a callable as stale=, which says so, or break the lock "
+        f"({_BREAK})",
+        path=status.path,
         protocol=status.protocol,
         holder=status.holder,
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 
-from ..errors import InvalidPath
 from ..model import marker_text
 from ..protocols import get
 from ..protocols.base import clean_tag
+from .locate import check_path, locate, queue_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Literal, TypedDict
+    from collections.abc import Callable, Hashable, Mapping
+    from typing import Any, Literal, TypedDict
 
     from ..errors import LockLost
     from ..model import Status
@@ -31,7 +30,6 @@ else:
         def __init_subclass__(cls, *, total: bool) -> None: ...
 
 
-_LONGEST_NAME = 255 - len(".holdfast-.queue")
 _MOST_SLOTS = 1000
 """Whoever waits for a semaphore looks at every slot, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05
@@ -54,6 +52,13 @@ class Options(TypedDict, total=False):
     shared: bool
     parents: bool
     on_lost: Callable[[LockLost], object] | None
+    payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+    holder: str | None
+    version: str | None
+
+
+_OF_PROTOCOLS = ("payload", "holder", "version")
+"""Options that only some protocols have (`Protocol.options`)."""
 
 
 class Request:
@@ -64,8 +69,10 @@ class Request:
         "directory",
         "durable",
         "fair",
+        "given",
         "method",
         "mode",
+        "more",
         "name",
         "notice",
         "on_behalf_of",
@@ -82,23 +89,21 @@ class Request:
         "tag",
         "target",
         "timeout",
+        "unmarked",
     )
 
-    def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise TypeError(
-                f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}"
-            )
+    def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
         self.protocol: Protocol = get(options.get("protocol", "sema"))
-        self.path = check_path(path, self.protocol.name)
+        self.more = _options_of(self.protocol, options)
+        self.given, located = locate(path, self.protocol)
+        self.path = located if lock_file is None else check_path(lock_file, self.protocol.name)
         self.directory, self.name = os.path.split(self.path)
         self.tag = _tag(options.get("tag"))
         self.timeout = check_timeout(options.get("timeout"))
         self.stale = _stale(options.get("stale", "safe"))
         self.mode = _mode(options.get("mode"), self.protocol.mode)
         self.durable = bool(options.get("durable", False))
-        self.parents = bool(options.get("parents", False))
+        self.parents = bool(options.get("parents", self.protocol.makes_parents))
         self.owner = options.get("owner")
         self.fair = bool(options.get("fair", True))
         self.shared = bool(options.get("shared", False))
@@ -130,12 +135,15 @@ class Request:
         self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
+        # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
+        self.unmarked = False
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
         identity = env.identity(self.on_behalf_of)
         guarded = guarded and self.on_behalf_of is None
-        return self.protocol.compose(identity.pid, env.time(), self.tag, marker_text(guarded, device, identity))
+        marker = None if self.unmarked else marker_text(guarded, device, identity)
+        return self.protocol.compose(identity, env.time(), self.tag, marker, self.more)
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
@@ -146,12 +154,29 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
         raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
     if options.get("shared"):
         raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
-    target = check_path(base, get(options.get("protocol", "sema")).name)
-    requests = tuple([Request(f"{target}.{slot}.lock", options) for slot in range(slots)])
+    protocol = get(options.get("protocol", "sema"))
+    if protocol.suffix.startswith("/"):
+        raise ValueError(f"the {protocol.name} protocol has one lock for each directory, so it has no semaphores")
+    target = check_path(base, protocol.name)
+    requests = tuple([Request(target, options, lock_file=f"{target}.{slot}.lock") for slot in range(slots)])
     queue = queue_of(*os.path.split(f"{target}.#.lock"))
     for slot, request in enumerate(requests):
         request.target, request.slot, request.queue = target, slot, queue
     return requests
+
+
+def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
+    """Those options that only this protocol has; TypeError or ValueError for what it or any lock has not."""
+    unknown = options.keys() - Options.__annotations__.keys() - protocol.options
+    if unknown:
+        raise TypeError(f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}")
+    for name in _OF_PROTOCOLS:
+        if options.get(name) is not None and name not in protocol.options:
+            raise ValueError(f"{name} is no option of the {protocol.name} protocol")
+    more = {name: value for name, value in options.items() if name in protocol.options and value is not None}
+    if more:
+        protocol.check_options(more)
+    return more
 
 
 def _require_meaning(protocol: str, options: Options) -> None:
@@ -168,30 +193,6 @@ def _require_meaning(protocol: str, options: Options) -> None:
                 f"{name} has no meaning with protocol {protocol!r}: the kernel frees the lock when its holder ends, at "
                 "once and never before, so it is never stale and survives nothing. Leave the option out"
             )
-
-
-def check_path(path: str | os.PathLike[str], protocol: str) -> str:
-    """The absolute path; `..` stays, because it means what the kernel says and not what the text says."""
-    text = os.fsdecode(path)
-    if not text:
-        raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
-    if "\0" in text:
-        raise InvalidPath(f"{text!r} contains a NUL byte; name a file without", path=text, protocol=protocol)
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise InvalidPath(f"{text!r} is no file name here; use another", path=text, protocol=protocol) from None
-    if os.path.basename(text) in ("", ".", ".."):
-        raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
-    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
-
-
-def queue_of(directory: str, name: str) -> str:
-    """The hidden directory of those who wait for a lock, named after it as far as a file name's length allows."""
-    short = os.fsencode(name)
-    if len(short) > _LONGEST_NAME:
-        short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
-    return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"
 
 
 def check_timeout(timeout: float | None) -> float | None:

@@ -12,6 +12,8 @@ T5  A judgement by rule, not by proof, may be shared by a foreign process that i
     that is stopped for longer than that, between its own check and its removal, is not covered; `check()` notices.
 T6  Where the file may not be written but the directory may, the file is removed under the guard, and the lock is
     published anew. Between the two, others may be faster; then this contender waits like anyone.
+T7  Where the protocol has a way to say "I am removing a stale lock", it is said from before T2 to after T4, so that a
+    foreign process which is about to remove the same lock, and has its own last look, keeps away (rivals.py, Y3).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from .observe import Observation, explained, read_record
 from .policy import Verdict
 from .publish import finish, publish
 from .request import Request
+from .rivals import announce_removal, end_removal, quieten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,21 +46,27 @@ def take_over(
         if env.guard(seen.fd) is False:
             return None  # T1
         env.unguard(seen.fd)
+    if not announce_removal(env, request):
+        return None  # T7
     try:
-        fd = env.open_existing(request.path, write=True)
-    except FileNotFoundError:
+        try:
+            fd = env.open_existing(request.path, write=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise explained(error, request, env) from error
+            held = yield from _replace(env, request, seen)
+        else:
+            held = _seize(env, request, seen, fd)
+    finally:
+        end_removal(env, request)
+    if held is None:
         return None
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise explained(error, request, env) from error
-        held = yield from _replace(env, request, seen)
-    else:
-        held = _seize(env, request, seen, fd)
-    if held is not None:
-        held.recovered_from = seen.record
-        if not verdict.by_proof:
-            return (yield from _settle(env, held))
-    return held
+    held.recovered_from = seen.record
+    if not verdict.by_proof:
+        held = yield from _settle(env, held)
+    return (yield from quieten(env, request, held))
 
 
 def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> Held | None:
@@ -83,7 +92,7 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
                 env.end_claim(fd, replaced=replaced)
     except BaseException:
         if data:
-            withdraw(env, request.path, fd, data)
+            withdraw(env, request, fd, data)
         else:
             let_go(env, fd)
         raise
@@ -94,6 +103,8 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
 
 def _is_as_judged(env: Environment, request: Request, seen: Observation, fd: int) -> bool:
     """T2."""
+    if request.protocol.ages_by_mtime and env.fstat(fd).st_mtime != seen.modified:
+        return False  # the holder has refreshed it
     return is_there(env, request.path, seen.identity) and read_record(env, fd) == seen.data
 
 

@@ -65,7 +65,7 @@ def issue(env: Environment, request: Request, name: str, since: float) -> Ticket
             guard = env.guard(fd)
             if guard:
                 who = env.identity()
-                record = get("sema").compose(who.pid, since, request.tag, marker_text(True, found.st_dev, who))
+                record = get("sema").compose(who, since, request.tag, marker_text(True, found.st_dev, who), {})
                 write_all(env, fd, WAITING + record)
                 if is_there(env, path, (found.st_dev, found.st_ino)):
                     return Ticket(env, request.queue, name, fd)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from ..model import Liveness, Record
+from ..model import Identity, Liveness, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from collections.abc import Mapping
+    from typing import Any, ClassVar, Literal
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_TAG_CHARACTERS = 10_000
+NO_OPTIONS: Mapping[str, Any] = {}
 
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 
@@ -31,8 +33,40 @@ class Protocol(ABC):
     """Whether the lock file stays, and the guard on it alone is the lock: no record decides anything."""
     recheck: ClassVar[float] = math.inf
     """Seconds after which a waiter looks again, because a release may make no event. Infinity: as the engine likes."""
-    padding: ClassVar[bytes]
+    padding: ClassVar[bytes] = b"\n"
     """One byte that readers ignore at the end of a record: a takeover covers the old record with it."""
+    marker_key: ClassVar[bytes] = b"holdfast="
+    """What stands before the marker in a record, and nowhere before that: its kind is flipped in place."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """The options of `Lock` that only this protocol has; `compose` gets those that were given."""
+
+    # Where the lock file is.
+    resolves: ClassVar[Literal["nothing", "directory", "path"]] = "nothing"
+    """Which symbolic links of the path are followed before: those of its directory, or of the whole path."""
+    refuses_parent_components: ClassVar[bool] = False
+    """Whether a path with `..` in it is refused."""
+    suffix: ClassVar[str] = ""
+    """What the lock file is called, after what the caller named."""
+    makes_parents: ClassVar[bool] = False
+    """Whether missing directories are made without being asked for."""
+
+    # What other implementations do.
+    ages_by_mtime: ClassVar[bool] = False
+    """Whether a record without a timestamp is as old as its file."""
+    fails_closed: ClassVar[bool] = False
+    """Whether the rule only says that a lock is stale, and leaves it to the caller to say that it may be removed."""
+    reclaim_suffix: ClassVar[str] = ""
+    """The directory, called so after the lock file, that whoever removes a stale lock makes meanwhile."""
+    has_rivals: ClassVar[bool] = False
+    """Whether others replace the lock file by renaming a temporary one to it, which `rival` tells."""
+
+    def rival(self, name: str, lock_name: str) -> int | None:  # noqa: ARG002
+        """Whose attempt on the lock file `lock_name` the file `name` beside it announces: a pid, or None for nobody."""
+        return None
+
+    def check_options(self, more: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """ValueError or TypeError for options of this protocol that make no sense."""
+        return
 
     @abstractmethod
     def decode(self, data: bytes) -> Record:
@@ -43,8 +77,11 @@ class Protocol(ABC):
         """The strict inverse of `decode`; ValueError for a record that this protocol cannot express."""
 
     @abstractmethod
-    def compose(self, pid: int, now: float, tag: str | None, marker: str) -> bytes:
-        """The bytes that a new holder writes; `now` is in seconds since the epoch, `tag` has been cleaned."""
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
+        """The bytes that a new holder writes; `now` is in seconds since the epoch, `tag` has been cleaned.
+
+        `more` are the given ones of `options`. A `marker` of None: the record of a holder that nobody vouches for.
+        """
 
     @abstractmethod
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:

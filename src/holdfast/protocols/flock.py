@@ -12,8 +12,14 @@ from __future__ import annotations
 import math
 
 from ..errors import MalformedRecord
-from ..model import Liveness, Record
+from ..model import Identity, Liveness, Record
+from .base import NO_OPTIONS
 from .sema import Sema
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 SIGNATURE = b"protocol=flock\n"
 """What each record begins with."""
@@ -35,8 +41,15 @@ class Flock(Sema):
     def encode(self, record: Record) -> bytes:
         return SIGNATURE + super().encode(record)
 
-    def compose(self, pid: int, now: float, tag: str | None, marker: str) -> bytes:
-        return SIGNATURE + super().compose(pid, now, tag, marker)
+    def compose(
+        self,
+        who: Identity,
+        now: float,
+        tag: str | None,
+        marker: str | None,
+        more: Mapping[str, Any] = NO_OPTIONS,
+    ) -> bytes:
+        return SIGNATURE + super().compose(who, now, tag, marker, more)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         return False

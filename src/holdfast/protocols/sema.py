@@ -8,8 +8,13 @@ wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock F
 from __future__ import annotations
 
 from ..errors import MalformedRecord
-from ..model import Liveness, Marker, Record
-from .base import MAX_RECORD_BYTES, Protocol
+from ..model import Identity, Liveness, Marker, Record
+from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
@@ -22,7 +27,6 @@ class Sema(Protocol):
     name = "sema"
     mode = 0o644
     stale_after = 3600.0
-    padding = b"\n"
 
     def decode(self, data: bytes) -> Record:
         fields = _fields(data)
@@ -52,8 +56,15 @@ class Sema(Protocol):
             raise ValueError("a sema tag is one line without blanks at its ends")
         return _text(pid, timestamp, tag, record.marker.encode() if record.marker else None).encode("utf-8")
 
-    def compose(self, pid: int, now: float, tag: str | None, marker: str) -> bytes:
-        return _text(pid, max(0, int(now)), tag, marker).encode("utf-8")
+    def compose(
+        self,
+        who: Identity,
+        now: float,
+        tag: str | None,
+        marker: str | None,
+        more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
+    ) -> bytes:
+        return _text(who.pid, max(0, int(now)), tag, marker).encode("utf-8")
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.

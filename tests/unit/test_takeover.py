@@ -165,10 +165,21 @@ def test_a_judgement_by_rule_is_entered_upon_at_once(stale: Path, contend: Conte
 
 
 def test_a_proof_is_waited_upon(dead: Path, contend: Contend) -> None:
-    """T5: nothing that a foreign process does can outdate a proof."""
+    """T5: nothing that a foreign process does can outdate a proof, as long as it goes by a rule that does not hold."""
     contender = contend(dead)
     assert contender.step() is None
     assert contender.inside
+
+
+def test_a_proof_is_acted_upon_on_top_of_one_who_goes_by_the_rule(dead: Path, contend: Contend) -> None:
+    """T5: a dead holder's lock that is old as well may be a foreign process's to remove at this very moment."""
+    contender = contend(dead)
+    contender.env.instead["time"] = lambda: time.time() + 4000
+    wait = contender.step()
+    assert wait is not None
+    assert wait.fds == ()
+    assert wait.deadline > contender.env.monotonic() + SETTLE / 2
+    assert contender.get().recovered_from is not None
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])

@@ -7,9 +7,10 @@ T2  Under the claim, the path must still name that inode and the record must sti
     judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
 T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
 T4  The path is checked again after the write: a foreign process may have removed it since T2.
-T5  A judgement by rule, not by proof, may be shared by a foreign process that is about to act on it. So the new hold
-    settles: it waits, and looks again whether the lock is still its own, before anyone is let in. A foreign process
-    that is stopped for longer than that, between its own check and its removal, is not covered; `check()` notices.
+T5  Where the protocol's rule holds, whether we needed it or had a proof, a foreign process may have judged by it and
+    be about to act. So the new hold settles: it waits, and looks again whether the lock is still its own, before anyone
+    is let in. A foreign process that is stopped for longer than that, between its own check and its removal, is not
+    covered; `check()` notices.
 T6  Where the file may not be written but the directory may, the file is removed under the guard, and the lock is
     published anew. Between the two, others may be faster; then this contender waits like anyone.
 T7  Where the protocol has a way to say "I am removing a stale lock", it is said from before T2 to after T4, so that a

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from process.foreign.play import Player, script
 from process.support import Peer
 
 
@@ -26,6 +27,21 @@ def spawn() -> Iterator[Callable[..., Peer]]:
     yield start
     for peer in peers:
         peer.destroy()
+
+
+@pytest.fixture
+def play() -> Iterator[Callable[..., Player]]:
+    """Start a script of `foreign`, by its name, or another command, given as a list."""
+    players: list[Player] = []
+
+    def start(what: str | list[object], *arguments: object, **environment: str) -> Player:
+        command = script(what, *arguments) if isinstance(what, str) else [*what, *arguments]
+        players.append(Player(command, **environment))
+        return players[-1]
+
+    yield start
+    for player in players:
+        player.destroy()
 
 
 @pytest.fixture

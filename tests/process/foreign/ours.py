@@ -1,0 +1,92 @@
+"""holdfast, spoken to in the way of the stand-ins.
+
+    python ours.py LOCK PROTOCOL [SETTLE]
+
+SETTLE in seconds makes that pause long enough for a test to act in it. Looking again without an event is put off for
+longer than any test lasts, so that a wait that ends was woken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from talk import serve
+
+import holdfast._core.queue as queue
+import holdfast._core.sight as sight
+import holdfast._core.takeover as takeover
+from holdfast import AcquireTimeout, Hold, Lock, LockLost, LockStale
+
+queue.RECHECK = sight.RECHECK = 600.0
+
+
+class Ours:
+    def __init__(self, path: str, protocol: str, settle: str = "") -> None:
+        takeover.SETTLE = float(settle or takeover.SETTLE)
+        self.losses: list[LockLost] = []
+        self.lock = Lock(path, protocol=protocol, on_lost=self.losses.append, **_more(protocol))
+        self.approving = Lock(path, protocol=protocol, stale=lambda _: True, **_more(protocol))
+        self.hold: Hold | None = None
+
+    def take(self) -> str:
+        """Once."""
+        self.hold = self.lock.try_acquire()
+        return "acquired" if self.hold else "held"
+
+    def seize(self) -> str:
+        """Once; whatever nobody keeps a guard on is called stale."""
+        self.hold = self.approving.try_acquire()
+        return "acquired" if self.hold else "held"
+
+    def acquire(self, timeout: str = "60") -> str:
+        try:
+            self.hold = self.lock.acquire(timeout=float(timeout))
+        except AcquireTimeout:
+            return "held"
+        except LockStale:
+            return "stale"
+        return "acquired"
+
+    def lost(self) -> str:
+        return "lost" if self.hold.lost else "kept"
+
+    def told(self) -> int:
+        """How often we have been told that it was lost."""
+        return len(self.losses)
+
+    def ensure(self) -> str:
+        try:
+            self.hold.ensure_held()
+        except LockLost:
+            return "lost"
+        return "kept"
+
+    def release(self) -> str:
+        try:
+            self.hold.release()
+        except LockLost:
+            return "lost"
+        return "released"
+
+    def storm(self, state: str, pause: str) -> int:
+        """In and out while `<state>/go` is there; how often it has been inside."""
+        from inside import Inside
+
+        inside, done = Inside(state, "ours"), 0
+        while os.path.exists(f"{state}/go"):
+            hold = self.lock.acquire(timeout=60)
+            inside.visit()
+            done += 1
+            hold.release()
+            time.sleep(float(pause))
+        return done
+
+
+def _more(protocol: str) -> dict[str, str]:
+    return {"holder": "ours", "version": "1"} if protocol == "beads" else {}
+
+
+if __name__ == "__main__":
+    serve(Ours(*sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""Other implementations and their stand-ins as processes, and what tests with them have in common."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from process.support import Peer
+
+HERE = Path(__file__).parent
+
+
+class Player(Peer):
+    """A process of any kind that is spoken to in lines (talk.py)."""
+
+    def __init__(self, command: Sequence[object], **environment: str) -> None:
+        self._buffer = b""
+        self._said: list[str] = []
+        self.process = subprocess.Popen(
+            [*map(str, command)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def ask(self, *words: object) -> str:
+        """Its answer."""
+        self.say(*words)
+        return self.hear()
+
+    def stop_at(self, step: str, *words: object) -> None:
+        """Tell it to do something, and leave it stopped before a step of that."""
+        self.say("stop", step)
+        self.say(*words)
+        self.expect(f"at {step}")
+        self.say("stop")
+
+    def go(self) -> None:
+        self.say("go")
+
+
+def script(name: str, *arguments: object) -> list[object]:
+    return [sys.executable, HERE / f"{name}.py", *arguments]
+
+
+def storm(state: Path, players: dict[str, tuple[Player, float]], seconds: float) -> dict[str, int]:
+    """All of them in and out for some seconds, each with its pause; how often each of them has been inside.
+
+    Fails when the counter, which nothing but the lock protects, is not exact, or anybody has met another inside.
+    """
+    state.mkdir()
+    (state / "counter").write_text("0")
+    (state / "go").touch()
+    for player, pause in players.values():
+        player.say("storm", state, pause)
+    time.sleep(seconds)
+    (state / "go").unlink()
+    done = {name: int(player.hear()) for name, (player, _) in players.items()}
+    overlaps = (state / "overlaps").read_text() if (state / "overlaps").exists() else ""
+    print(done, overlaps.count("\n"), "overlaps")
+    assert overlaps == ""
+    assert int((state / "counter").read_text()) == sum(done.values())
+    assert min(done.values()) > 0, done
+    return done
+
+
+def stale_rounds(
+    path: str, rounds: int, plant: Callable[[], object], theirs: Player, ours: Sequence[Player], how: str = "take"
+) -> dict[str, int]:
+    """A stale lock, and all of them at it at once, again and again; what became of that.
+
+    `together` counts the rounds that must not be: one of ours is inside, is not told that it has lost the lock, and is
+    not alone.
+    """
+    seen = {"theirs": 0, "ours": 0, "nobody": 0, "robbed": 0, "together": 0}
+    for _ in range(rounds):
+        plant()
+        for player in (theirs, *ours):
+            player.say("take" if player is theirs else how)
+        inside = [player for player in (theirs, *ours) if player.hear() == "acquired"]
+        kept = [player for player in inside if player is theirs or player.ask("lost") == "kept"]
+        seen["robbed"] += len(inside) - len(kept)
+        seen["together"] += len(kept) > 1
+        seen["theirs"] += theirs in kept
+        seen["ours"] += any(player in kept for player in ours)
+        seen["nobody"] += not kept
+        for player in inside:
+            player.ask("release")
+        if os.path.exists(path):
+            os.unlink(path)
+    print(seen)
+    return seen

@@ -1,0 +1,203 @@
+"""sema, by a stand-in with its races: what it holds is respected, what it takes is noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Lock, LockLost
+from process.foreign.play import Player, stale_rounds, storm
+from process.support import Peer, eventually
+from process.test_waiting import watching
+
+Play = Callable[..., Player]
+LONG_AGO = 7200
+
+
+def plant(path: str, pid: int) -> None:
+    """A lock that is stale by the rule of sema."""
+    Path(path).write_text(f"pid={pid}\ntimestamp={int(time.time()) - LONG_AGO}\n")
+
+
+@pytest.fixture
+def gone(play: Play) -> int:
+    """The pid of a process that has ended."""
+    player = play("sema", "-")
+    player.kill()
+    player.wait()
+    return player.pid
+
+
+def age(path: str) -> None:
+    """Make a record old, without touching anything else of it."""
+    text = Path(path).read_text()
+    stamp = text.split("timestamp=")[1].split("\n")[0]
+    with open(path, "r+") as file:
+        file.write(text.replace(f"timestamp={stamp}", f"timestamp={int(stamp) - LONG_AGO}"))
+
+
+def leave_dead(play: Play, path: str) -> None:
+    """An old lock of a holdfast process that was killed."""
+    holder = play("ours", path, "sema")
+    assert holder.ask("take") == "acquired"
+    holder.kill(signal.SIGKILL)
+    holder.wait()
+    age(path)
+
+
+def test_each_enters_while_the_other_holds(play: Play, path: str) -> None:
+    theirs, ours = play("sema", path), play("ours", path, "sema")
+    assert theirs.ask("take") == "acquired"
+    assert ours.ask("take") == "held"
+    assert theirs.ask("release") == "released"
+    assert ours.ask("take") == "acquired"
+    assert theirs.ask("take") == "held"
+    assert ours.ask("lost") == "kept"
+    assert ours.ask("release") == "released"
+    assert theirs.ask("take") == "acquired"
+
+
+def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
+    theirs, ours = play("sema", path), play("ours", path, "sema")
+    assert theirs.ask("take") == "acquired"
+    ours.say("acquire")
+    eventually(lambda: watching(ours), what="the wait")
+    theirs.ask("release")
+    ours.expect("acquired")
+
+
+def test_a_release_of_ours_lets_them_wait_on(play: Play, path: str) -> None:
+    theirs, ours = play("sema", path), play("ours", path, "sema")
+    assert ours.ask("take") == "acquired"
+    theirs.stop_at("create", "acquire")
+    theirs.go()
+    assert ours.ask("release") == "released"
+    theirs.expect("acquired")
+    assert Lock(path).status().holder.pid == theirs.pid
+
+
+def test_a_lock_made_between_their_look_and_their_creation_is_entered_on_top(play: Play, path: str) -> None:
+    theirs = play("sema", path)
+    theirs.stop_at("create", "take")
+    with Lock(path) as hold:
+        theirs.go()
+        theirs.expect("held")
+        hold.ensure_held()
+
+
+def test_a_lock_without_its_content_yet_is_free_or_stale(play: Play, path: str) -> None:
+    theirs = play("sema", path)
+    theirs.stop_at("write", "take")
+    os.utime(path, (0, 0))  # nor does its age matter
+    assert Lock(path).try_acquire() is None
+    assert Lock(path, stale="protocol").try_acquire() is None
+    assert Lock(path).status().locked
+    theirs.go()
+    theirs.expect("acquired")
+    assert Lock(path).status().holder.pid == theirs.pid
+
+
+def test_a_lock_that_they_steal_is_not_missed_by_its_holder(play: Play, path: str) -> None:
+    """The age rule of sema takes a living holder's lock, if nothing refreshes it."""
+    theirs, told = play("sema", path, -1), []
+    hold = Lock(path, heartbeat=0, on_lost=told.append).acquire()
+    assert theirs.ask("take") == "acquired"
+    record = Path(path).read_bytes()
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.ensure_held()
+    with pytest.raises(LockLost):
+        hold.release()
+    assert len(told) == 1
+    assert Path(path).read_bytes() == record
+    assert theirs.ask("release") == "released"
+
+
+def test_a_release_of_theirs_that_hits_our_lock_is_missed(play: Play, path: str) -> None:
+    """They unlink what lies there, also when it was taken from them long ago."""
+    theirs = play("sema", path)
+    assert theirs.ask("take") == "acquired"
+    hold = Lock(path, stale=lambda _: True).acquire(timeout=5)
+    assert not hold.lost
+    assert theirs.ask("release") == "released"
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, path: str, gone: int, whose: str) -> None:
+    """Stopped between its look and its unlink, it must find us still settling, whosever lock it was (T5)."""
+    if whose == "theirs":
+        plant(path, gone)
+    else:
+        leave_dead(play, path)
+    theirs, ours = play("sema", path), play("ours", path, "sema", 2)
+    old = Path(path).read_bytes()
+    theirs.stop_at("unlink", "take")
+    ours.say("acquire")
+    eventually(lambda: Path(path).read_bytes() != old, what="the takeover")
+    theirs.go()
+    theirs.expect("acquired")
+    eventually(lambda: watching(ours), what="the wait")
+    assert ours.silent()
+    theirs.ask("release")
+    ours.expect("acquired")
+    assert ours.ask("lost") == "kept"
+
+
+def test_one_who_removes_a_stale_lock_far_too_late_is_not_noticed(play: Play, path: str, gone: int) -> None:
+    plant(path, gone)
+    theirs = play("sema", path)
+    theirs.stop_at("unlink", "take")
+    hold = Lock(path).acquire(timeout=5)
+    theirs.go()
+    theirs.expect("acquired")
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+    assert Lock(path).status().holder.pid == theirs.pid
+
+
+def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, spawn: Callable[..., Peer], path: str) -> None:
+    """Proven dead, its lock is ours at once, while they wait for it to be old."""
+    holder = play("ours", path, "sema")
+    assert holder.ask("take") == "acquired"
+    holder.kill(signal.SIGKILL)
+    holder.wait()
+    theirs = play("sema", path)
+    assert theirs.ask("take") == "held"
+    theirs.say("acquire", 0.001)
+    hold = Lock(path).acquire(timeout=0)
+    assert hold.recovered_from.pid == holder.pid
+    assert theirs.silent()
+    hold.release()
+    theirs.expect("acquired")
+
+
+def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) -> None:
+    players = {
+        "theirs": (play("sema", path), 0.0),
+        "one": (play("ours", path, "sema"), 0.0005),
+        "two": (play("ours", path, "sema"), 0.0005),
+    }
+    storm(tmp_path / "state", players, 3.0)
+
+
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int, whose: str) -> None:
+    theirs, ours = play("sema", path), [play("ours", path, "sema") for _ in range(2)]
+    if whose == "theirs":
+        plant(path, gone)
+    else:
+        leave_dead(play, path)
+    stale = Path(path).read_bytes()
+    seen = stale_rounds(path, 100, lambda: Path(path).write_bytes(stale), theirs, ours)
+    assert seen["together"] == 0
+    assert seen["theirs"] > 0
+    assert seen["ours"] > 0

@@ -50,7 +50,7 @@ LAYERS = {
         "model",
     },
     "engines": {"engines", "_drive", "_core", "_os", "protocols", "errors", "model"},
-    "face": {"lock", "aio", "_drive", "_core", "_os", "protocols", "errors", "model", "face"},
+    "face": {"lock", "hold", "aio", "_drive", "_core", "_os", "protocols", "errors", "model", "face"},
     "": {"lock", "semaphore", "together", "hold", "aio", "errors", "model"},
     "__main__": {"cli"},
     "cli": {"", "cli", "lock", "semaphore", "hold", "aio", "face", "_core", "_drive", "protocols", "errors", "model"},
@@ -85,7 +85,7 @@ def module_of(path: Path) -> str:
 
 def layer_of(module: str) -> str:
     top = module.split(".")[0]
-    return "face" if top in FACES else top
+    return "face" if top.split("_")[0] in FACES else top
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,273 @@
+"""The handles and the managers of `holdfast.sidecar`, and how a lock is acquired for them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from ._core.contest import Refusal
+from .errors import LockLost, NotHeld
+from .lock import Acquirable
+from .model import Value
+from .sidecar_options import FileLockOptions, Wanted, check_key
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from typing import Any, Self, TypeVar, Unpack
+
+    from ._core.hold import Held
+    from .aio import AsyncHold
+    from .hold import BaseHold, Hold
+
+    T = TypeVar("T")
+    Path = str | os.PathLike[str]
+
+
+class HeldEntry(Value):
+    """One lock that a manager holds. `acquired_at`: in seconds since the epoch. `metadata`: of its first acquirer."""
+
+    lock_path: str
+    normalized_target_path: str
+    acquired_at: float
+    metadata: dict[str, Any]
+
+
+class _Entry:
+    """What is held under a manager's key, and all handles on it."""
+
+    __slots__ = ("holds", "key", "shown")
+
+    def __init__(self, key: str, shown: HeldEntry) -> None:
+        self.key = key
+        self.shown = shown
+        self.holds: list[BaseHold] = []
+
+
+_entries: dict[Held, _Entry] = {}
+"""Of all managers of this process. What a key stands for is here, not in the manager: those of one key are equal."""
+
+
+class _Handle:
+    """What both handles have."""
+
+    __slots__ = ("_hold", "lock_path", "normalized_target_path")
+    _hold: BaseHold
+
+    def __init__(self, wanted: Wanted, hold: BaseHold) -> None:
+        self.lock_path = wanted.lock_path
+        self.normalized_target_path = wanted.normalized_target_path
+        self._hold = hold
+        held = hold._held
+        held.request.owner = wanted.owner  # from now on: whoever asks for a re-entrant one may enter
+        shown = HeldEntry(self.lock_path, self.normalized_target_path, held.env.time(), wanted.metadata)
+        _entries.setdefault(held, _Entry(wanted.key, shown)).holds.append(hold)
+
+    def _is_held(self) -> bool:
+        try:
+            self._hold.ensure_held()
+        except (LockLost, NotHeld):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<holdfast.sidecar.{type(self).__name__} {self._hold!r}>"
+
+
+class FileLockSyncHandle(_Handle):
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable as a context manager that releases."""
+
+    __slots__ = ()
+    _hold: Hold
+
+    def release(self) -> None:
+        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error."""
+        try:
+            self._hold.release()
+        except LockLost:
+            pass  # `verify_still_held` would have told
+        finally:
+            _forget(self._hold)
+
+    def verify_still_held(self) -> bool:
+        """Whether the lock file is there and unchanged, now. False after this handle's release."""
+        return self._is_held()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._hold.__exit__(kind, error, traceback)
+        except LockLost:
+            pass
+        finally:
+            _forget(self._hold)
+
+
+class FileLockHandle(_Handle):
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable with `async with`, which releases."""
+
+    __slots__ = ()
+    _hold: AsyncHold
+
+    async def release(self) -> None:
+        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error.
+
+        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
+        """
+        try:
+            await self._hold.release()
+        except LockLost:
+            pass  # `verify_still_held` would have told
+        finally:
+            _forget(self._hold)
+
+    async def verify_still_held(self) -> bool:
+        """Whether the lock file is there and unchanged, now. False after this handle's release."""
+        return self._is_held()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._hold.__aexit__(kind, error, traceback)
+        except LockLost:
+            pass
+        finally:
+            _forget(self._hold)
+
+
+class _Manager:
+    """What both managers have."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        self._key = check_key(key)
+
+    def held_entries(self) -> list[HeldEntry]:
+        """A `HeldEntry` for each lock that is held under this key, in the order in which they were acquired."""
+        return [entry.shown for entry in self._held()]
+
+    def _held(self) -> list[_Entry]:
+        entries = list(_entries.items())
+        return [entry for held, entry in entries if entry.key == self._key and not held.released and not held.inert]
+
+    def __repr__(self) -> str:
+        return f"<holdfast.sidecar.{type(self).__name__} {self._key!r}>"
+
+
+class FileLockSyncManager(_Manager):
+    """Locks that belong together, for threads. Managers of one key are equal, also those that are awaited."""
+
+    __slots__ = ()
+
+    def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
+        """As `acquire_file_lock_sync`, under this manager's key."""
+        return acquire_sync(Wanted(target, options, self._key))
+
+    def with_lock(self, target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
+        """As `with_file_lock_sync`, under this manager's key."""
+        return with_sync(Wanted(target, options, self._key), fn)
+
+    def drain(self) -> None:
+        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+
+        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        """
+        failed: list[Exception] = []
+        for entry in self._held():
+            for hold in entry.holds.copy():
+                try:
+                    hold._release()
+                except LockLost:
+                    pass
+                except Exception as error:
+                    failed.append(error)
+                _forget(hold)
+        if failed:
+            raise failed[0]
+
+
+class FileLockManager(_Manager):
+    """Locks that belong together, for asyncio. Managers of one key are equal, also those for threads."""
+
+    __slots__ = ()
+
+    async def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockHandle:
+        """As `acquire_file_lock`, under this manager's key."""
+        return await acquire(Wanted(target, options, self._key))
+
+    async def with_lock(
+        self, target: Path, fn: Callable[[], T] | Callable[[], Awaitable[T]], **options: Unpack[FileLockOptions]
+    ) -> T:
+        """As `with_file_lock`, under this manager's key."""
+        return await with_lock(Wanted(target, options, self._key), fn)
+
+    async def drain(self) -> None:
+        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+
+        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        """
+        from ._drive.asyncio import in_thread
+
+        drain = FileLockSyncManager(self._key).drain
+        if any(hold._held.env.may_block(hold.path) for entry in self._held() for hold in entry.holds):
+            await in_thread(drain)
+        else:
+            drain()
+
+
+def acquire_sync(wanted: Wanted) -> FileLockSyncHandle:
+    hold = Acquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout, wanted.refused)
+    assert hold is not None
+    try:
+        return FileLockSyncHandle(wanted, hold)
+    except BaseException:
+        hold.release()
+        raise
+
+
+def with_sync(wanted: Wanted, fn: Callable[[], T]) -> T:
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError("fn is a coroutine function: its body would run after the release; await with_file_lock")
+    with acquire_sync(wanted):
+        return fn()
+
+
+async def acquire(wanted: Wanted) -> FileLockHandle:
+    from .aio import AsyncAcquirable  # whoever awaits this has imported asyncio
+
+    hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+    if isinstance(hold, Refusal):
+        raise wanted.refused(hold)
+    try:
+        return FileLockHandle(wanted, hold)
+    except BaseException:
+        hold._release()
+        raise
+
+
+async def with_lock(wanted: Wanted, fn: Callable[[], T] | Callable[[], Awaitable[T]]) -> T:
+    async with await acquire(wanted):
+        result: Any = fn()
+        if inspect.isawaitable(result):
+            result = await result
+        done: T = result
+        return done
+
+
+def _forget(hold: BaseHold) -> None:
+    """Strike it off the list, if it was the last handle."""
+    entry = _entries.get(hold._held)
+    if entry is not None and hold in entry.holds:
+        entry.holds.remove(hold)
+    if hold._held.released:
+        _entries.pop(hold._held, None)

@@ -1,0 +1,319 @@
+"""What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import random
+from typing import TYPE_CHECKING, TypedDict
+
+from ._core.report import refused, sentence
+from ._core.request import Options, Request, check_timeout
+from ._os import environment
+from .errors import AcquireTimeout, HoldfastError, LockStale
+from .model import Status, Value
+from .protocols import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Literal, Required
+
+    from ._core.contest import Refusal
+    from .model import Holder
+
+    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    StaleRecovery = Literal["fail-closed", "remove-if-unchanged"]
+
+PROTOCOL = "sidecar"
+_RECOVERIES = ("fail-closed", "remove-if-unchanged")
+_MOST_RETRIES = 2**53 - 1
+
+
+class FileLockOptions(TypedDict, total=False):
+    """Every option of the face, spelled here and nowhere else. `holdfast.sidecar` documents them."""
+
+    payload: Required[Payload]
+    manager_key: str | None
+    lock_path: str | os.PathLike[str] | None
+    stale: float
+    timeout: float | None
+    retry: Retry | Mapping[str, Any] | None
+    stale_recovery: StaleRecovery
+    allow_reentrant: bool
+    should_reclaim: Callable[[ReclaimParams], object] | None
+    should_remove_stale_lock: Callable[[StaleSnapshot], object] | None
+    metadata: Mapping[str, Any] | None
+
+
+class Retry(Value):
+    """For how long to wait, in fs-safe's terms: `retries` more tries after the first, with a pause before each.
+
+    Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
+    `max_timeout`; with `randomize`, all are longer by one chance of 1 to 2 first. The sum is what counts: nobody polls,
+    so a lock that becomes free within that time is had at once. `retries=0` tries once. `None` waits for ever.
+    """
+
+    retries: int | None = None
+    factor: float = 1.0
+    min_timeout: float = 0.05
+    max_timeout: float = 1.0
+    randomize: bool = False
+
+    def budget(self, timeout: float | None = None, *, chance: Callable[[], float] = random.random) -> float | None:
+        """Seconds until all tries have failed, and no more than `timeout`; None is for ever.
+
+        `chance` is a function that returns a number from 0 to 1. Raises ValueError and TypeError for what makes no
+        sense: what is negative, NaN or infinite, and a `min_timeout` above `max_timeout`.
+        """
+        limit = check_timeout(timeout)
+        self._check()
+        if self.retries is None:
+            return limit
+        pause = self.min_timeout * (1 + chance() if self.randomize else 1)
+        pause, left, total = min(pause, self.max_timeout), self.retries, 0.0
+        while left and self.factor > 1 and 0 < pause < self.max_timeout:
+            total += pause
+            pause = min(pause * self.factor, self.max_timeout)
+            left -= 1
+        total += left * pause
+        return total if limit is None else min(total, limit)
+
+    def _check(self) -> None:
+        retries = self.retries
+        if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
+            raise TypeError(f"retries is a whole number, or None for no limit, not {retries!r}")
+        if retries is not None and not 0 <= retries <= _MOST_RETRIES:
+            raise ValueError(f"retries is from 0 (try once) to 2**53 - 1, or None for no limit, not {retries!r}")
+        for name in ("factor", "min_timeout", "max_timeout"):
+            _check_number(name, getattr(self, name), infinite=False)
+        if self.min_timeout > self.max_timeout:
+            raise ValueError(f"min_timeout ({self.min_timeout:g}) is above max_timeout ({self.max_timeout:g})")
+
+
+class ReclaimParams(Value):
+    """What `should_reclaim` is asked about. `stale` is the option, `now` is in seconds since the epoch.
+
+    `payload` is None where the content is no JSON object. `held_by_this_process` is False always: what this process
+    holds is never called stale, so nobody is asked.
+    """
+
+    lock_path: str
+    normalized_target_path: str
+    payload: dict[str, Any] | None
+    stale: float
+    now: float
+    held_by_this_process: bool = False
+
+
+class StaleSnapshot(Value):
+    """The very content that was judged; the lock is removed only if it is still the same. `raw` is the whole text."""
+
+    lock_path: str
+    normalized_target_path: str
+    raw: str
+    payload: dict[str, Any] | None
+
+
+class _FileLockError(HoldfastError):
+    """What both errors of fs-safe carry besides `code`."""
+
+    normalized_target_path: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        protocol: str | None = None,
+        holder: Holder | None = None,
+        normalized_target_path: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, protocol=protocol, holder=holder)
+        self.normalized_target_path = normalized_target_path
+
+    @property
+    def lock_path(self) -> str | None:
+        return self.path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"normalized_target_path": self.normalized_target_path})
+
+
+class FileLockTimeout(_FileLockError, AcquireTimeout):
+    """The lock was held all the time; `holder` says by whom."""
+
+    code = "file_lock_timeout"
+
+
+class FileLockStale(_FileLockError, LockStale):
+    """The lock is stale, and its removal was not asked for or not approved."""
+
+    code = "file_lock_stale"
+
+
+class Wanted:
+    """One acquisition as it is asked for, checked before anything is touched; and the judge of what is in its way."""
+
+    def __init__(self, target: str | os.PathLike[str], options: FileLockOptions, key: str | None = None) -> None:
+        _check_names(options, key)
+        self.stale = _check_number("stale", options.get("stale", 30.0), infinite=True)
+        self.timeout = _retry(options.get("retry")).budget(options.get("timeout"))
+        self.metadata = dict(options.get("metadata") or {})
+        self._recovery = options.get("stale_recovery", "fail-closed")
+        if self._recovery not in _RECOVERIES:
+            raise ValueError(f"stale_recovery is {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
+        self._should_reclaim = _callback("should_reclaim", options.get("should_reclaim"))
+        self._should_remove = _callback("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        self.engine: Options = {
+            "protocol": PROTOCOL,
+            "stale": self.is_stale,
+            # Others judge this hold by the same age, as a rule; so that is what it is kept fresh for.
+            "stale_after": self.stale or None,
+            "payload": _payload(options["payload"]),
+        }
+        lock_path = options.get("lock_path")
+        lock_file = None if lock_path is None else os.fsdecode(lock_path)
+        self.request = Request(_absolute(target), self.engine, lock_file=lock_file)
+        self.lock_path, self.normalized_target_path = self.request.path, self.request.given
+        self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
+        self.owner = ("holdfast.sidecar", self.key)
+        if options.get("allow_reentrant", False):
+            self.request.owner = self.owner
+
+    def is_stale(self, status: Status) -> bool:
+        """The engine's question: whether this lock may be taken over. FileLockStale if it is stale, but may not.
+
+        It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
+        """
+        env, record = environment(), status.record
+        payload = dict(record.fields) if record is not None and record.legible else None
+        now = env.time()
+        if payload is None and (status.modified is None or now - status.modified <= self.stale):
+            return False  # it may be one that is being created: empty for a moment
+        if any(held.path == status.path for held in list(env.holds.values())):
+            return False  # our own, where there are no guards
+        if self._should_reclaim is not None:
+            params = ReclaimParams(self.lock_path, self.normalized_target_path, payload, self.stale, now)
+            stale, why = _answer("should_reclaim", self._should_reclaim, params), "should_reclaim calls it stale"
+        else:
+            stale = record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
+            why = f"it is older than {self.stale:g} s"
+        if not stale:
+            return False
+        if self._recovery == "fail-closed":
+            raise self._closed(status, why, "Stale locks are not removed here (stale_recovery='fail-closed')")
+        if self._should_remove is None:
+            raise self._closed(status, why, "There is no should_remove_stale_lock that approves of its removal")
+        raw = status.data.decode("utf-8", "replace")
+        snapshot = StaleSnapshot(self.lock_path, self.normalized_target_path, raw, payload)
+        if not _answer("should_remove_stale_lock", self._should_remove, snapshot):
+            raise self._closed(status, why, "should_remove_stale_lock does not approve of its removal")
+        return True
+
+    def _closed(self, status: Status, why: str, what: str) -> FileLockStale:
+        return FileLockStale(
+            f"{self.lock_path} is stale: {sentence(status.replaced(reason=why))}. {what}. Make sure that its holder is "
+            "gone, and remove the file; or pass stale_recovery='remove-if-unchanged' and a should_remove_stale_lock "
+            "that makes sure of it",
+            path=self.lock_path,
+            protocol=PROTOCOL,
+            holder=status.holder,
+            normalized_target_path=self.normalized_target_path,
+        )
+
+    def refused(self, refusal: Refusal) -> FileLockTimeout:
+        """The error for a lock that could not be had in time."""
+        error = refused(refusal, self.timeout)
+        return FileLockTimeout(
+            error.message,
+            path=error.path,
+            protocol=error.protocol,
+            holder=error.holder,
+            normalized_target_path=self.normalized_target_path,
+        )
+
+
+def _absolute(target: str | os.PathLike[str]) -> str:
+    """As fs-safe spells it: `..` goes with what is before it, and a slash at the end goes. An empty one is refused."""
+    text = os.fsdecode(target)
+    return os.path.abspath(text) if text else text
+
+
+def _check_names(options: FileLockOptions, key: str | None) -> None:
+    unknown = options.keys() - FileLockOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"unknown option {min(unknown)!r}; there are: {', '.join(sorted(FileLockOptions.__annotations__))}"
+        )
+    if "payload" not in options:
+        raise TypeError("payload is missing: the JSON object that the lock file holds, or a function that returns it")
+    given = options.get("manager_key")
+    if given is not None:
+        check_key(given)
+    if key is not None and given not in (None, key):
+        raise TypeError(f"manager_key is {key!r} for all that this manager acquires; leave it out")
+
+
+def check_key(key: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise TypeError(f"a manager's key is a str that is not empty, not {key!r}")
+    return key
+
+
+def _check_number(name: str, value: float, *, infinite: bool) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if math.isnan(value) or value < 0 or (value == math.inf and not infinite):
+        raise ValueError(f"{name} is a number not below 0, not {value!r}")
+    return value
+
+
+def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
+    if retry is None or isinstance(retry, Retry):
+        return retry or Retry()
+    try:
+        return Retry(**retry)
+    except TypeError:
+        names = ", ".join(Retry.__annotations__)
+        raise TypeError(f"retry is a Retry or a mapping with some of {names}, not {retry!r}") from None
+
+
+def _payload(payload: Payload) -> Payload:
+    if not callable(payload):
+        return payload  # the protocol says what it may be
+    _callback("payload", payload)
+
+    def compose() -> Mapping[str, Any]:
+        composed: Mapping[str, Any] = _settled("payload", payload())
+        return composed
+
+    return compose
+
+
+def _callback(name: str, function: Any) -> Any:
+    if function is not None and not callable(function):
+        raise TypeError(f"{name} is a function, not {function!r}")
+    if inspect.iscoroutinefunction(function):
+        raise _no_coroutine(name)
+    return function
+
+
+def _answer(name: str, function: Callable[[Any], object], question: object) -> bool:
+    return bool(_settled(name, function(question)))
+
+
+def _settled(name: str, result: Any) -> Any:
+    """What a callback returned, unless that is yet to be awaited: it would count as true."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise _no_coroutine(name)
+    return result
+
+
+def _no_coroutine(name: str) -> TypeError:
+    return TypeError(
+        f"{name} is a plain function, not a coroutine function: it is called between the look at a lock and the step "
+        "that follows from it, where nothing may wait. Find out before what takes long"
+    )

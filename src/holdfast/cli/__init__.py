@@ -59,6 +59,8 @@ def _occupy_standard_descriptors() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] in (["sema"], ["semats"]):
+        return _drop_in(*arguments)
     from .arguments import parse
 
     options = parse(arguments)
@@ -69,10 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
             return run(options)
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _end)
+        _heed_signals()
         from . import basic
 
         if sys.stdout is not None:
@@ -82,6 +81,29 @@ def _dispatch(arguments: list[str]) -> int:
         return status
     except Exception as error:
         return _failed(error)
+
+
+def _drop_in(name: str, *words: str) -> int:
+    """A command with argument rules of its own, for scripts that were written for the original."""
+    _heed_signals()
+    try:
+        if name == "sema":
+            from .sema import sema
+
+            return sema([*words])
+        from .semats import semats
+
+        return semats([*words])
+    except Exception as error:
+        return _failed(error)
+
+
+def _heed_signals() -> None:
+    """Unless they are ignored, let the signals that end a process end a wait, which then leaves nothing behind."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
 
 
 def _failed(error: Exception) -> int:

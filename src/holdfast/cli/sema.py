@@ -1,0 +1,262 @@
+"""`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
+
+Exit status: 0 done or free; 1 held, or the time was up; 2 usage; 3 an error of the system or of the path.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._core.environment import Presence
+from .._core.liveness import MAX_PID
+from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
+from ..lock import Lock
+from ..model import Liveness
+from . import DONE, FAILED, HELD, USAGE, show
+from .dropin import (
+    Kind,
+    acquire_and_leave,
+    clear,
+    complain,
+    json_of,
+    kind_of,
+    look_at,
+    prepare,
+    remove,
+    system_error,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._core.liveness import Assessment
+    from ..model import Record
+
+VERSION = "file-semaphore 0.1.0"
+"""Whose command line this is; scripts compare it."""
+_HELP = """\
+Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]
+
+Commands:
+  try       acquire the lock if it is free
+  acquire   acquire the lock, waiting for it
+  release   remove the lock, whoever acquired it
+  status    show whether the lock is held, and by whom
+  wait      wait until the lock is released, without acquiring it
+
+Options:
+      --timeout <SECONDS>  wait at most this long (acquire, wait); without it, for ever
+      --stale <SECONDS>    take over a lock that is older (try, acquire); 0: never; default: 3600
+      --tag <TEXT>         say what the lock is held for (try, acquire)
+      --json               print JSON (try, status)
+  -q, --quiet              print no messages
+  -h, --help               print this
+  -V, --version            print the version
+
+Exit status: 0 done or free; 1 held or timed out; 2 usage; 3 system error.
+This is holdfast, which takes the arguments of the sema command."""
+_U64 = 2**64 - 1
+
+
+class _UsageError(Exception):
+    """What was typed makes no sense."""
+
+
+class _Options:
+    """What was typed."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.timeout: float | None = None
+        self.stale = 3600
+        self.tag: str | None = None
+        self.json = self.quiet = False
+        if not words:
+            raise _UsageError("a command is missing")
+        if words[0] not in _COMMANDS:
+            raise _UsageError(f"unknown command: {words[0]}")
+        if len(words) < 2:
+            raise _UsageError("the path of the lock is missing")
+        self.path = words[1]
+        rest = iter(words[2:])
+        for word in rest:
+            if word == "--json":
+                self.json = True
+            elif word in ("-q", "--quiet"):
+                self.quiet = True
+            elif word in ("--timeout", "--stale", "--tag"):
+                value = next(rest, None)
+                if value is None:
+                    raise _UsageError(f"a value is missing after {word}")
+                self._set(word, value)
+            else:
+                raise _UsageError(f"unexpected argument: {word}")
+
+    def _set(self, name: str, value: str) -> None:
+        if name == "--tag":
+            self.tag = value
+        elif name == "--timeout":
+            self.timeout = float(_number(name, value))
+        else:
+            self.stale = _number(name, value)
+
+    def lock(self) -> Lock:
+        """The lock; by the letter of its protocol it is stale by age alone."""
+        stale = "protocol" if self.stale else "never"
+        after = self.stale or None
+        # Nothing is left running, so nothing beats; and that is what this command's locks are known for.
+        lock = Lock(self.path, tag=self.tag, stale=stale, stale_after=after, durable=True, heartbeat=0)  # type: ignore[arg-type]
+        lock._announce(None)
+        return lock
+
+
+def _number(name: str, text: str) -> int:
+    """As Rust reads a u64."""
+    digits = text.removeprefix("+")
+    if digits.isascii() and digits.isdecimal():
+        significant = digits.lstrip("0") or "0"
+        if len(significant) <= 20 and int(significant) <= _U64:
+            return int(significant)
+    raise _UsageError(f"{name} takes a whole number of seconds, not {text!r}")
+
+
+def sema(words: list[str]) -> int:
+    """Run one command of it; its exit status."""
+    prepare(quiet_end=words[:1] not in (["try"], ["acquire"]))
+    for word in words:
+        if word in ("-h", "--help"):
+            complain(_HELP)
+            return DONE
+        if word in ("-V", "--version"):
+            show(VERSION)
+            return DONE
+    try:
+        options = _Options(words)
+        return _COMMANDS[words[0]](options)
+    except _UsageError as error:
+        complain(f"Error: {clear(str(error))}\n\n{_HELP}")
+        return USAGE
+    except (OSError, HoldfastError) as error:
+        complain(f"Error: {clear(_reason(error))}")
+        return FAILED
+
+
+def _reason(error: Exception) -> str:
+    said = system_error(error)
+    if said is not None:
+        return f"IO error: {said.strerror} (os error {said.errno})"
+    kind = "Invalid path: " if isinstance(error, InvalidPath) else "IO error: " if isinstance(error, OSError) else ""
+    return f"{kind}{error}"
+
+
+def _try(options: _Options) -> int:
+    try:
+        _acquire_for_script(options, 0)
+        return DONE
+    except AcquireTimeout as error:
+        holder, why = error.holder, ""
+    except (InvalidPath, ProtocolMismatch) as error:
+        if isinstance(error, InvalidPath) and kind_of(options.path) is not Kind.OTHER:
+            raise
+        holder, why = None, str(error)
+    pid, since = (holder.pid, holder.since) if holder is not None else (None, None)
+    if options.json:
+        show(json_of({"locked": True, "pid": pid or 0, "since": int(since or 0)}))
+    elif not options.quiet:
+        more = f"\n  Holder PID: {pid}" if pid is not None else f"\n  {clear(why)}" if why else ""
+        complain(f"Lock already held{more}")
+    return HELD
+
+
+def _acquire(options: _Options) -> int:
+    try:
+        _acquire_for_script(options, options.timeout)
+        return DONE
+    except AcquireTimeout:
+        if not options.quiet:
+            complain("Timeout waiting for lock")
+        return HELD
+
+
+def _acquire_for_script(options: _Options, timeout: float | None) -> None:
+    import errno
+
+    if not options.path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if options.path.endswith("/"):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    acquire_and_leave(options.lock(), timeout, lambda _record: _report(options, "Lock acquired"))
+
+
+def _release(options: _Options) -> int:
+    """Remove it, whosever it is: that is what release means there. A holder that lives finds its lock lost."""
+    _require_path(options.path)
+    kind = kind_of(options.path)
+    if kind is Kind.FILE:
+        remove(options.lock(), lambda _seen, _assessed: True)
+    elif kind is Kind.OTHER:
+        os.unlink(options.path)  # a directory says that it is one
+    _report(options, "Lock released")
+    return DONE
+
+
+def _status(options: _Options) -> int:
+    _require_path(options.path)
+    path, kind = clear(options.path), kind_of(options.path)
+    record, assessed = None, None
+    if kind is Kind.FILE:
+        seen = look_at(options.lock())
+        if seen is None:
+            kind = Kind.NOTHING
+        else:
+            record, assessed = seen
+    if kind is Kind.NOTHING:
+        show('{"locked":false}' if options.json else f"Lock status: FREE\n  Path: {path}")
+        return DONE
+    fields = record.fields if record is not None else {}
+    pid, timestamp, tag = (fields.get(name) for name in ("pid", "timestamp", "tag"))
+    if options.json:
+        show(json_of({"locked": True, "pid": pid, "timestamp": timestamp, "tag": tag}))
+        return HELD
+    lines = ["Lock status: LOCKED", f"  Path: {path}"]
+    if record is not None and assessed is not None:
+        lines += [f"  PID: {pid}", f"  Timestamp: {timestamp}", *([] if tag is None else [f"  Tag: {clear(tag)}"])]
+        lines.append(f"  Process running: {'yes' if _runs(options.lock(), record, assessed) else 'no'}")
+    show("\n".join(lines))
+    return HELD
+
+
+def _wait(options: _Options) -> int:
+    _require_path(options.path)
+    options.stale = 0  # until it is released, however old it is
+    if kind_of(options.path) is Kind.NOTHING or options.lock().wait(options.timeout):
+        _report(options, "Lock is free")
+        return DONE
+    if not options.quiet:
+        complain("Timeout waiting for lock to be released")
+    return HELD
+
+
+def _report(options: _Options, what: str) -> None:
+    if not options.quiet:
+        show(f"{what}: {clear(options.path)}")
+
+
+def _require_path(path: str) -> None:
+    """InvalidPath where not even the directory is there."""
+    if not path:
+        raise InvalidPath("path cannot be empty", path=path)
+    directory = os.path.dirname(path.rstrip("/"))
+    try:
+        os.stat(directory or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidPath(f"parent directory does not exist: {directory}", path=path) from None
+
+
+def _runs(lock: Lock, record: Record, assessed: Assessment) -> bool:
+    """Whether the process that is named runs, as far as its number means anything."""
+    if assessed.liveness is not Liveness.UNKNOWN:
+        return assessed.liveness is Liveness.ALIVE
+    pid = record.pid or 0
+    return 0 < pid <= MAX_PID and lock._env.inspect(pid).presence not in (Presence.GONE, Presence.ZOMBIE)
+
+
+_COMMANDS = {"try": _try, "acquire": _acquire, "release": _release, "status": _status, "wait": _wait}

@@ -1,0 +1,316 @@
+"""`holdfast semats`: the command `semats` of File-Based Semaphore (TS) 0.1.0, for scripts that call it.
+
+docs/dropin.md has all of it, and what is different.
+
+Exit status: 0 done; 1 everything else. `status` and `clean` say what they found, and end with 0.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._core.policy import judge
+from .._core.rivals import has_ended, rivals
+from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
+from ..lock import Lock
+from . import DONE, HELD, show
+from .dropin import (
+    Kind,
+    acquire_and_leave,
+    clear,
+    complain,
+    json_of,
+    kind_of,
+    look_at,
+    prepare,
+    remove,
+    system_error,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .._core.liveness import Assessment
+    from .._core.observe import Observation
+    from ..model import Record
+
+_FAILED = HELD
+_HELP = """\
+Usage: semats <command> <path> [options]
+
+Commands:
+  acquire      acquire the lock, waiting for it
+  try-acquire  acquire the lock if it is free
+  release      release the lock; with --force, whoever acquired it
+  status       show whether the lock is held, and by whom
+  clean        remove the lock if it is stale, and what crashed attempts on it left
+
+Options:
+  -t, --tag <text>   say what the lock is held for (acquire, try-acquire)
+      --timeout <ms> wait at most this many milliseconds (acquire); without it, for ever
+  -f, --force        release a lock that another process acquired
+  -j, --json         print JSON
+  -v, --verbose      say what is being done
+  -h, --help         print this
+
+Exit status: 0 done; 1 not done. status and clean: 0.
+This is holdfast, which takes the arguments of the semats command."""
+_ABSENT = object()
+"""What the command shows as `undefined`, and leaves out of its JSON."""
+
+
+class _Refused(Exception):
+    """A failure that is told as an object; its fields, `type` and `message` first."""
+
+    def __init__(self, kind: str, message: str, **more: object) -> None:
+        super().__init__(message)
+        self.fields: dict[str, object] = {"status": "failed", "type": kind, "message": message, **more}
+
+
+class _Options:
+    """What was typed, wherever it stands; what is unknown is passed over, as there."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.tag: str | None = None
+        self.timeout: str | None = None
+        self.force = self.json = self.verbose = self.help = False
+        plain: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word in ("-t", "--tag"):
+                self.tag = next(rest, None)
+            elif word == "--timeout":
+                self.timeout = next(rest, "")
+            elif word in _FLAGS:
+                setattr(self, _FLAGS[word], True)
+            elif not word.startswith("-"):
+                plain.append(word)
+        self.command, self.path = (*plain, "", "")[:2]
+
+    def milliseconds(self) -> int | None:
+        """None to wait for ever. ValueError for what is no whole number: nobody asks so for an endless wait."""
+        text = self.timeout
+        if text is None:
+            return None
+        digits = text.strip().removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
+            raise ValueError(f"--timeout takes a whole number of milliseconds, not {text!r}")
+        return -int(digits) if text.strip().startswith("-") else int(digits)
+
+    def lock(self) -> Lock:
+        """The lock; by the letter of its protocol it is stale when it is old and its process is gone."""
+        # Slashes at the end are dropped there, before links are followed.
+        path = self.path.rstrip("/") or "/"
+        lock = Lock(path, protocol="semats", tag=self.tag, stale="protocol", heartbeat=0)
+        lock._announce(None)
+        return lock
+
+
+_FLAGS = {
+    "-f": "force",
+    "--force": "force",
+    "-j": "json",
+    "--json": "json",
+    "-v": "verbose",
+    "--verbose": "verbose",
+    "-h": "help",
+    "--help": "help",
+}
+
+
+def semats(words: list[str]) -> int:
+    """Run one command of it; its exit status."""
+    options = _Options(words)
+    prepare(quiet_end=options.command not in ("acquire", "try-acquire"))
+    try:
+        if options.help:
+            show(_HELP)
+            return DONE
+        if options.command not in _COMMANDS:
+            if options.command:
+                complain(f"Unknown command: {clear(options.command)}")
+            show(_HELP)
+            return _FAILED
+        try:
+            return _run(options)
+        except _Refused as refused:
+            # What an attempt that need not succeed comes to is a result; elsewhere it is a complaint.
+            (show if options.command == "try-acquire" else complain)(_told(options, refused.fields))
+    except (ValueError, OSError, HoldfastError) as error:
+        complain(f"Error: {clear(str(error))}")
+    return _FAILED
+
+
+def _run(options: _Options) -> int:
+    """ValueError where the path, or what else was typed, cannot be meant."""
+    path = options.path
+    if not path:
+        raise ValueError("Lock path is required")
+    if not path.strip():
+        raise ValueError("Path cannot be empty")
+    if ".." in path:
+        raise ValueError("Path contains dangerous pattern: parent directory traversal (..) not allowed")
+    if "\0" in path:
+        raise ValueError("Path contains null bytes")
+    lock = options.lock()
+    directory = os.path.dirname(lock.path)
+    if not os.path.exists(directory):
+        raise ValueError(f"Parent directory does not exist: {directory}")
+    failure, call, command = _COMMANDS[options.command]
+    try:
+        result = command(options, lock)
+    except (OSError, HoldfastError) as error:
+        raise _io_error(error, failure, call, lock.path) from error
+    if result is not None:
+        show(_told(options, result))
+    return DONE
+
+
+def _acquire(options: _Options, lock: Lock) -> None:
+    limit = options.milliseconds()
+    _enter(options, lock, None if limit is None else max(0, limit) / 1000, f"after {limit}ms")
+
+
+def _try_acquire(options: _Options, lock: Lock) -> None:
+    _enter(options, lock, 0, None)
+
+
+def _enter(options: _Options, lock: Lock, timeout: float | None, waited: str | None) -> None:
+    if options.verbose:
+        complain(f"[INFO] Trying to acquire lock: {clear(options.path)}")
+    pid: object = _ABSENT
+    since: object = _ABSENT
+    try:
+        acquire_and_leave(lock, timeout, lambda record: show(_told(options, {"status": "acquired", **_info(record)})))
+        return
+    except AcquireTimeout as error:
+        if waited is not None:
+            raise _Refused("TIMEOUT", f"Timeout waiting for lock {waited}") from error
+        holder = error.holder
+        if holder is not None and holder.pid is not None:
+            pid, since = holder.pid, int(holder.since or 0)
+    except (InvalidPath, ProtocolMismatch) as error:
+        if waited is not None or (isinstance(error, InvalidPath) and kind_of(lock.path) is not Kind.OTHER):
+            raise
+    raise _Refused("ALREADY_LOCKED", "Lock already held", holderPid=pid, lockedSince=since)
+
+
+def _release(options: _Options, lock: Lock) -> dict[str, object]:
+    """Remove it if this very process acquired it, as only a program that became this command can have; or by force."""
+    refused: list[_Refused] = []
+
+    def agreed(seen: Observation, assessed: Assessment) -> bool:
+        refused[:] = [] if options.force else _why_not(lock, seen.record, assessed)
+        return not refused
+
+    if kind_of(lock.path) is Kind.OTHER:
+        if not options.force and not os.path.isdir(lock.path):
+            raise _unknown_holder()
+        os.unlink(lock.path)  # a directory says that it is one
+    elif not remove(lock, agreed) and not refused:
+        raise _Refused("NOT_LOCKED", "Lock not held")
+    if refused:
+        raise refused[0]
+    return {"status": "released"}
+
+
+def _why_not(lock: Lock, record: Record | None, assessed: Assessment) -> list[_Refused]:
+    if record is None:
+        return [_unknown_holder()]
+    pid = record.pid
+    if _is_ours(lock, record, assessed):
+        return []
+    return [_Refused("PERMISSION_DENIED", f"Lock held by different process (PID {pid})", holderPid=pid)]
+
+
+def _unknown_holder() -> _Refused:
+    return _Refused("PERMISSION_DENIED", "Lock held by unknown process (its record cannot be read)", holderPid=_ABSENT)
+
+
+def _is_ours(lock: Lock, record: Record, assessed: Assessment) -> bool:
+    """By the pid; but not where that number was another process's when the record was written."""
+    if record.pid != os.getpid() or assessed.is_dead:
+        return False
+    return record.marker is None or record.marker.identity == lock._env.identity()
+
+
+def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
+    locked, info, stale, mine = kind_of(lock.path) is not Kind.NOTHING, None, False, False
+    if kind_of(lock.path) is Kind.FILE:
+        seen = look_at(lock)
+        locked = seen is not None
+        record, assessed = seen or (None, None)
+        if record is not None and assessed is not None:
+            info = _info(record)
+            age = int(lock._env.time()) - int(record.created or 0)
+            stale, mine = age > lock._request.stale_after, _is_ours(lock, record, assessed)
+    return {"locked": locked, "info": info, "isStale": stale, "isOwnedByCurrentProcess": mine}
+
+
+def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
+    """Remove the lock if it is stale; and the temporary files of attempts on this lock whose process has ended."""
+    env, request = lock._env, lock._request
+    cleaned = kind_of(lock.path) is Kind.FILE and remove(
+        lock, lambda seen, assessed: judge(env, request, seen, assessed).reclaim
+    )
+    for path, pid in rivals(env, request):
+        if has_ended(env, pid):
+            try:
+                env.unlink(path)
+            except OSError:
+                pass  # another cleaner was faster, or it is not ours to remove
+    return {"cleaned": cleaned}
+
+
+def _info(record: Record) -> dict[str, object]:
+    fields = record.fields
+    tag = fields.get("tag")
+    return {"pid": fields["pid"], "timestamp": fields["timestamp"], "tag": _ABSENT if tag is None else tag}
+
+
+def _io_error(error: Exception, failure: str, call: str, path: str) -> _Refused:
+    import errno
+
+    said = system_error(error)
+    if said is None or said.errno is None:
+        return _Refused("IO_ERROR", f"{failure}: Error: {error}")
+    code = errno.errorcode.get(said.errno, "UNKNOWN")
+    message = f"{failure}: Error: {code}: {(said.strerror or '').lower()}, {call} '{path}'"
+    return _Refused("IO_ERROR", message, cause={"errno": -said.errno, "code": code, "syscall": call, "path": path})
+
+
+def _told(options: _Options, fields: dict[str, object]) -> str:
+    """As lines for people, or as JSON."""
+    if options.json:
+        return json_of(_present(fields), indent=2)
+    return "\n".join(f"{name}: {_word(value)}" for name, value in fields.items())
+
+
+def _word(value: object) -> str:
+    if value is _ABSENT:
+        return "undefined"
+    if isinstance(value, dict):
+        return json_of(_present(value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return clear(str(value))
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _present(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if value is not _ABSENT
+    }
+
+
+_COMMANDS: dict[str, tuple[str, str, Callable[[_Options, Lock], dict[str, object] | None]]] = {
+    "acquire": ("Failed to write lock file", "open", _acquire),
+    "try-acquire": ("Failed to write lock file", "open", _try_acquire),
+    "release": ("Failed to release lock", "unlink", _release),
+    "status": ("Failed to read lock file", "open", _status),
+    "clean": ("Failed to clean lock", "unlink", _clean),
+}
+"""What each says when the system refuses, the system call that stands for it, and what it does."""

@@ -39,7 +39,7 @@ def quieten(env: Environment, request: Request, held: Held | None) -> Generator[
         return held
     try:
         pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
-        while _has_rivals(env, request):
+        while _has_rivals(env, held):
             if env.monotonic() >= until:
                 held.give_back()
                 return None
@@ -64,11 +64,14 @@ def rivals(env: Environment, request: Request) -> list[tuple[str, int]]:
     return found
 
 
-def _has_rivals(env: Environment, request: Request) -> bool:
-    """Y2."""
-    for path, pid in rivals(env, request):
+def _has_rivals(env: Environment, held: Held) -> bool:
+    """Y2. Ages are by the clock that stamped our own lock file: a server's may differ from ours."""
+    now: float | None = None
+    for path, pid in rivals(env, held.request):
+        if now is None:
+            now = env.fstat(held.fd).st_mtime + env.monotonic() - held.acquired
         try:
-            age = env.time() - env.stat(path).st_mtime
+            age = abs(now - env.stat(path).st_mtime)  # from the future: the clock was set back
         except OSError:
             continue  # gone by now
         if age < _YOUNG or (age < _OLD and not has_ended(env, pid)):
@@ -79,6 +82,19 @@ def _has_rivals(env: Environment, request: Request) -> bool:
 def has_ended(env: Environment, pid: int) -> bool:
     """Whether there is no such process here."""
     return env.inspect(pid).presence in (Presence.GONE, Presence.ZOMBIE)
+
+
+def sweep_rivals(env: Environment, request: Request) -> int:
+    """Remove the temporary files for this lock file whose processes have ended here; how many that were."""
+    removed = 0
+    for path, pid in rivals(env, request):
+        if has_ended(env, pid):
+            try:
+                env.unlink(path)
+                removed += 1
+            except OSError:
+                pass  # another sweeper was faster, it is not ours to remove, or it is a directory
+    return removed
 
 
 def announce_removal(env: Environment, request: Request) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from .model import Holder
+
+    E = TypeVar("E", bound="HoldfastError")
 
 
 class HoldfastError(Exception):
@@ -42,6 +44,11 @@ def _rebuild(
     kind: type[HoldfastError], message: str, path: str | None, protocol: str | None, holder: Holder | None
 ) -> HoldfastError:
     return kind(message, path=path, protocol=protocol, holder=holder)
+
+
+def renamed(error: HoldfastError, kind: type[E]) -> E:
+    """The same in the vocabulary of another system."""
+    return kind(error.message, path=error.path, protocol=error.protocol, holder=error.holder)
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):

@@ -6,7 +6,7 @@ import sys
 
 from ._core.acquire import acquire, give_back, look, wait_until_free
 from ._core.contest import Refusal
-from ._core.hold import numbers, undelivered
+from ._core.hold import numbers, own_hold, undelivered
 from ._core.remove import break_lock
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
@@ -55,7 +55,7 @@ class Resource:
     def _limit(self, timeout: float | None) -> float | None:
         return self._request.timeout if timeout is _UNSET else check_timeout(timeout)
 
-    # For the command line: not part of the public interface.
+    # For the command line and the faces: not part of the public interface.
 
     def _announce(self, notice: Callable[[Refusal], None] | None) -> None:
         """Call `notice` once when a wait has lasted a second."""
@@ -72,6 +72,14 @@ class Resource:
         for request in self._requests:
             request.on_behalf_of = owner
             request.beat_every = NEVER
+
+    def _release_own(self) -> bool:
+        """Release what this process holds of it, whichever handle has it; False if that is nothing."""
+        held = own_hold(self._env, self._request.path)
+        shares = [] if held is None else held.shares.copy()
+        for share in shares:
+            Hold(share).release()
+        return bool(shares)
 
     def _release_all(self) -> None:
         """Release whatever this process holds."""

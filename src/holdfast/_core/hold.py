@@ -292,6 +292,16 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
         del env.holds[identity]
 
 
+def own_hold(env: Environment, path: str) -> Held | None:
+    """What this process holds of the file that the path names now."""
+    try:
+        found = env.stat(path)
+    except OSError:
+        return None
+    held: Held | None = env.holds.get((found.st_dev, found.st_ino))
+    return held
+
+
 def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
     """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
     key = request.protocol.marker_key

@@ -97,6 +97,21 @@ def observe(env: Environment, request: Request) -> Observation | None:
         raise
 
 
+def glance(env: Environment, request: Request) -> Observation | None:
+    """The same, for one who only wants to know what it says: nothing is kept open."""
+    seen = observe(env, request)
+    forget(env, seen)
+    return seen
+
+
+def require_directory(env: Environment, request: Request) -> None:
+    """InvalidPath unless the directory of the lock file is there."""
+    try:
+        env.stat(f"{request.directory}/.")
+    except OSError as error:
+        raise explained(error, request) from error
+
+
 def reread(env: Environment, request: Request, seen: Observation) -> None:
     """Read the record again from the descriptor that is kept."""
     data = read_record(env, seen.fd)

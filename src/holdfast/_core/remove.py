@@ -10,7 +10,7 @@ R2  Unless its guard is held by the holder that is to lose it, the claim on the 
 from __future__ import annotations
 
 from ..errors import HoldfastError
-from ..model import Record
+from ..model import Identity, Liveness, Record
 from .acquire import look
 from .environment import Environment
 from .files import is_there
@@ -55,6 +55,20 @@ def remove_if(env: Environment, request: Request, agreed: Callable[[Observation,
         path=request.path,
         protocol=request.protocol.name,
     )
+
+
+def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
+    """Why the lock that was seen is not this process's to release; None where it is."""
+    if seen.record is None:
+        return f"{seen.problem}, so whose it is cannot be known"
+    if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
+        return f"process {seen.record.pid} holds it itself ({assessed.evidence.text})"
+    marker = seen.record.marker
+    if seen.record.pid != owner.pid:
+        return f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"
+    if marker is not None and marker.identity != owner:
+        return f"it was acquired for another process {owner.pid}, of another time or another place"
+    return None
 
 
 def _require_unheld(env: Environment, request: Request) -> None:

@@ -70,6 +70,7 @@ class Request:
         "durable",
         "fair",
         "given",
+        "look_every",
         "method",
         "mode",
         "more",
@@ -123,14 +124,16 @@ class Request:
             raise TypeError("on_lost is a callable that takes the LockLost error")
         hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
         own = self.protocol.stale_after
-        chosen = _seconds("stale_after", options.get("stale_after"), zero=False)
+        chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
         self.stale_after = own if chosen is None else chosen
         # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity is never.
-        every = _seconds("heartbeat", options.get("heartbeat"), zero=True)
+        every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         pace = min(self.stale_after, own) / 3 if every is None else every or math.inf
         self.beat_every = max(pace, _FASTEST_BEAT)
         # How this directory publishes; moves on when a way turns out not to work here.
         self.method = "unnamed"
+        # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
+        self.look_every = math.inf
         # Called once, with what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
@@ -207,7 +210,8 @@ def check_timeout(timeout: float | None) -> float | None:
     return None if timeout == math.inf else timeout
 
 
-def _seconds(name: str, value: float | None, *, zero: bool) -> float | None:
+def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None:
+    """A number of seconds, or None; TypeError or ValueError, by that name, for anything else."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -203,22 +203,24 @@ class Sight:
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
         """Descriptors to wait on, and until when at the latest. `poll`: do not trust events this time."""
-        limit = self.env.poll_limit
         self._waiting = False
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
         if self._watch is None or poll or self.could_be_had:
             # No events here, or they do not help: somebody else has a lock on a file that may be taken over.
-            pause, self._poll = self._poll, min(self._poll * 1.5, limit(self.request.path))
+            pause, self._poll = self._poll, min(self._poll * 1.5, self._longest_poll())
             return (), now + pause
         self._waiting = True
         fds, until = self._watch.fds(), now + self._recheck
         if not fds:  # the descriptor table is full: poll, until some are closed
-            until = min(until, self.env.monotonic() + limit(self.request.path))
+            until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
             fds = (*fds, self._pidfd[1])  # not once it has ended: it would stay readable for ever
         return fds, until
+
+    def _longest_poll(self) -> float:
+        return max(FIRST_POLL, min(self.env.poll_limit(self.request.path), self.request.look_every))
 
     def woke(self, waited: float, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about this lock file."""

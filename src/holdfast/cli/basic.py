@@ -7,11 +7,11 @@ import os
 
 from .._core.liveness import Assessment
 from .._core.observe import Observation
-from .._core.remove import remove_if
+from .._core.remove import remove_if, why_not_of
 from .._core.report import advice, sentence, waiting
 from ..errors import AcquireTimeout, HoldfastError
 from ..lock import Lock
-from ..model import Identity, Liveness, Status
+from ..model import Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, as_text, lock_options
@@ -58,7 +58,9 @@ def acquire_(options: argparse.Namespace) -> int:
             show(as_json("acquired", lock.status(), owner_pid=owner))
         except OSError:
             remove_if(
-                lock._env, lock._request, lambda seen, assessed: not _why_not(seen, assessed, lock._env.identity(owner))
+                lock._env,
+                lock._request,
+                lambda seen, assessed: not why_not_of(seen, assessed, lock._env.identity(owner)),
             )
             raise
     if options.verbose:
@@ -75,18 +77,19 @@ def release_(options: argparse.Namespace) -> int:
     before = lock.status()
     if is_persistent(lock.protocol):
         return _release_kernel_lock(lock, before, options)
-    refused: list[str] = []
+    refused: str | None = None
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        refused[:] = [] if options.force else _why_not(seen, assessed, lock._env.identity(owner))
-        return not refused
+        nonlocal refused
+        refused = None if options.force else why_not_of(seen, assessed, lock._env.identity(owner))
+        return refused is None
 
     removed = remove_if(lock._env, lock._request, agreed)
     if refused:
         if options.json:
             show(as_json("refused", before))
         else:
-            say(f"{lock.path} was not released: {refused[0]}. Use --force to remove it all the same")
+            say(f"{lock.path} was not released: {refused}. Use --force to remove it all the same")
         return HELD
     result = "released" if removed is not None or before.locked else "not held"
     if options.json:
@@ -154,16 +157,3 @@ def _owner(options: argparse.Namespace) -> int | None:
         say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
         return None
     return owner
-
-
-def _why_not(seen: Observation, assessed: Assessment, owner: Identity) -> list[str]:
-    if seen.record is None:
-        return [f"{seen.problem}, so whose it is cannot be known"]
-    if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
-        return [f"process {seen.record.pid} holds it itself ({assessed.evidence.text})"]
-    marker = seen.record.marker
-    if seen.record.pid != owner.pid:
-        return [f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"]
-    if marker is not None and marker.identity != owner:
-        return [f"it was acquired for another process {owner.pid}, of another time or another place"]
-    return []

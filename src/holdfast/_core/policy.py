@@ -11,6 +11,8 @@ V5  A protocol whose rule fails closed only says that a lock is stale: then nobo
 
 from __future__ import annotations
 
+import math
+
 from ..model import Evidence, Holder, Liveness, Status, Value
 from .environment import Environment
 from .liveness import UNFINISHED_SOURCE, Assessment
@@ -61,7 +63,8 @@ def judge(env: Environment, request: Request, seen: Observation, assessed: Asses
     if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
         return Verdict(False, False, f"it is older than {limit:g} s, and may be a dead holder's", closed=True)  # V5
     if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
-        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale (older than {limit:g} s)")
+        older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
+        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale{older}")
     if by_rule:
         return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
     return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)

@@ -1,45 +1,127 @@
-"""Which protocols there are, and which one a stray record belongs to."""
+"""Which protocols there are, and which one a stray record belongs to.
+
+Others come from installed packages, by the entry point group `holdfast.protocols`: each names an instance or a subclass
+of `Protocol`, and is called what that protocol's `name` says. What holdfast has itself is never replaced by them.
+"""
 
 from __future__ import annotations
 
-from ..errors import MalformedRecord
+from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
 from .sema import Sema
 
-_PROTOCOLS: dict[str, Protocol] = {"flock": Flock(), "sema": Sema()}
-"""In the order in which a stray record is recognised: what is read liberally comes last."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from importlib.metadata import EntryPoint
+
+GROUP = "holdfast.protocols"
+
+
+def _semats() -> Protocol:
+    from .semats import Semats
+
+    return Semats()
+
+
+def _sidecar() -> Protocol:
+    from .sidecar import Sidecar
+
+    return Sidecar()
+
+
+def _beads() -> Protocol:
+    from .beads import Beads
+
+    return Beads()
+
+
+_BUILT_IN: dict[str, Callable[[], Protocol]] = {
+    "beads": _beads,
+    "flock": Flock,
+    "sema": Sema,
+    "semats": _semats,
+    "sidecar": _sidecar,
+}
+"""Imported only when asked for."""
+_RECOGNISED = ("flock", "sema", "beads", "sidecar")
+"""What is read liberally comes last. The records of semats are those of sema."""
+_made: dict[str, Protocol] = {}
 
 
 def get(name: str) -> Protocol:
-    """The protocol of that name; ValueError names those that exist."""
+    """The protocol of that name, the same object each time: its `decode` reads a record, its `encode` writes one.
+
+    ValueError names those that exist. HoldfastError where an installed package offers it, but what it offers is broken;
+    the cause is chained.
+    """
     try:
-        return _PROTOCOLS[name]
+        return _made[name]
     except (KeyError, TypeError):
-        raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}") from None
+        pass
+    make = _BUILT_IN.get(name) if isinstance(name, str) else None
+    if make is not None:
+        return _made.setdefault(name, make())
+    for entry in _installed():
+        if entry.name == name:
+            return _made.setdefault(name, _load(entry))
+    raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}")
 
 
 def names() -> list[str]:
-    """Names of all protocols, sorted."""
-    return sorted(_PROTOCOLS)
+    """Names of all protocols, holdfast's own and those of installed packages, sorted.
+
+    Nothing is loaded; but the installed packages are searched, which takes some milliseconds.
+    """
+    return sorted(_BUILT_IN.keys() | {entry.name for entry in _installed()})
 
 
 def is_persistent(name: str) -> bool:
     """Whether locks of the protocol of that name are the kernel's alone; False for a name that is none."""
-    protocol = _PROTOCOLS.get(name)
-    return protocol is not None and protocol.persistent
+    try:
+        return get(name).persistent
+    except (ValueError, HoldfastError):
+        return False
 
 
 def recognise(data: bytes) -> str | None:
-    """Whose record `data` looks like, for the message about a mismatch; None when nobody's."""
-    for name, protocol in _PROTOCOLS.items():
+    """Whose record `data` looks like, for the message about a mismatch; None when nobody's.
+
+    `sema` stands for `semats` as well. Protocols of installed packages are not asked.
+    """
+    is_object = data.lstrip(b" \t\r\n").startswith(b"{")
+    for name in _RECOGNISED:
+        if name in ("beads", "sidecar") and not is_object:
+            break
         try:
-            protocol.decode(data)
+            if get(name).decode(data).legible:
+                return name
         except MalformedRecord:
             continue
-        return name
-    text = data.strip()
-    if text.startswith(b"{") and text.endswith(b"}"):
-        # The two published JSON protocols; beads is the one whose record names its holder.
-        return "beads" if b'"holder"' in text and b'"started_at"' in text else "sidecar"
     return None
+
+
+def _installed() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
+
+
+def _load(entry: EntryPoint) -> Protocol:
+    """The protocol behind an entry point."""
+    what = f"the protocol {entry.name!r} of an installed package (entry point {entry.name} = {entry.value})"
+    try:
+        found = entry.load()
+        protocol = found() if isinstance(found, type) and issubclass(found, Protocol) else found
+    except Exception as error:
+        raise HoldfastError(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}. Repair or remove that package, or choose "
+            "another protocol",
+            protocol=entry.name,
+        ) from error
+    if not isinstance(protocol, Protocol):
+        raise HoldfastError(f"{what} is no holdfast.protocols.Protocol, but {protocol!r}", protocol=entry.name)
+    if protocol.name != entry.name:
+        raise HoldfastError(f"{what} calls itself {protocol.name!r}; the two names must be one", protocol=entry.name)
+    return protocol

@@ -29,9 +29,12 @@ class Sema(Protocol):
     stale_after = 3600.0
 
     def decode(self, data: bytes) -> Record:
-        fields = _fields(data)
-        pid = _integer(fields.get("pid"), "pid", MAX_PID)
-        timestamp = _integer(fields.get("timestamp"), "timestamp", MAX_TIMESTAMP)
+        try:
+            fields = _fields(data)
+            pid = _integer(fields.get("pid"), "pid", MAX_PID)
+            timestamp = _integer(fields.get("timestamp"), "timestamp", MAX_TIMESTAMP)
+        except ValueError as error:
+            raise MalformedRecord(str(error), protocol=self.name) from None
         tag = fields.get("tag")
         text = fields.get(MARKER_KEY)
         marker = None if text is None else Marker.decode(text, pid)
@@ -90,12 +93,12 @@ def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> str:
 
 def _fields(data: bytes) -> dict[str, str]:
     if len(data) > MAX_RECORD_BYTES:
-        raise MalformedRecord(f"the record is larger than {MAX_RECORD_BYTES} bytes", protocol="sema")
+        raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
     try:
         # Not "utf-8-sig": that codec is imported at first use, whose end a child forked meanwhile would wait for.
         text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MalformedRecord(f"the record is not UTF-8 (byte {error.start})", protocol="sema") from None
+        raise ValueError(f"the record is not UTF-8 (byte {error.start})") from None
     fields: dict[str, str] = {}
     for line in text.split("\n"):
         key, found, value = line.partition("=")
@@ -106,10 +109,10 @@ def _fields(data: bytes) -> dict[str, str]:
 
 def _integer(text: str | None, name: str, maximum: int) -> int:
     if text is None:
-        raise MalformedRecord(f"the record has no {name}", protocol="sema")
+        raise ValueError(f"the record has no {name}")
     digits = text.removeprefix("+")
     if digits.isascii() and digits.isdecimal():
         significant = digits.lstrip("0") or "0"
         if len(significant) <= _MAX_DIGITS and int(significant) <= maximum:
             return int(significant)
-    raise MalformedRecord(f"the record's {name} is not a number from 0 to {maximum}: {text[:40]!r}", protocol="sema")
+    raise ValueError(f"the record's {name} is not a number from 0 to {maximum}: {text[:40]!r}")

@@ -1,0 +1,210 @@
+"""The `beads` protocol: `.exclusive-lock` in a directory, by which a tool keeps the beads daemon off its database.
+
+Reading is what Go's encoding/json does: names of members in any case, the last duplicate wins, null counts as not
+there, other members are ignored. Source: Exclusive Lock Protocol, beads.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import MalformedRecord
+from ..model import Identity, Liveness, Marker, Record
+from . import jsontext
+from .base import NO_OPTIONS, Protocol
+from .moments import rfc3339, rfc3339_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+HOLDER = "holdfast"
+MAX_PID = 2**63 - 1
+_MARKER, _TAG = "holdfast", "tag"
+_TEXTS = ("holder", "hostname", "started_at", "version")
+_GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+class Beads(Protocol):
+    name = "beads"
+    mode = 0o644
+    stale_after = math.inf
+    marker_key = b'"holdfast": "'
+    options = frozenset({"holder", "version"})
+    suffix = "/.exclusive-lock"
+
+    def check_options(self, more: Mapping[str, Any]) -> None:
+        for name, value in more.items():
+            if not isinstance(value, str):
+                raise TypeError(f"{name} is a str, not {value!r}")
+            _require_unicode(name, value)
+        if more.get("holder") == "":
+            raise ValueError("holder is empty; name the tool that holds the lock")
+
+    def decode(self, data: bytes) -> Record:
+        try:
+            fields, own = _fields(_members(data))
+        except ValueError as error:
+            raise MalformedRecord(f"malformed lock file: {_reason(error, data)}", protocol=self.name) from None
+        try:
+            created = _validated(fields)
+        except ValueError as error:
+            raise MalformedRecord(f"invalid lock file: {error}", protocol=self.name) from None
+        text, tag = own.get(_MARKER), own.get(_TAG)
+        return Record(
+            protocol=self.name,
+            fields=fields,
+            pid=fields["pid"],
+            created=created,
+            tag=tag if isinstance(tag, str) else fields["holder"],
+            host=fields["hostname"],
+            marker=Marker.decode(text, fields["pid"]) if isinstance(text, str) else None,
+            marked=_MARKER in own,
+        )
+
+    def encode(self, record: Record) -> bytes:
+        fields = {"holder": "", "pid": 0, "hostname": "", "started_at": "", "version": "", **record.fields}
+        pid = fields["pid"]
+        if isinstance(pid, bool) or not isinstance(pid, int) or pid > MAX_PID:
+            raise ValueError(f"a beads record cannot carry pid {pid!r}")
+        for name in _TEXTS:
+            if not isinstance(fields[name], str):
+                raise ValueError(f"a beads record cannot carry {name} {fields[name]!r}")
+            _require_unicode(name, fields[name])
+        try:
+            _validated(fields)
+        except ValueError as error:
+            raise ValueError(f"no beads record: {error}") from None
+        tag = None if record.tag in (None, fields["holder"]) else record.tag
+        return _text(fields, tag, record.marker.encode() if record.marker else None)
+
+    def compose(
+        self,
+        who: Identity,
+        now: float,
+        tag: str | None,
+        marker: str | None,
+        more: Mapping[str, Any] = NO_OPTIONS,
+    ) -> bytes:
+        fields = {
+            "holder": more.get("holder", HOLDER),
+            "pid": who.pid,
+            "hostname": who.host,
+            "started_at": rfc3339_text(now),
+            "version": more.get("version", ""),
+        }
+        return _text(fields, tag, marker)
+
+    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
+        # Another host's holder is never DEAD: liveness.py says UNKNOWN where `hostname` is not this one, in any case.
+        return liveness is Liveness.DEAD
+
+    def stale_at(self, record: Record, stale_after: float) -> float | None:  # noqa: ARG002
+        return None
+
+    def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:  # noqa: ARG002
+        return None
+
+
+def _text(fields: Mapping[str, Any], tag: str | None, marker: str | None) -> bytes:
+    """As Go's MarshalIndent with two spaces: no final newline, and what HTML or JavaScript might misread is escaped."""
+    import json
+
+    members = {name: fields[name] for name in ("holder", "pid", "hostname", "started_at", "version")}
+    if tag is not None:
+        members[_TAG] = tag
+    if marker is not None:
+        members[_MARKER] = marker
+    text = json.dumps(members, ensure_ascii=False, indent=2).translate(_GO_ESCAPES)
+    return text.encode("utf-8", "backslashreplace")  # a host name may have bytes that are no UTF-8
+
+
+class _Object(tuple[tuple[str, object], ...]):
+    """The members of a JSON object, as opposed to an array."""
+
+    __slots__ = ()
+
+
+def _members(data: bytes) -> _Object:
+    jsontext.check_size(data)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        # Each bad byte by itself, as Go counts them.
+        text = _without_surrogates(data.decode("utf-8", "surrogateescape"))
+    found = jsontext.parse(text, _Object)
+    if found is None:
+        return _Object()  # to Go, null leaves everything as it is
+    if not isinstance(found, _Object):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
+    """The fields of the protocol, and the members that are holdfast's own."""
+    fields: dict[str, Any] = {"holder": "", "pid": 0, "hostname": "", "started_at": "", "version": ""}
+    own: dict[str, object] = {}
+    for key, value in members:
+        if key in (_MARKER, _TAG):
+            own[key] = _without_surrogates(value) if isinstance(value, str) else value
+        name = key.lower().replace("\u017f", "s")  # the one letter more that Go takes for one of these
+        if name not in fields or value is None:
+            continue
+        if name == "pid":
+            if isinstance(value, bool) or not isinstance(value, int) or not ~MAX_PID <= value <= MAX_PID:
+                raise ValueError("pid is no whole number of 64 bits")
+            fields["pid"] = value
+        elif not isinstance(value, str):
+            raise ValueError(f"{name} is no string")
+        elif name == "started_at":
+            fields[name] = _started(value)[1]
+        else:
+            fields[name] = _without_surrogates(value)
+    return fields, own
+
+
+def _validated(fields: Mapping[str, Any]) -> float:
+    """When the lock was acquired; ValueError, in the words of beads, for what is missing."""
+    if not fields["holder"]:
+        raise ValueError("holder is required")
+    if fields["pid"] <= 0:
+        raise ValueError(f"pid must be positive (got {fields['pid']})")
+    if not fields["hostname"]:
+        raise ValueError("hostname is required")
+    created, text = _started(fields["started_at"]) if fields["started_at"] else (0.0, "")
+    if not text:
+        raise ValueError("started_at is required")
+    if text != fields["started_at"]:
+        raise ValueError(f"started_at is not as Go writes it: {fields['started_at']!r}")
+    return created
+
+
+def _started(text: str) -> tuple[float, str]:
+    """The moment, and how Go writes it; an empty text for its zero time."""
+    return rfc3339(text) or (0.0, "")
+
+
+def _reason(error: ValueError, data: bytes) -> str:
+    at = getattr(error, "pos", None)
+    unterminated = str(error).startswith("Unterminated string")
+    if not data.strip() or unterminated or (at is not None and at >= len(data.rstrip())):
+        return "unexpected end of JSON input"
+    return str(error)
+
+
+def _without_surrogates(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+
+
+def _require_unicode(name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} is no Unicode text: {text!r}") from None

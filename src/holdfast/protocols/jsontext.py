@@ -1,0 +1,103 @@
+"""JSON in lock files. Numbers and nesting are bounded: no content exhausts the stack or takes quadratic time."""
+
+from __future__ import annotations
+
+import math
+
+from .base import MAX_RECORD_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MAX_DEPTH = 100
+"""Records are flat. The bound is far below what the stack allows, so that it does not depend on who asks."""
+_MAX_DIGITS = 309
+"""A whole number with more is beyond the largest double, which is infinity to JavaScript."""
+_EXPONENT = 1e21
+"""From here on JavaScript writes whole numbers with an exponent."""
+
+
+class TooDeep(ValueError):
+    """More than MAX_DEPTH levels of arrays and objects."""
+
+
+def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of a JSON text, strictly as RFC 8259 has it; ValueError for anything else.
+
+    `pairs` makes something of an object's members, in their order, duplicates included; without it, the last one wins.
+    """
+    import json
+
+    if is_too_deep(text):
+        raise TooDeep(f"nested more than {MAX_DEPTH} deep")
+    return json.loads(text, parse_int=_whole, parse_constant=_refuse, object_pairs_hook=pairs)
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether the arrays and objects of what may be a JSON text go deeper than MAX_DEPTH."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    import re
+
+    depth = 0
+    # A string is taken as far as it goes, closed or not: nothing is ever read twice.
+    for token in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+|[\[{\]}]', text, re.DOTALL):
+        first = text[token.start()]
+        if first in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif first in "]}":
+            depth -= 1
+    return False
+
+
+def check_size(data: bytes) -> None:
+    """ValueError for more than is ever read of a lock file."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    """A copy of what JSON can express, made of dict, list, str, int, float, bool and None; ValueError for the rest."""
+    from collections.abc import Mapping
+
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        if len(f"{value:d}") > _MAX_DIGITS:
+            raise ValueError("a number is too large for JSON")
+        return int(value)
+    if isinstance(value, float):
+        if not -math.inf < value < math.inf:
+            raise ValueError(f"JSON has no number {value!r}")
+        return int(value) if value.is_integer() and abs(value) < _EXPONENT else float(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        raise ValueError(f"JSON cannot express {value!r:.80}")
+    if depth >= MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep, or in a circle")
+    if not isinstance(value, Mapping):
+        return [plain(item, depth + 1) for item in value]
+    copy: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise ValueError(f"the name of a JSON member is a str, not {key!r:.80}")
+        copy[str(key)] = plain(item, depth + 1)
+    return copy
+
+
+def stringify(value: object) -> str:
+    """As JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay; ValueError for what JSON has not."""
+    import json
+
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)

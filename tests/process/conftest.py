@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from process.foreign.play import Player, script
+from process.foreign import node
+from process.foreign.play import HERE, Player, script
 from process.support import Peer
 
 
@@ -42,6 +43,26 @@ def play() -> Iterator[Callable[..., Player]]:
     yield start
     for player in players:
         player.destroy()
+
+
+@pytest.fixture(params=node.VERSIONS)
+def fs_safe(request: pytest.FixtureRequest, play: Callable[..., Player]) -> Callable[..., Player]:
+    """Start a process of fs-safe for a target, in one version after the other."""
+    return _starter(request.param, play)
+
+
+@pytest.fixture
+def fs_safe_new(play: Callable[..., Player]) -> Callable[..., Player]:
+    """The same, in the latest version only."""
+    return _starter(node.VERSIONS[-1], play)
+
+
+def _starter(version: str, play: Callable[..., Player]) -> Callable[..., Player]:
+    try:
+        command = [node.node(), HERE / "fs_safe.mjs", node.fs_safe(version)]
+    except node.Missing as missing:
+        pytest.skip(str(missing))
+    return lambda target, *arguments: play(command, target, *arguments)
 
 
 @pytest.fixture

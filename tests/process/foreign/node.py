@@ -1,0 +1,77 @@
+"""fs-safe and a Node that runs it, from the npm registry, installed once beside the Python that runs the tests."""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+VERSIONS = ("0.3.0", "0.21.0")
+NODE = "22.23.3"
+"""Which Node is fetched where there is none that is new enough."""
+OLDEST = 22
+"""What fs-safe 0.21.0 needs."""
+_ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64"}
+
+
+class Missing(Exception):
+    """Why there is no fs-safe here."""
+
+
+@cache
+def node() -> str:
+    """A Node that is new enough: the system's, or one from the registry."""
+    found = shutil.which("node")
+    if found is not None:
+        version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+        if int((re.match(r"v(\d+)", version) or ["", "0"])[1]) >= OLDEST:
+            return found
+    architecture = _ARCHITECTURES.get(platform.machine())
+    if not sys.platform.startswith("linux") or architecture is None:
+        raise Missing(f"fs-safe needs Node {OLDEST} or newer, which is not installed")
+    package = f"node-linux-{architecture}"
+    return str(_installed(package, NODE) / package / "bin" / "node")
+
+
+@cache
+def fs_safe(version: str) -> str:
+    """The module that has `acquireFileLock`."""
+    return str(_installed("@openclaw/fs-safe", version) / "@openclaw/fs-safe/dist/file-lock.js")
+
+
+def _installed(package: str, version: str) -> Path:
+    """The directory of modules in which there is that package; Missing if it cannot be had."""
+    npm = shutil.which("npm")
+    place = Path(sys.prefix if sys.prefix != sys.base_prefix else tempfile.gettempdir()) / "foreign"
+    place.mkdir(exist_ok=True)
+    goal = place / f"{package.replace('/', '-')}-{version}"
+    with open(place / "lock", "w") as lock:  # several processes run tests
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not goal.exists():
+            if npm is None:
+                raise Missing(f"npm is not installed, to fetch {package} {version}")
+            _install(npm, f"{package}@{version}", goal)
+    return goal / "node_modules"
+
+
+def _install(npm: str, what: str, goal: Path) -> None:
+    unfinished = goal.with_name(goal.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    (unfinished / "package.json").write_text("{}")
+    options = ["--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--fetch-retries=1", "--force"]
+    command = [npm, "install", *options, what]
+    try:
+        done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True, timeout=240)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"npm did not fetch {what} within 240 s") from None
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or [done.stderr.strip()]
+        raise Missing(f"npm could not fetch {what}: {errors[0]}")
+    unfinished.rename(goal)

@@ -11,7 +11,7 @@ import math
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
-from .base import NO_OPTIONS, Protocol
+from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, NO_OPTIONS, Protocol
 from .moments import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
@@ -39,6 +39,8 @@ class Beads(Protocol):
             if not isinstance(value, str):
                 raise TypeError(f"{name} is a str, not {value!r}")
             _require_unicode(name, value)
+            if len(value) > MAX_TAG_CHARACTERS:
+                raise ValueError(f"{name} has more than {MAX_TAG_CHARACTERS} characters")
         if more.get("holder") == "":
             raise ValueError("holder is empty; name the tool that holds the lock")
 
@@ -77,7 +79,11 @@ class Beads(Protocol):
         except ValueError as error:
             raise ValueError(f"no beads record: {error}") from None
         tag = None if record.tag in (None, fields["holder"]) else record.tag
-        return _text(fields, tag, record.marker.encode() if record.marker else None)
+        _require_unicode("tag", tag or "")
+        data = _text(fields, tag, record.marker.encode() if record.marker else None)
+        if len(data) > MAX_RECORD_BYTES:
+            raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+        return data
 
     def compose(
         self,
@@ -117,7 +123,7 @@ def _text(fields: Mapping[str, Any], tag: str | None, marker: str | None) -> byt
     if marker is not None:
         members[_MARKER] = marker
     text = json.dumps(members, ensure_ascii=False, indent=2).translate(_GO_ESCAPES)
-    return text.encode("utf-8", "backslashreplace")  # a host name may have bytes that are no UTF-8
+    return text.encode("utf-8")
 
 
 class _Object(tuple[tuple[str, object], ...]):

@@ -18,7 +18,7 @@ from holdfast.protocols import get, recognise
 from holdfast.protocols.base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, clean_tag
 
 SEMA = get("sema")
-VECTORS = json.loads(Path(__file__).with_name("records.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "src/holdfast/testing/records.json").read_text())
 OURS = [vector for vector in VECTORS if vector["protocol"] == "sema"]
 
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)

@@ -1,0 +1,14 @@
+"""The conformance kit: does an implementation of a protocol keep to it, whatever language it is written in?
+
+`python -m holdfast.testing.conformance --protocol sema -- CMD ARGS…` runs the record vectors and the scenarios of a
+protocol against an implementation, which is spoken to through a command that its author writes (docs/conformance.md).
+
+adapter.py     the command: started, spoken to line by line, ended whatever it does
+dialects.py    what lock files of each protocol look like, byte by byte; written here again on purpose, so that the kit
+               does not ask holdfast's codecs whether holdfast's codecs are right
+bench.py       one scenario's directory and processes, and the questions that scenarios ask
+scenario.py    what a scenario is, and what a failure says
+vectors.py     records and what they mean
+holding.py foreign.py stale.py odd_paths.py contention.py    the scenarios
+runner.py report.py __main__.py
+"""

@@ -1,0 +1,157 @@
+"""Scenarios with several who want one lock: never two inside, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .adapter import Running
+from .bench import HELD, Bench
+from .holding import ALL
+from .scenario import Failed, scenario
+
+ROUNDS = 4
+_INSIDE = 0.03
+"""Seconds for which a holder is kept inside, so that another who is let in as well is seen."""
+
+
+@scenario(*ALL, needs="hold", basis="care")
+def a_waiter_gets_in_after_a_release(bench: Bench) -> None:
+    """And its record says when it got in: one that was stamped before the wait may be stale at once."""
+    holder = bench.get("hold")
+    waiter = bench.start("hold")
+    bench.expect_silent(waiter, "the second one to wait while the first holds")
+    line = waiter.line(2.1 - bench.adapter.silence)
+    if line is not None:
+        raise Failed("the second one to wait while the first holds", f"it said {line!r}", bench.found())
+    released = time.time()
+    bench.expect_released_to(holder, waiter)
+    claim = bench.expect_own_record(waiter)
+    if claim.at is None or claim.at < released - 1:
+        raise Failed(f"the time of the acquisition, {released:.0f}", f"the record says {claim.at}", bench.found())
+    bench.expect_released(waiter)
+
+
+@scenario(*ALL, needs="hold")
+def a_waiter_gets_in_when_somebody_else_removes_the_lock(bench: Bench) -> None:
+    """Others release by removing the file, and tell nobody."""
+    bench.put(bench.record())
+    waiter = bench.start("hold")
+    bench.expect_silent(waiter, "it to wait while somebody else holds")
+    os.unlink(bench.lock)
+    bench.expect_held(waiter, "the waiter to get in once the lock file is removed")
+    bench.expect_own_record(waiter)
+    bench.expect_released(waiter)
+
+
+@scenario(*ALL, needs="hold", basis="care")
+def two_contenders_are_never_both_inside(bench: Bench) -> None:
+    """Started together, one gets in, the other after its release."""
+    for _ in range(ROUNDS):
+        _one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+
+
+@scenario(*ALL, basis="care")
+def of_four_who_try_at_once_one_gets_in(bench: Bench) -> None:
+    """Looking whether the lock is free and then writing it is two steps, and another can do both in between."""
+    for _ in range(ROUNDS // 2):
+        tried = [bench.start("try") for _ in range(4)]
+        answers = [running.answer(bench.adapter.limit) for running in tried]
+        inside = [running for running, answer in zip(tried, answers, strict=True) if answer.line == HELD]
+        odd = [str(answer) for answer in answers if answer.line != HELD and answer.status != 1]
+        if len(inside) != 1 or odd:
+            said = "; ".join(map(str, answers))
+            raise Failed("one to hold the lock, and three to be refused", f"{len(inside)} hold it: {said}")
+        bench.expect_own_record(inside[0])
+        bench.expect_released(inside[0])
+
+
+@scenario("sema", "semats", "beads", needs="hold", basis="care")
+def two_who_reclaim_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
+    """Judging and removing are two steps: the second may remove the fresh lock of the first."""
+    for _ in range(ROUNDS):
+        bench.put(bench.record(pid=bench.dead_pid(), age=3700))
+        _one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+
+
+@scenario(*ALL, needs="hold", basis="care")
+def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
+    """The kit takes the lock and gives it back in quick succession; whoever does not create exclusively replaces it."""
+    data = bench.record
+    for _ in range(ROUNDS):
+        running = bench.start("hold")
+        deadline = time.monotonic() + bench.adapter.limit
+        while True:
+            aside = bench.prepare(data(), bench.dialect.mode)
+            try:
+                os.link(aside, bench.lock)
+            except FileExistsError:
+                os.unlink(aside)
+                break  # the adapter is inside
+            _stay(bench, running, os.lstat(aside).st_ino)
+            os.unlink(bench.lock)
+            os.unlink(aside)
+            if time.monotonic() >= deadline:
+                raise Failed("the lock to be acquired in one of the many moments when it is free", "it never was")
+            _spin(0.0001)
+        bench.expect_held(running)
+        bench.expect_own_record(running)
+        bench.expect_released(running)
+
+
+def _stay(bench: Bench, running: Running, inode: int) -> None:
+    """Hold for a moment, and see that nobody else does."""
+    _spin(0.0004)
+    line = running.line(0)
+    try:
+        found = os.lstat(bench.lock).st_ino
+    except FileNotFoundError:
+        found = None
+    if found != inode:
+        happened = "it was removed" if found is None else "another file is in its place"
+        raise Failed("the lock file that appeared just before to be respected", happened, bench.found())
+    if line is not None:
+        raise Failed("nobody to get in while somebody else's lock file is there", f"it said {line!r}", bench.found())
+
+
+def _one_after_another(bench: Bench, contenders: list[Running]) -> None:
+    """Each gets in, and never two. `inside` is a file that only one at a time can create."""
+    inside = os.path.join(bench.side, "inside")
+    while contenders:
+        entered = _first(bench, contenders)
+        try:
+            os.close(os.open(inside, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            raise Failed("one at a time", "two are inside", bench.found()) from None
+        bench.expect_own_record(entered)
+        contenders.remove(entered)
+        until = time.monotonic() + _INSIDE
+        for other in contenders:
+            line = other.line(max(0.0, until - time.monotonic()))
+            if line is not None:
+                raise Failed("the others to wait while one is inside", f"another one said {line!r}", bench.found())
+        os.unlink(inside)
+        entered.let_go()
+        if not contenders:
+            bench.expect_released(entered)
+        # The others may get in before this one has ended; its status is not asked for.
+
+
+def _first(bench: Bench, contenders: list[Running]) -> Running:
+    """Who says `held` first."""
+    deadline = time.monotonic() + bench.adapter.limit
+    while time.monotonic() < deadline:
+        for running in contenders:
+            line = running.line(0.002)
+            if line == HELD:
+                return running
+            if line is not None or running.ended(0) is not None:
+                raise Failed("each contender to get in", str(running.answer(0, ends=True)), bench.found())
+    raise Failed("each contender to get in", "none did in time", bench.found())
+
+
+def _spin(seconds: float) -> None:
+    """A moment that is too short to sleep for."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass

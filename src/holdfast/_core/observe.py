@@ -108,6 +108,12 @@ def require_directory(env: Environment, request: Request) -> None:
     """InvalidPath unless the directory of the lock file is there."""
     try:
         env.stat(f"{request.directory}/.")
+    except FileNotFoundError as error:
+        raise InvalidPath(
+            f"{request.directory} does not exist, so no lock file can be in it; create it first",
+            path=request.path,
+            protocol=request.protocol.name,
+        ) from error
     except OSError as error:
         raise explained(error, request) from error
 

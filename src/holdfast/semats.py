@@ -1,0 +1,292 @@
+"""File-Based Semaphore (TS) in Python: its names, its lock files, seconds instead of milliseconds.
+
+```python
+from holdfast.semats import Semaphore
+
+semaphore = Semaphore("/tmp/build.lock", acquire_timeout=30)
+info = semaphore.acquire(tag="npm build")
+try:
+    ...
+finally:
+    semaphore.release()
+```
+
+or, to the same effect, `with Semaphore("/tmp/build.lock", tag="npm build"): ...`. Where the original returns a result
+with `ok`, a value or an error, these functions return the value or raise the error.
+
+A lock is stale if it is old *and* its process is dead. What is different from the original, and why: docs/semats.md.
+Source: Protocol Specification, File-Based Semaphore (TS).
+
+Thin: everything is done by a `Lock` with `protocol="semats"` and `stale="protocol"`.
+"""
+
+from __future__ import annotations
+
+from ._core.liveness import Assessment, assess
+from ._core.observe import Observation, glance, require_directory
+from ._core.policy import judge
+from ._core.remove import remove_if, why_not_of
+from ._core.rivals import sweep_rivals
+from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
+from .lock import make_again
+from .model import Value
+from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
+from .sema_terms import (
+    AlreadyLocked,
+    LockInfo,
+    NotLocked,
+    ParseError,
+    Timeout,
+    info_at,
+    is_process_running,
+    make_lock,
+    options_of,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+    from typing import Any, Self
+
+    from .hold import Hold
+    from .lock import Lock
+    from .sema_terms import Stale
+
+__all__ = [
+    "AlreadyLocked",
+    "InvalidPath",
+    "LockInfo",
+    "NotLocked",
+    "ParseError",
+    "PermissionDenied",
+    "Semaphore",
+    "SemaphoreStatus",
+    "Timeout",
+    "is_lock_stale",
+    "is_process_running",
+    "parse_lock_info",
+    "serialize_lock_info",
+]
+
+_UNSET: Any = object()
+
+
+class PermissionDenied(NotHeld):
+    """The lock is another process's, or its record does not say whose. `force` releases it all the same."""
+
+    @property
+    def holder_pid(self) -> int | None:
+        """Whose pid the lock file names; None if its record cannot be read."""
+        return None if self.holder is None else self.holder.pid
+
+
+class SemaphoreStatus(Value):
+    """One look at a lock; perhaps no longer true.
+
+    `locked`: the lock file is there, stale or not. `info`: what it says; None where there is none, or none that can be
+    read. `is_stale`: by its age alone, whether its process lives or not. `is_owned_by_current_process`: it names this
+    very process, and not one of the same number in another container or at another time.
+    """
+
+    locked: bool
+    info: LockInfo | None
+    is_stale: bool
+    is_owned_by_current_process: bool
+
+
+class Semaphore:
+    """A lock on a path, with one holder at a time.
+
+    - `stale_timeout`: age in seconds above which a lock is taken over if its process is dead as well. None or 0: never.
+    - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
+      changes. An upper bound: there, holdfast looks every 25 ms at least (100 ms on network filesystems), and where
+      changes are told it does not look again and again at all. Less than 1 ms counts as that.
+    - `acquire_timeout`: how long `acquire` and `with` wait, in seconds. None: for ever; 0: they try once.
+    - `max_tag_length`: characters at which a tag is cut, at most 10 000.
+    - `tag` (ours): the tag of each acquisition that is given none.
+    - `stale` (ours): `"protocol"`: what is old and dead. `"safe"`: what is proven dead also at once.
+
+    A hold belongs to the object that acquired it, and to the process: `release` of another object on the same path
+    releases it too, from any thread. It lasts until then, or until the process ends. One object may be used by any
+    number of threads; it can be pickled, but holds nothing in another process, nor in a forked child.
+
+    Symbolic links in `path` are followed once, now, also dangling ones. Its directory must be there: InvalidPath, a
+    ValueError, if it is not, if the path names no file, or if it has a component `..`. TypeError or ValueError for
+    options that make no sense.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        stale_timeout: float | None = 3600.0,
+        retry_interval: float = 0.1,
+        acquire_timeout: float | None = None,
+        max_tag_length: int = MAX_TAG_CHARACTERS,
+        *,
+        tag: str | None = None,
+        stale: Stale = "protocol",
+    ) -> None:
+        if isinstance(max_tag_length, bool) or not isinstance(max_tag_length, int):
+            raise TypeError(f"max_tag_length is a whole number, not {max_tag_length!r}")
+        if not 0 <= max_tag_length <= MAX_TAG_CHARACTERS:
+            raise ValueError(f"max_tag_length is from 0 to {MAX_TAG_CHARACTERS}, not {max_tag_length!r}")
+        self._given = (stale_timeout, retry_interval, acquire_timeout, max_tag_length)
+        self._more: Any = {"tag": tag, "stale": stale}
+        self._stale_timeout, self._every, self._longest_tag = stale_timeout, retry_interval, max_tag_length
+        self._options = options_of("semats", stale_timeout, acquire_timeout, stale)
+        self._lock = self._tagged(path, tag)
+        self._hold: Hold | None = None
+        require_directory(self._lock._env, self._lock._request)
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the lock file, without symbolic links."""
+        return self._lock.path
+
+    def try_acquire(self, tag: str | None = None) -> LockInfo:
+        """Acquire the lock now and return what its file says, or raise AlreadyLocked. A stale lock is taken over."""
+        try:
+            return self._acquire(tag, 0)
+        except AcquireTimeout as error:
+            raise renamed(error, AlreadyLocked) from None
+
+    def acquire(self, timeout: float | None = _UNSET, tag: str | None = None) -> LockInfo:
+        """Acquire the lock and return what its file says, or raise Timeout after so many seconds.
+
+        None waits for ever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
+        it and the wait would have no end.
+        """
+        try:
+            return self._acquire(tag, self._lock._request.timeout if timeout is _UNSET else timeout)
+        except AcquireTimeout as error:
+            raise renamed(error, Timeout) from None
+
+    def release(self, force: bool = False) -> None:
+        """Release what this process holds; with `force`, whoever's it is.
+
+        Raises NotLocked if there is no lock file; PermissionDenied if it is not this process's, or not known to be;
+        LockLost if this object held the lock, and it had been removed or replaced: then what is there is left alone,
+        unless forced. Whose it is, is told by the pid, and by what a record of holdfast says beside it. A record that
+        has no more than the pid of this process is removed.
+        """
+        hold, self._hold = self._hold, None
+        if hold is not None and _is_live(hold):
+            try:
+                hold.release()
+                return
+            except LockLost:
+                if not force:
+                    raise
+        if not self._lock._release_own():
+            self._remove(force=force)
+
+    def force_release(self) -> None:
+        """The same as `release(force=True)`. Another holder is not stopped; holdfast's finds its lock lost."""
+        self.release(force=True)
+
+    def status(self) -> SemaphoreStatus:
+        """Look at the lock, changing nothing."""
+        env = self._lock._env
+        seen = glance(env, self._lock._request)
+        if seen is None:
+            return SemaphoreStatus(False, None, False, False)
+        info = None if seen.record is None else LockInfo.of(seen.record)
+        mine = why_not_of(seen, assess(env, seen), env.identity()) is None
+        return SemaphoreStatus(True, info, info is not None and info.is_stale(self._stale_timeout), mine)
+
+    def get_lock_info(self) -> LockInfo | None:
+        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read."""
+        return info_at(self._lock)
+
+    def is_locked(self) -> bool:
+        """Whether the lock file is there, stale or not."""
+        return glance(self._lock._env, self._lock._request) is not None
+
+    def clean_stale(self) -> bool:
+        """Remove the lock if it is stale, and what crashed attempts on it have left; whether there was anything.
+
+        Of temporary files, only `<lock>.<pid>.<16 hex digits>.tmp` are meant, and only if that process has ended.
+        PermissionError if a stale lock may not be removed.
+        """
+        env, request = self._lock._env, self._lock._request
+
+        def is_stale(seen: Observation, assessed: Assessment) -> bool:
+            return seen.record is not None and judge(env, request, seen, assessed).reclaim
+
+        swept = sweep_rivals(env, request)
+        return remove_if(env, request, is_stale) is not None or swept > 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._lock.__enter__()
+        except AcquireTimeout as error:
+            raise renamed(error, Timeout) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.__exit__(kind, error, traceback)
+
+    def _acquire(self, tag: str | None, timeout: float | None) -> LockInfo:
+        lock = self._lock if tag is None else self._tagged(self.path, tag)
+        hold = lock.acquire(timeout)
+        earlier, self._hold = self._hold, hold
+        if earlier is not None and _is_live(earlier):  # it was lost, or this would have been refused
+            try:
+                earlier.release()
+            except LockLost:
+                pass
+        return LockInfo.of(hold.record)
+
+    def _remove(self, *, force: bool) -> None:
+        """Remove the lock file, if it is that of this process or `force` says so."""
+        lock, found, refused = self._lock, False, None
+        me = lock._env.identity()
+
+        def agreed(seen: Observation, assessed: Assessment) -> bool:
+            nonlocal found, refused
+            found, refused = True, None if force else why_not_of(seen, assessed, me)
+            return refused is None
+
+        remove_if(lock._env, lock._request, agreed)
+        if refused is not None:
+            raise PermissionDenied(
+                f"{lock.path} was not released: {refused}. Pass force=True to remove it all the same",
+                path=lock.path,
+                protocol=lock.protocol,
+                holder=lock.status().holder,
+            )
+        if not found:
+            raise NotLocked(f"{lock.path} is not locked, so there is nothing to release", path=lock.path)
+
+    def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:
+        cut = tag if tag is None or not isinstance(tag, str) else clean_tag(tag)[: self._longest_tag]
+        return make_lock(path, self._options, cut, self._every)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_again, (type(self), (self.path, *self._given), self._more)
+
+    def __repr__(self) -> str:
+        return f"<holdfast.semats.Semaphore {self.path!r}>"
+
+
+def parse_lock_info(text: str | bytes) -> LockInfo:
+    """Read the content of a lock file. ParseError, a ValueError, says what is wrong with it."""
+    return LockInfo.parse(text)
+
+
+def serialize_lock_info(info: LockInfo) -> str:
+    """The content of a lock file that says this. ValueError for numbers that no record can have."""
+    return info.serialize()
+
+
+def is_lock_stale(info: LockInfo, timeout: float | None) -> bool:
+    """Whether it is older than `timeout` seconds, in whole ones; None or 0: never. The process is not asked."""
+    return info.is_stale(timeout)
+
+
+def _is_live(hold: Hold) -> bool:
+    """Whether there is something to give back: not after a release, not in a forked child."""
+    return not hold._is_released() and not hold._held.inert

@@ -16,6 +16,8 @@ A5  A refusal is only given after a complete look; `timeout=0` is one round, wit
 
 from __future__ import annotations
 
+import errno
+
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
 from .hold import Share
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..model import Status
 
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 
@@ -82,7 +85,13 @@ def _enter(
             taken = len(requests) > 1 and _is_taken(env, request)
             if taken is None:
                 return None
-            held = None if taken else (yield from publish(env, request))
+            try:
+                held = None if taken else (yield from publish(env, request))
+            except OSError as error:
+                # Who may not write there is told who holds it, if somebody does, as with one that exists already.
+                if error.errno in _UNWRITABLE and env.exists(request.path):
+                    return None
+                raise
         if held is not None:
             try:
                 return held.share(context)

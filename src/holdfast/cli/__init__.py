@@ -72,10 +72,14 @@ def _dispatch(arguments: list[str]) -> int:
         if hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
         _heed_signals()
-        from . import basic
-
         if sys.stdout is not None:
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if options.command == "beads":
+            from .beads import beads
+
+            return beads(options)
+        from . import basic
+
         command = getattr(basic, options.command + "_")
         status: int = command(options)
         return status

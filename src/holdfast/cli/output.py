@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from .._core.report import advice, duration, moment, printable
-from ..model import Holder, Status, Value, Waiter
+from ..model import Holder, Record, Status, Value, Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_OF_LOCK = (
+    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents"),
+    *("payload", "holder", "version"),
+)
+
 
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
-    names = ("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents")
-    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    return {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
 
 
 def state(status: Status) -> str:
@@ -25,10 +30,8 @@ def state(status: Status) -> str:
 
 def as_json(result: str, status: Status, **more: Any) -> str:
     """One line of JSON. Its fields are documented in docs/cli.md."""
-    import json
-
     record, holder = status.record, status.holder
-    return json.dumps(
+    return dumped(
         {
             "result": result,
             "path": status.path,
@@ -42,6 +45,7 @@ def as_json(result: str, status: Status, **more: Any) -> str:
             },
             "reason": status.reason,
             "age": None if status.age is None else round(status.age, 3),
+            "modified": status.modified,
             "holder": None if holder is None else _fields(holder, _HOLDER),
             "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
             "waiters": [_fields(waiter, ("position", "pid", "since", "tag", "command")) for waiter in status.waiters],
@@ -49,6 +53,24 @@ def as_json(result: str, status: Status, **more: Any) -> str:
             **more,
         }
     )
+
+
+def dumped(result: Any) -> str:
+    """One line of JSON, whatever a lock file had in it: a number too large to be one is null, as in JavaScript."""
+    import json
+
+    try:
+        return json.dumps(result, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(result))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _HOLDER = ("pid", "host", "since", "tag", "command")
@@ -71,6 +93,16 @@ def _waiter(waiter: Waiter) -> str:
     return " ".join(words)
 
 
+def _particulars(record: Record) -> list[tuple[str, str]]:
+    """What only the records of one protocol say."""
+    if record.protocol == "beads":
+        return [("tool", record.fields["holder"]), ("version", record.fields["version"])]
+    if record.protocol != "sidecar" or not record.legible:
+        return []
+    members = {name: value for name, value in record.fields["payload"].items() if not name.startswith("holdfast")}
+    return [("payload", dumped(members))]
+
+
 def as_text(status: Status) -> str:
     """A few lines for a terminal, safe to print."""
     rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
@@ -80,7 +112,9 @@ def as_text(status: Status) -> str:
         rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
-        if holder.tag is not None:
+        own = _particulars(status.record) if status.record is not None else []
+        rows += [(name, text) for name, text in own if text]
+        if holder.tag is not None and ("tool", holder.tag) not in own and status.protocol != "sidecar":
             rows.append(("tag", holder.tag))
         rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
         rows.append(("verdict", status.reason))

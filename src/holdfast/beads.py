@@ -1,0 +1,300 @@
+"""`holdfast.beads`: the exclusive lock of a beads database, by the names of its own library.
+
+A tool that holds `<dir>/.exclusive-lock` keeps the daemon away from the database. Both sides are here: `acquire` and
+`release` for the tool, `should_skip_database` and `SyncGate` for the daemon. Source: Exclusive Lock Protocol, S4.
+
+Beyond the specification: the lock file is created, never overwritten, so that two tools exclude each other, too; a
+holder that died is replaced at once; and a lock is removed only while it is still the one that was judged.
+
+G1  The daemon removes a lock only if its holder is certainly dead: proven by the kernel lock that it kept, or by the
+    letter (same host, no such process) with nothing that speaks for its life. A kernel lock that is held is respected.
+G2  Whatever cannot be read or understood is skipped, never removed, and never waited for.
+G3  One check for each cycle, at its start: a lock that appears later counts from the next cycle on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ._core.environment import Environment, Presence
+from ._core.liveness import MAX_PID, Assessment
+from ._core.observe import Observation
+from ._core.remove import remove_if, why_not_of
+from ._core.report import printable
+from ._core.request import Request
+from ._os import environment
+from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
+from .lock import Lock
+from .model import Record, Value
+from .protocols import get
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from .hold import Hold
+
+__all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release", "should_skip_database"]
+
+_READING, _REMOVING = "failed to read lock file", "failed to remove stale lock"
+_INVALID = "no beads record: "
+_LONGEST = 1000
+"""Characters of a name or a reason in a log line."""
+
+
+class ExclusiveLock(Value):
+    """The content of a lock file. `started_at` is the RFC 3339 text: a `datetime` would lose its nanoseconds."""
+
+    holder: str
+    pid: int
+    hostname: str
+    started_at: str
+    version: str = ""
+
+    @classmethod
+    def new(cls, holder: str, version: str = "") -> Self:
+        """What this process would write now. ValueError or TypeError for a holder that is no name."""
+        env, protocol, more = environment(), get("beads"), {"holder": holder, "version": version}
+        protocol.check_options(more)
+        return cls._of(protocol.decode(protocol.compose(env.identity(), env.time(), None, None, more)))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read it as Go does: keys in any case, the last of equal ones counts, null is nothing, others are ignored.
+
+        MalformedRecord, a ValueError, begins with `malformed lock file: ` for what is no such JSON, and with
+        `invalid lock file: ` where something is missing.
+        """
+        return cls._of(get("beads").decode(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")))
+
+    @classmethod
+    def _of(cls, record: Record) -> Self:
+        return cls(*(record.fields[name] for name in cls._fields))
+
+    def to_json(self) -> str:
+        """What the original writes, byte for byte: indented by two, no newline at the end. Raises as `validate`."""
+        fields = {name: getattr(self, name) for name in self._fields}
+        return get("beads").encode(Record("beads", fields)).decode()
+
+    def validate(self) -> None:
+        """Return if nothing is missing. ValueError says what is, in the words of the original."""
+        try:
+            self.to_json()
+        except ValueError as error:
+            raise ValueError(str(error).removeprefix(_INVALID)) from None
+
+
+def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", **options: Any) -> Hold:
+    """Hold the database for the tool `holder` until the handle is released or the process ends.
+
+    Waits while another tool holds it, for ever or up to `timeout` seconds; `options` and errors are those of
+    `holdfast.Lock` and its `acquire`. A dead holder is replaced.
+    Not promised: that the daemon is idle. It finishes a cycle that it has begun, and keeps away from the next one on.
+    """
+    return Lock(beads_dir, protocol="beads", holder=holder, version=version, **options).acquire()
+
+
+def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Remove the lock file if this process holds it; with `force`, whoever does.
+
+    Raises NotHeld where there is no lock, or where it is another's or nobody can tell whose it is (`force` removes
+    that); LockLost where another has written over what this process held; OSError where it cannot be removed.
+    """
+    lock = Lock(beads_dir, protocol="beads")
+    if lock._release_own():
+        return
+    env, status = environment(), lock.status()
+    refused: list[str | None] = []
+
+    def agreed(seen: Observation, assessed: Assessment) -> bool:
+        refused[:] = [None if force else _why_not_ours(env, seen, assessed)]
+        return refused == [None]
+
+    remove_if(env, lock._request, agreed)
+    if refused == [None]:
+        return
+    reason = f"{refused[0]}. force=True removes it all the same" if refused else "nobody holds it"
+    raise NotHeld(
+        f"{lock._request.path} was not released: {reason}",
+        path=lock._request.path,
+        protocol="beads",
+        holder=status.holder,
+    )
+
+
+def _why_not_ours(env: Environment, seen: Observation, assessed: Assessment) -> str | None:
+    me, record = env.identity(), seen.record
+    if record is not None and record.marker is None and (record.host or "").casefold() != me.host.casefold():
+        return f"it was acquired on host {printable(record.host or '')}"
+    return why_not_of(seen, assessed, me)
+
+
+def is_process_alive(pid: int, hostname: str) -> bool:
+    """False only where it is certain that there is no such process on this host; a zombie still is one.
+
+    True for another host (names are compared without regard to case), for a process that may not be signalled, and for
+    a number that is none of a process.
+    """
+    env = environment()
+    if hostname.casefold() != env.identity().host.casefold() or not 0 < pid <= MAX_PID:
+        return True
+    return env.inspect(pid).presence is not Presence.GONE
+
+
+def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str | None, str | None]:
+    """`(skip, holder, error)`: whether a daemon must leave the database alone in the cycle that begins now.
+
+    - `(False, None, None)`: nobody holds it; there is no lock file, or no such directory.
+    - `(True, holder, None)`: `holder` does, or may: one of another host, or whose process is another user's, counts.
+    - `(False, holder, None)`: `holder` was dead, and its lock file has been removed.
+    - `(True, None, error)`: what is there cannot be read or understood, so it is left alone.
+    - `(True, holder, error)`: `holder` is dead, but its lock file could not be removed.
+
+    Answers at once, and raises nothing but TypeError for what is no path. A lock may be taken the moment after.
+    """
+    env = environment()
+    try:
+        request = _request(beads_dir)
+    except InvalidPath as error:
+        return True, None, f"{_READING}: {error}"
+    found = _Check(env, request)
+    try:
+        if found.is_there():
+            removed = remove_if(env, request, found)
+            return found.answer(removed is not None)
+    except OSError as error:
+        return found.failed("open", error)
+    except HoldfastError as error:
+        return True, found.holder, f"{_REMOVING if found.stale else _READING}: {error}"
+    return False, None, None
+
+
+def _request(beads_dir: str | os.PathLike[str]) -> Request:
+    """The lock file; or what it leads to, if it is a symbolic link: the original writes and reads through one."""
+    request = Request(beads_dir, {"protocol": "beads"})
+    if not os.path.islink(request.path):
+        return request
+    return Request(beads_dir, {"protocol": "beads"}, lock_file=os.path.realpath(request.path))
+
+
+class _Check:
+    """What one check has found; called with each look at the lock file, it says whether that may be removed (G1)."""
+
+    def __init__(self, env: Environment, request: Request) -> None:
+        self._env = env
+        self._request = request
+        self.holder: str | None = None
+        self.error: str | None = None
+        self.stale = False
+
+    def is_there(self) -> bool:
+        """Whether there is a file to look at. OSError where that cannot be known, or for what is no file (G2)."""
+        try:
+            mode = os.stat(self._request.path).st_mode
+        except FileNotFoundError:
+            return False
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return True
+
+    def __call__(self, seen: Observation, assessed: Assessment) -> bool:
+        self.holder = self.error = None
+        self.stale = False
+        if seen.record is None:
+            self.error = self._why_unusable(seen)
+            return False
+        self.holder = str(seen.record.fields["holder"])
+        self.stale = self._is_stale(seen.record, assessed)
+        return self.stale
+
+    def _is_stale(self, record: Record, assessed: Assessment) -> bool:
+        if not assessed.is_dead:
+            return False  # also where the guard is held, or the number is one of another container
+        return assessed.evidence.proven or not is_process_alive(record.pid or 0, record.host or "")
+
+    def _why_unusable(self, seen: Observation) -> str:
+        try:
+            if not seen.data:
+                self._env.close(self._env.open_existing(self._request.path, write=False))
+            self._request.protocol.decode(seen.data)
+        except OSError as error:
+            return f"{_READING}: {_as_go('open', self._request.path, error)}"
+        except MalformedRecord as error:
+            return str(error)
+        return f"{_READING}: it changes too often"
+
+    def answer(self, removed: bool) -> tuple[bool, str | None, str | None]:
+        """After a look."""
+        if self.stale:
+            return False, self.holder if removed else None, None  # not removed, but gone
+        return self.holder is not None or self.error is not None, self.holder, self.error
+
+    def failed(self, step: str, error: OSError) -> tuple[bool, str | None, str | None]:
+        """After an error of the system."""
+        if self.stale:
+            return True, self.holder, f"{_REMOVING}: {_as_go('remove', self._request.path, error)}"
+        step = "read" if isinstance(error, IsADirectoryError) else step
+        return True, None, f"{_READING}: {_as_go(step, self._request.path, error)}"
+
+
+def _as_go(step: str, path: str, error: OSError) -> str:
+    """`open /path: permission denied`."""
+    text = error.strerror or str(error)
+    return f"{step} {path}: {text[:1].lower()}{text[1:]}"
+
+
+class SyncGate:
+    """The daemon's side: asked at the start of each cycle whether the cycle may run; it logs what the protocol says.
+
+    `if gate.open(): sync()`, or `with gate as proceed:` around the cycle, which is the same. Nothing is asked during a
+    cycle: one that has begun is finished, whoever takes the lock meanwhile (G3). Nothing is kept between cycles.
+
+    `log` is called with one line of text: `Skipping database (locked by X)`, `Removed stale lock (X), proceeding with
+    sync` or `Skipping database (lock check failed: …)`. What is not printable in a name is escaped, so that it stays
+    one line. Without `log`, the lines go to the logger `holdfast`, at level INFO.
+    """
+
+    def __init__(self, beads_dir: str | os.PathLike[str], log: Callable[[str], object] | None = None) -> None:
+        self._dir = os.fsdecode(beads_dir)
+        self._log = _to_logger if log is None else log
+        self.last: tuple[bool, str | None, str | None] = (False, None, None)
+        """What `should_skip_database` said at the last check."""
+
+    @property
+    def path(self) -> str:
+        """Where the lock file is looked for."""
+        return self._dir.rstrip("/") + get("beads").suffix
+
+    def open(self) -> bool:
+        """Check now; True: run the cycle, False: skip it. Raises only what `log` raises."""
+        self.last = skip, holder, error = should_skip_database(self._dir)
+        if error is not None:
+            self._log(f"Skipping database (lock check failed: {printable(error, _LONGEST)})")
+        elif skip:
+            self._log(f"Skipping database (locked by {printable(holder or '', _LONGEST)})")
+        elif holder is not None:
+            self._log(f"Removed stale lock ({printable(holder, _LONGEST)}), proceeding with sync")
+        return not skip
+
+    def __enter__(self) -> bool:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """The cycle is over, or was skipped."""
+
+    def __repr__(self) -> str:
+        return f"<holdfast.beads.SyncGate {self._dir!r}>"
+
+
+def _to_logger(line: str) -> None:
+    import logging
+
+    logging.getLogger("holdfast").info("%s", line)

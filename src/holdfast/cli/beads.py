@@ -1,0 +1,174 @@
+"""`beads check` and `beads daemon`: the daemon's side, which keeps away from a database while a tool holds it.
+
+C6  The signals that end the daemon are blocked and received one by one, as in run.py: none is lost between two steps.
+    One that comes while nothing runs ends the daemon at once; one that comes during a cycle is passed on to the
+    command, and the daemon ends when that has ended.
+C7  A cycle begins when the one before has ended and the interval since its beginning is over: cycles never overlap.
+C8  What goes wrong in a cycle is logged and is over with it: a command that fails, or a log that cannot be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import stat
+import sys
+import time
+
+from .._core.report import moment, printable
+from ..beads import SyncGate
+from . import DONE, HELD, die_of, show
+from .output import dumped
+
+_ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_SENT_BY_KERNEL = 0x80
+_LONGEST_WAIT = 3600.0
+_LONGEST_LINE = 4000
+
+
+def beads(options: argparse.Namespace) -> int:
+    """The command after `beads`."""
+    return check(options) if options.step == "check" else _Daemon(options).run()
+
+
+def check(options: argparse.Namespace) -> int:
+    """One check, as at the start of a cycle: 0 to proceed, 1 to skip."""
+    lines: list[str] = []
+    gate = SyncGate(options.lock, log=lines.append)
+    proceed = gate.open()
+    if options.json:
+        _, holder, error = gate.last
+        show(
+            dumped(
+                {
+                    "result": "proceed" if proceed else "skip",
+                    "path": gate.path,
+                    "holder": holder,
+                    "removed": proceed and holder is not None,
+                    "error": error,
+                    "log": lines[0] if lines else None,
+                }
+            )
+        )
+    elif lines and not options.quiet:
+        show(lines[0])
+    return DONE if proceed else HELD
+
+
+class _Daemon:
+    """Cycles of one command, each behind the gate."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._command: list[str] = options.cmd
+        self._interval: float = options.interval
+        self._verbose: bool = options.verbose
+        self._path: str | None = options.log
+        _require_directory(options.lock)
+        if self._path is not None:
+            os.close(_open_log(self._path))  # that it cannot be written is told now, not in an hour
+        self._gate = SyncGate(options.lock, log=self._log)
+        self._ended_by = 0
+        self._pid = 0
+
+    def run(self) -> int:
+        """Until a signal ends it: 0 for TERM, as a supervisor expects; else death by that signal, as a shell does."""
+        heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
+        # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+        heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # C8: a reader of the log that has gone away
+        self._signals = {*heeded, signal.SIGCHLD}
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)  # C6
+        while not self._ended_by:
+            due = time.monotonic() + self._interval
+            if self._gate.open():
+                self._heed(0)
+                if not self._ended_by:
+                    self._cycle()
+            while not self._ended_by and (left := due - time.monotonic()) > 0:  # C7
+                self._heed(min(left, _LONGEST_WAIT))
+        self._log(f"Ended by {_name(self._ended_by)}")
+        if self._ended_by != signal.SIGTERM:
+            _without_core_dump()
+            die_of(self._ended_by)
+        return DONE
+
+    def _cycle(self) -> None:
+        """Run the command to its end, whatever happens meanwhile."""
+        if self._verbose:
+            self._log("Starting sync cycle")
+        try:
+            self._pid = os.posix_spawnp(
+                self._command[0],
+                self._command,
+                os.environ,
+                setsigmask=self._before,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        except OSError as error:
+            self._log(f"{self._command[0]} could not be started: {error.strerror}")
+            return
+        pid = 0
+        while not pid:
+            self._heed(_LONGEST_WAIT)
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        self._pid = 0
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            how = f"failed with status {code}" if code > 0 else f"was killed by {_name(-code)}"
+            self._log(f"{self._command[0]} {how}")
+        elif self._verbose:
+            self._log("Sync cycle complete")
+
+    def _heed(self, seconds: float) -> None:
+        """Receive one signal, if one comes in time."""
+        info = signal.sigtimedwait(self._signals, seconds)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        self._ended_by = info.si_signo
+        # What the terminal sent has reached the command too (run.py, C3). It cannot have been reaped: only we do that.
+        alone = info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
+        if self._pid and (alone or info.si_code != _SENT_BY_KERNEL):
+            try:
+                os.kill(self._pid, info.si_signo)
+            except PermissionError:
+                self._log(f"{_name(info.si_signo)} was not passed on: process {self._pid} is another user's by now")
+
+    def _log(self, text: str) -> None:
+        """One line with its time. The file is opened for each, so that it can be rotated."""
+        line = f"[{moment(time.time())}] {printable(text, _LONGEST_LINE)}\n".encode("utf-8", "backslashreplace")
+        try:
+            if self._path is None:
+                sys.stderr.flush()
+                os.write(2, line)
+                return
+            fd = _open_log(self._path)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # C8
+
+
+def _open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)  # a FIFO would make it wait
+
+
+def _require_directory(path: str) -> None:
+    """A mistyped directory has no lock in it, so its gate would be open for ever."""
+    if not stat.S_ISDIR(os.stat(path).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+
+def _name(number: int) -> str:
+    named = number in {*signal.Signals}
+    return signal.Signals(number).name if named else f"signal {number}"  # most real-time signals have no name
+
+
+def _without_core_dump() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

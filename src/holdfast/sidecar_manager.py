@@ -193,6 +193,8 @@ class FileLockSyncManager(_Manager):
                     failed.append(error)
                 _forget(hold)
         if failed:
+            for other in failed[1:]:
+                failed[0].add_note(str(other))
             raise failed[0]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 from ._core.report import refused, sentence
 from ._core.request import Options, Request, check_timeout
 from ._os import environment
-from .errors import AcquireTimeout, HoldfastError, LockStale
+from .errors import AcquireTimeout, HoldfastError, LockStale, renamed
 from .model import Status, Value
 from .protocols import get
 
@@ -187,7 +187,7 @@ class Wanted:
         It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
         """
         env, record = environment(), status.record
-        payload = dict(record.fields) if record is not None and record.legible else None
+        payload = None if record is None else record.fields.get("payload")
         now = env.time()
         if payload is None and (status.modified is None or now - status.modified <= self.stale):
             return False  # it may be one that is being created: empty for a moment
@@ -213,9 +213,9 @@ class Wanted:
 
     def _closed(self, status: Status, why: str, what: str) -> FileLockStale:
         return FileLockStale(
-            f"{self.lock_path} is stale: {sentence(status.replaced(reason=why))}. {what}. Make sure that its holder is "
-            "gone, and remove the file; or pass stale_recovery='remove-if-unchanged' and a should_remove_stale_lock "
-            "that makes sure of it",
+            f"{self.lock_path} is stale, as {why}: {sentence(status).removesuffix('; ')}. {what}. Make sure that its "
+            "holder is gone, and remove the file; or pass stale_recovery='remove-if-unchanged' and a "
+            "should_remove_stale_lock that makes sure of it",
             path=self.lock_path,
             protocol=PROTOCOL,
             holder=status.holder,
@@ -224,14 +224,9 @@ class Wanted:
 
     def refused(self, refusal: Refusal) -> FileLockTimeout:
         """The error for a lock that could not be had in time."""
-        error = refused(refusal, self.timeout)
-        return FileLockTimeout(
-            error.message,
-            path=error.path,
-            protocol=error.protocol,
-            holder=error.holder,
-            normalized_target_path=self.normalized_target_path,
-        )
+        error = renamed(refused(refusal, self.timeout), FileLockTimeout)
+        error.normalized_target_path = self.normalized_target_path
+        return error
 
 
 def _absolute(target: str | os.PathLike[str]) -> str:
@@ -246,7 +241,7 @@ def _check_names(options: FileLockOptions, key: str | None) -> None:
         raise TypeError(
             f"unknown option {min(unknown)!r}; there are: {', '.join(sorted(FileLockOptions.__annotations__))}"
         )
-    if "payload" not in options:
+    if options.get("payload") is None:
         raise TypeError("payload is missing: the JSON object that the lock file holds, or a function that returns it")
     given = options.get("manager_key")
     if given is not None:
@@ -264,9 +259,13 @@ def check_key(key: str) -> str:
 def _check_number(name: str, value: float, *, infinite: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number, not {value!r}")
-    if math.isnan(value) or value < 0 or (value == math.inf and not infinite):
+    try:
+        number = float(value)
+    except OverflowError:  # an int that is longer than any float
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number) or number < 0 or (number == math.inf and not infinite):
         raise ValueError(f"{name} is a number not below 0, not {value!r}")
-    return value
+    return number
 
 
 def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:

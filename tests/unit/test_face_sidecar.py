@@ -1,0 +1,770 @@
+"""fs-safe's file lock in Python (sidecar.py): what is met at the lock path, under every option, awaited and not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
+from holdfast.model import Identity, marker_text
+from holdfast.protocols import get
+from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
+
+ROOT = Path(__file__).parents[2]
+LONG = 3600.0
+
+
+class Face:
+    """The face as one caller uses it: the functions for threads, or those that are awaited, on a loop of their own."""
+
+    def __init__(self, *, awaited: bool) -> None:
+        self.awaited = awaited
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _do(self, result: Any) -> Any:
+        async def main() -> Any:
+            return await result
+
+        return self._runner.run(main()) if self.awaited else result
+
+    def acquire(self, target: object, **options: Any) -> Any:
+        options.setdefault("payload", {"pid": os.getpid()})
+        options.setdefault("timeout", 0)
+        acquire = sidecar.acquire_file_lock if self.awaited else sidecar.acquire_file_lock_sync
+        return self._do(acquire(target, **options))
+
+    def with_lock(self, target: object, fn: Callable[[], object], **options: Any) -> Any:
+        options.setdefault("payload", {})
+        call = sidecar.with_file_lock if self.awaited else sidecar.with_file_lock_sync
+        return self._do(call(target, fn, **options))
+
+    def release(self, handle: Any) -> None:
+        self._do(handle.release())
+
+    def is_held(self, handle: Any) -> bool:
+        held: bool = self._do(handle.verify_still_held())
+        return held
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    made = Face(awaited=request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def target(disk: Path) -> Path:
+    return disk / "state.json"
+
+
+@pytest.fixture
+def lock(disk: Path) -> Path:
+    """The lock file."""
+    return disk / "state.json.lock"
+
+
+def moment(age: float) -> str:
+    return datetime.fromtimestamp(time.time() - age, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_json(**payload: object) -> bytes:
+    return json.dumps(payload, indent=2).encode() + b"\n"
+
+
+def put(lock: Path, data: bytes, age: float = 0.0) -> None:
+    lock.write_bytes(data)
+    then = time.time() - age
+    os.utime(lock, (then, then))
+
+
+def of_dead_holder(age: float, pid: int) -> bytes:
+    """The record of a holdfast process that has died; its guard is gone."""
+    who = Identity(pid, "no-such-boot", "1", "t1", "elsewhere")
+    marker = marker_text(True, 1, who)
+    return get("sidecar").compose(who, time.time() - age, None, marker, {"payload": {"createdAt": moment(age)}})
+
+
+# -- what is met at the lock path --------------------------------------------------------------------------------------
+
+HELD, STALE, YOUNG = "held", "stale", "young"
+"""YOUNG: held whatever anybody says of it, as it may be a lock file that is being created."""
+
+STATES: dict[str, tuple[Callable[[], bytes], float, str]] = {
+    # state: content, age of the file, what it is by the rule
+    "fresh": (lambda: as_json(pid=1, createdAt=moment(0)), 0, HELD),
+    "fresh, no createdAt": (lambda: as_json(pid=1), 0, HELD),
+    "fresh, an empty object": (lambda: b"{}", 0, HELD),
+    "fresh createdAt, old file": (lambda: as_json(createdAt=moment(0)), LONG, HELD),
+    "createdAt in the future, old file": (lambda: as_json(createdAt=moment(-LONG)), LONG, HELD),
+    "createdAt not quite old enough": (lambda: as_json(createdAt=moment(25)), LONG, HELD),
+    "old createdAt": (lambda: as_json(createdAt=moment(LONG)), 0, STALE),
+    "old createdAt just over the limit": (lambda: as_json(createdAt=moment(31)), 0, STALE),
+    "no createdAt, old file": (lambda: as_json(pid=1), LONG, STALE),
+    "createdAt a number, old file": (lambda: as_json(createdAt=time.time()), LONG, STALE),
+    "createdAt a number, fresh file": (lambda: as_json(createdAt=1), 0, HELD),
+    "createdAt no date, old file": (lambda: as_json(createdAt="yesterday"), LONG, STALE),
+    "createdAt in another case, fresh file": (lambda: as_json(createdat=moment(LONG)), 0, HELD),
+    "empty, young": (lambda: b"", 0, YOUNG),
+    "empty, old": (lambda: b"", LONG, STALE),
+    "garbage, young": (lambda: b"x", 0, YOUNG),
+    "garbage, old": (lambda: b"x", LONG, STALE),
+    "half a record, young": (lambda: as_json(createdAt=moment(LONG))[:20], 0, YOUNG),
+    "an array, old": (lambda: b"[1]", LONG, STALE),
+    "null, young": (lambda: b"null\n", 0, YOUNG),
+    "with a BOM, young": (lambda: b"\xef\xbb\xbf" + as_json(createdAt=moment(LONG)), 0, YOUNG),
+    "no UTF-8, old": (lambda: b"\xff\xfe", LONG, STALE),
+    "file from the future, no record": (lambda: b"", -LONG, YOUNG),
+    "more than is ever read": (lambda: as_json(createdAt=moment(LONG), x="x" * (1 << 20)), LONG, YOUNG),
+    "a dead holdfast process, young": (lambda: of_dead_holder(0, 1), 0, HELD),
+    "a dead holdfast process, old": (lambda: of_dead_holder(LONG, 1), LONG, STALE),
+}
+
+yes: Callable[[object], bool] = lambda _: True  # noqa: E731
+no: Callable[[object], bool] = lambda _: False  # noqa: E731
+REMOVE = {"stale_recovery": "remove-if-unchanged"}
+ASKED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    # options: what becomes of an acquisition, by what the lock is
+    "nothing": ({}, {HELD: "timeout", STALE: "stale", YOUNG: "timeout"}),
+    "fail-closed, approved": (
+        {"stale_recovery": "fail-closed", "should_remove_stale_lock": yes},
+        {HELD: "timeout", STALE: "stale", YOUNG: "timeout"},
+    ),
+    "remove, approved": (
+        {**REMOVE, "should_remove_stale_lock": yes},
+        {HELD: "timeout", STALE: "acquired", YOUNG: "timeout"},
+    ),
+    "remove, not approved": (
+        {**REMOVE, "should_remove_stale_lock": no},
+        {HELD: "timeout", STALE: "stale", YOUNG: "timeout"},
+    ),
+    "remove, nobody to approve": (REMOVE, {HELD: "timeout", STALE: "stale", YOUNG: "timeout"}),
+    "never stale": ({"stale": float("inf")}, {HELD: "timeout", STALE: "timeout", YOUNG: "timeout"}),
+    "should_reclaim: no": ({"should_reclaim": no}, {HELD: "timeout", STALE: "timeout", YOUNG: "timeout"}),
+    "should_reclaim: yes": ({"should_reclaim": yes}, {HELD: "stale", STALE: "stale", YOUNG: "timeout"}),
+    "should_reclaim: yes; remove, approved": (
+        {"should_reclaim": yes, **REMOVE, "should_remove_stale_lock": yes},
+        {HELD: "acquired", STALE: "acquired", YOUNG: "timeout"},
+    ),
+    "should_reclaim: no; remove, approved": (
+        {"should_reclaim": no, **REMOVE, "should_remove_stale_lock": yes},
+        {HELD: "timeout", STALE: "timeout", YOUNG: "timeout"},
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("state", STATES)
+def test_a_foreign_lock_is_judged_in_another_way(face: Face, target: Path, lock: Path, state: str, asked: str) -> None:
+    content, age, kind = STATES[state]
+    options, outcomes = ASKED[asked]
+    put(lock, content(), age)
+    before = lock.read_bytes()
+    outcome = outcomes[kind]
+    if outcome == "acquired":
+        handle = face.acquire(target, payload={"mine": True}, **options)
+        assert json.loads(lock.read_bytes())["mine"] is True
+        face.release(handle)
+        assert not lock.exists()
+        return
+    with pytest.raises(FileLockTimeout if outcome == "timeout" else FileLockStale):
+        face.acquire(target, **options)
+    assert lock.read_bytes() == before
+
+
+def test_a_free_lock_is_not_had_or_not_released(face: Face, target: Path, lock: Path) -> None:
+    handle = face.acquire(target, payload={"pid": 7, "what": "snapshot"})
+    assert (handle.lock_path, handle.normalized_target_path) == (str(lock), str(target))
+    record = json.loads(lock.read_text())
+    assert (record["pid"], record["what"]) == (7, "snapshot")
+    assert lock.stat().st_mode & 0o777 == 0o600
+    assert face.is_held(handle)
+    face.release(handle)
+    assert not lock.exists()
+    assert not face.is_held(handle)
+    assert list(target.parent.iterdir()) == []
+    face.release(handle)
+
+
+def test_a_removal_that_somebody_else_is_at_is_disturbed(face: Face, target: Path, lock: Path) -> None:
+    """fs-safe 0.21 makes `<lock>.reclaim` while it removes a stale lock."""
+    put(lock, as_json(createdAt=moment(LONG)))
+    announced = lock.with_name("state.json.lock.reclaim")
+    announced.mkdir()
+    with pytest.raises(FileLockTimeout):
+        face.acquire(target, should_remove_stale_lock=yes, **REMOVE)
+    assert announced.is_dir()
+    announced.rmdir()
+    face.release(face.acquire(target, should_remove_stale_lock=yes, **REMOVE))
+    assert not announced.exists()
+
+
+def test_a_live_holder_is_robbed_because_it_holds_for_long(face: Face, target: Path, lock: Path) -> None:
+    """A kernel lock that is held is respected whatever the age; fs-safe 0.3 throws file_lock_stale at once."""
+    asked: list[object] = []
+    holder = face.acquire(target, payload={"createdAt": moment(0)})
+    os.utime(lock, (1, 1))
+    for options in ({}, {"should_reclaim": asked.append, "should_remove_stale_lock": asked.append, **REMOVE}):
+        with pytest.raises(FileLockTimeout) as caught:
+            face.acquire(target, stale=0, **options)
+        assert caught.value.holder is not None
+        assert caught.value.holder.pid == os.getpid()
+    assert not asked
+    assert face.is_held(holder)
+    face.release(holder)
+
+
+# -- what the callbacks are told ---------------------------------------------------------------------------------------
+
+
+def test_the_callbacks_are_told_something_else(face: Face, target: Path, lock: Path) -> None:
+    told: list[Any] = []
+
+    def should_reclaim(params: ReclaimParams) -> bool:
+        told.append(params)
+        return True
+
+    def should_remove(snapshot: StaleSnapshot) -> bool:
+        told.append(snapshot)
+        return False
+
+    data = as_json(pid=1, name="ä")
+    put(lock, data)
+    before = time.time()
+    with pytest.raises(FileLockStale):
+        face.acquire(
+            target, stale=12.5, should_reclaim=should_reclaim, should_remove_stale_lock=should_remove, **REMOVE
+        )
+    params, snapshot = told
+    assert isinstance(params, ReclaimParams)
+    assert (params.lock_path, params.normalized_target_path) == (str(lock), str(target))
+    assert params.payload == {"pid": 1, "name": "ä"}
+    assert (params.stale, params.held_by_this_process) == (12.5, False)
+    assert before <= params.now <= time.time()
+    assert isinstance(snapshot, StaleSnapshot)
+    assert (snapshot.lock_path, snapshot.normalized_target_path) == (str(lock), str(target))
+    assert (snapshot.raw, snapshot.payload) == (data.decode(), {"pid": 1, "name": "ä"})
+
+
+def test_an_unreadable_payload_is_not_none(face: Face, target: Path, lock: Path) -> None:
+    told: list[Any] = []
+
+    def note(thing: object) -> bool:
+        told.append(thing)
+        return True
+
+    put(lock, b"\xffx", LONG)
+    face.release(face.acquire(target, should_reclaim=note, should_remove_stale_lock=note, **REMOVE))
+    assert told
+    assert all(thing.payload is None for thing in told)
+    assert {thing.raw for thing in told if isinstance(thing, StaleSnapshot)} == {"\ufffdx"}
+
+
+def test_an_exception_of_a_callback_is_swallowed_or_leaves_something(face: Face, target: Path, lock: Path) -> None:
+    def fail(*_: object) -> Any:
+        raise LookupError("no process table")
+
+    with pytest.raises(LookupError):
+        face.acquire(target, payload=fail)
+    assert not lock.exists()
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data)
+    attempts: list[dict[str, Any]] = [
+        {"should_reclaim": fail},
+        {"should_remove_stale_lock": fail, **REMOVE},
+        {"should_remove_stale_lock": yes, "payload": fail, **REMOVE},
+    ]
+    for options in attempts:
+        with pytest.raises(LookupError):
+            face.acquire(target, **options)
+        assert lock.read_bytes() == data
+        assert sorted(target.parent.iterdir()) == [lock]
+
+
+async def _coroutine(*_: object) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize("name", ["payload", "should_reclaim", "should_remove_stale_lock"])
+@pytest.mark.parametrize("callback", [_coroutine, lambda *_: _coroutine()], ids=["declared", "returned"])
+def test_a_coroutine_counts_as_an_answer(face: Face, target: Path, lock: Path, name: str, callback: Any) -> None:
+    """It would be true, whatever it is going to say."""
+    put(lock, as_json(createdAt=moment(LONG)))
+    with pytest.raises(TypeError, match=f"{name} is a plain function"):
+        face.acquire(target, **{**REMOVE, name: callback})
+    assert lock.exists()
+
+
+def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) -> None:
+    numbers = itertools.count()
+    made: list[int] = []
+
+    def payload() -> dict[str, int]:
+        made.append(next(numbers))
+        return {"number": made[-1]}
+
+    put(lock, as_json(createdAt=moment(LONG)))
+    handle = face.acquire(target, payload=payload, should_remove_stale_lock=yes, **REMOVE)
+    assert made[-1] > 0, "the first attempt found the path taken, so there was a second one"
+    assert json.loads(lock.read_bytes())["number"] == made[-1]
+    face.release(handle)
+    face.release(face.acquire(target, payload=payload))
+    assert made == sorted(set(made))
+
+
+# -- what has changed since the look is not removed --------------------------------------------------------------------
+
+
+def _rewritten(lock: Path) -> None:
+    put(lock, as_json(createdAt=moment(0)))
+
+
+def _refreshed(lock: Path) -> None:
+    os.utime(lock)
+
+
+def _replaced(lock: Path) -> None:
+    other = lock.with_name("other")
+    put(other, as_json(createdAt=moment(0)))
+    other.rename(lock)
+
+
+@pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced])
+def test_a_lock_that_has_changed_since_the_judgement_is_removed(
+    face: Face, target: Path, lock: Path, change: Callable[[Path], None]
+) -> None:
+    approvals = []
+
+    def approve(snapshot: StaleSnapshot) -> bool:
+        approvals.append(snapshot)
+        change(lock)
+        return True
+
+    put(lock, as_json(pid=1), LONG)
+    with pytest.raises(FileLockTimeout):
+        face.acquire(target, should_remove_stale_lock=approve, **REMOVE)
+    assert len(approvals) == 1
+    left = lock.read_bytes()
+    assert b"holdfast" not in left
+    assert json.loads(left)
+
+
+# -- where the lock file is --------------------------------------------------------------------------------------------
+
+
+def test_a_missing_directory_is_not_made(face: Face, disk: Path) -> None:
+    handle = face.acquire(disk / "a" / "b" / "state")
+    assert (disk / "a" / "b" / "state.lock").exists()
+    face.release(handle)
+
+
+def test_two_spellings_of_a_directory_are_two_locks(face: Face, disk: Path) -> None:
+    (disk / "real").mkdir()
+    (disk / "link").symlink_to("real")
+    with sidecar.acquire_file_lock_sync(disk / "real" / "x", payload={}) as holder:
+        with pytest.raises(FileLockTimeout):
+            face.acquire(disk / "link" / "x")
+        with pytest.raises(FileLockTimeout):
+            face.acquire(f"{disk}/absent/../real/x/")
+        assert holder.lock_path == str(disk / "real" / "x.lock")
+
+
+def test_a_link_at_the_target_is_followed(face: Face, disk: Path) -> None:
+    (disk / "link").symlink_to("elsewhere")
+    handle = face.acquire(disk / "link")
+    assert handle.lock_path == str(disk / "link.lock")
+    face.release(handle)
+
+
+def test_the_lock_file_is_not_where_it_was_asked_for(face: Face, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(disk)
+    for lock_path in (disk / "locks" / "my.lck", "locks/my.lck"):
+        handle = face.acquire("state", lock_path=lock_path)
+        assert handle.lock_path == str(disk / "locks" / "my.lck")
+        assert handle.normalized_target_path == str(disk / "state")
+        assert (disk / "locks" / "my.lck").exists()
+        assert not (disk / "state.lock").exists()
+        face.release(handle)
+        assert not (disk / "locks" / "my.lck").exists()
+
+
+def _obstacle(kind: str, lock: Path) -> None:
+    if kind == "a directory":
+        lock.mkdir()
+    elif kind == "a FIFO":
+        os.mkfifo(lock)
+    else:
+        (lock.with_name("there")).write_bytes(b"{}")
+        lock.symlink_to({"a dangling link": "nowhere", "a link in a circle": lock.name}.get(kind, "there"))
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link", "a dangling link", "a link in a circle"])
+def test_what_is_no_lock_file_makes_the_caller_hang(
+    face: Face, target: Path, lock: Path, kind: str, within: Callable[[float], AbstractContextManager[None]]
+) -> None:
+    """fs-safe 0.3 loops or hangs at some of these, whatever its timeoutMs."""
+    _obstacle(kind, lock)
+    expected = {"a directory": "is a directory", "a FIFO": "is a FIFO"}.get(kind, "symbolic link")
+    with within(1.0), pytest.raises(InvalidPath, match=expected):
+        face.acquire(target, timeout=None)
+    assert os.path.lexists(lock)
+
+
+@pytest.mark.parametrize("path", ["", "/", "a\0b"])
+def test_a_target_that_has_no_name_is_locked(face: Face, path: str) -> None:
+    with pytest.raises(InvalidPath):
+        face.acquire(path)
+
+
+# -- how long it waits -------------------------------------------------------------------------------------------------
+
+BUDGETS: list[tuple[dict[str, Any], float | None, float | None]] = [
+    ({}, None, None),
+    ({}, 1.5, 1.5),
+    ({}, 0, 0),
+    ({}, float("inf"), None),
+    ({"retries": 0}, None, 0),
+    ({"retries": 0}, 5, 0),
+    ({"retries": 3}, None, 0.15),  # factor 1: 50 ms each, as both versions do
+    ({"retries": 3, "factor": 2}, None, 0.05 + 0.1 + 0.2),
+    ({"retries": 7, "factor": 2}, None, 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1),
+    ({"retries": 7, "factor": 2}, 1, 1),
+    ({"retries": 3, "factor": 0.5}, None, 0.15),  # no pause is shorter than min_timeout
+    ({"retries": 3, "factor": 0}, None, 0.15),
+    ({"retries": 3, "min_timeout": 2, "max_timeout": 2}, None, 6),
+    ({"retries": 3, "min_timeout": 0, "factor": 9}, None, 0),
+    ({"retries": 3}, float("inf"), 0.15),
+    ({"retries": 30, "min_timeout": 0.1, "max_timeout": 5, "factor": 1.7}, 30, 30),
+    ({"retries": 3, "randomize": True}, None, 0.225),  # by the chance below, half as long again
+    ({"retries": 3, "randomize": True, "max_timeout": 0.06}, None, 0.18),
+    ({"retries": 2, "factor": 2, "randomize": True}, None, 0.225),
+    ({"retries": 2**53 - 1, "max_timeout": 0.05}, None, (2**53 - 1) * 0.05),
+]
+
+
+@pytest.mark.parametrize(("retry", "timeout", "budget"), BUDGETS)
+def test_it_waits_for_longer_or_shorter_than_the_retries_take(
+    retry: dict[str, Any], timeout: float | None, budget: float | None
+) -> None:
+    result = Retry(**retry).budget(timeout, chance=lambda: 0.5)
+    assert result == (None if budget is None else pytest.approx(budget))
+
+
+def test_a_random_wait_is_always_the_same_or_out_of_bounds() -> None:
+    seen = {Retry(retries=2, randomize=True).budget() for _ in range(20)}
+    assert len(seen) > 1
+    assert all(wait is not None and 0.1 <= wait <= 0.2 for wait in seen)
+
+
+def test_the_retries_do_not_reach_the_acquisition(face: Face, target: Path, lock: Path) -> None:
+    put(lock, as_json(createdAt=moment(0)))
+    retries: list[Any] = [Retry(retries=0), {"retries": 0}, {"retries": 2, "min_timeout": 0.001}]
+    for retry in retries:
+        with pytest.raises(FileLockTimeout):
+            face.acquire(target, timeout=None, retry=retry)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"timeout": -1}, ValueError, "timeout"),
+    ({"timeout": float("nan")}, ValueError, "timeout"),
+    ({"timeout": "1"}, TypeError, "timeout"),
+    ({"stale": -1}, ValueError, "stale"),
+    ({"stale": float("nan")}, ValueError, "stale"),
+    ({"stale": None}, TypeError, "stale"),
+    ({"stale": True}, TypeError, "stale"),
+    ({"retry": {"retries": -1}}, ValueError, "retries"),
+    ({"retry": {"retries": 2**53}}, ValueError, "retries"),
+    ({"retry": {"retries": 1.5}}, TypeError, "retries"),
+    ({"retry": {"retries": True}}, TypeError, "retries"),
+    ({"retry": {"factor": -1}}, ValueError, "factor"),
+    ({"retry": {"factor": float("inf")}}, ValueError, "factor"),
+    ({"retry": Retry(min_timeout=float("nan"))}, ValueError, "min_timeout"),
+    ({"retry": {"max_timeout": -1}}, ValueError, "max_timeout"),
+    ({"retry": {"min_timeout": 2}}, ValueError, "above max_timeout"),
+    ({"retry": {"minTimeout": 2}}, TypeError, "retry is a Retry"),
+    ({"retry": 3}, TypeError, "retry is a Retry"),
+    ({"stale_recovery": "remove"}, ValueError, "stale_recovery"),
+    ({"should_reclaim": True}, TypeError, "should_reclaim is a function"),
+    ({"should_remove_stale_lock": "yes"}, TypeError, "should_remove_stale_lock is a function"),
+    ({"stale": -(10**400)}, ValueError, "stale"),
+    ({"retry": {"max_timeout": 10**400}}, ValueError, "max_timeout"),
+    ({"payload": None}, TypeError, "payload is missing"),
+    ({"payload": [1]}, TypeError, "payload is a mapping"),
+    ({"payload": lambda: 3}, TypeError, "payload is a mapping"),
+    ({"payload": {"x": object()}}, ValueError, "JSON"),
+    ({"payload": {"holdfast": "1 g"}}, ValueError, "holdfast's own"),
+    ({"manager_key": 3}, TypeError, "key"),
+    ({"manager_key": ""}, TypeError, "key"),
+    ({"staleMs": 30_000}, TypeError, "unknown option 'staleMs'"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD)
+def test_an_option_that_makes_no_sense_is_accepted(
+    face: Face, target: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        face.acquire(target, **options)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_payload_is_not_required(target: Path) -> None:
+    with pytest.raises(TypeError, match="payload is missing"):
+        sidecar.acquire_file_lock_sync(target)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="payload is missing"):
+        asyncio.run(sidecar.acquire_file_lock(target))  # type: ignore[call-arg]
+
+
+def test_an_error_ends_in_the_middle(target: Path, lock: Path) -> None:
+    put(lock, b"garbage", LONG)
+    with pytest.raises(FileLockStale) as caught:
+        sidecar.acquire_file_lock_sync(target, payload={})
+    assert "; ." not in str(caught.value)
+    assert caught.value.holder is not None
+    assert caught.value.holder.pid is None
+
+
+# -- releasing ---------------------------------------------------------------------------------------------------------
+
+
+def _made_anew(lock: Path) -> None:
+    data = lock.read_bytes()
+    lock.unlink()
+    lock.write_bytes(data)
+
+
+def _trimmed(lock: Path) -> None:
+    lock.write_bytes(lock.read_bytes().strip())
+
+
+def _directory(lock: Path) -> None:
+    lock.unlink()
+    lock.mkdir()
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    # what has become of the lock file, and whether anything is there after the release
+    "gone": (lambda lock: lock.unlink(), False),
+    "another's": (_replaced, True),
+    "written over": (_rewritten, True),
+    "another inode with the same bytes": (_made_anew, True),
+    "trimmed": (_trimmed, True),
+    "a directory": (_directory, True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("looked", [False, True], ids=["", "after a look"])
+def test_a_release_removes_what_is_not_its_own_or_raises(
+    face: Face, target: Path, lock: Path, change: str, looked: bool
+) -> None:
+    act, there = CHANGES[change]
+    handle = face.acquire(target)
+    act(lock)
+    before = lock.lstat() if there else None
+    if looked:
+        assert not face.is_held(handle)
+    face.release(handle)
+    assert lock.exists() is there
+    assert before is None or (lock.lstat().st_ino, lock.lstat().st_mtime) == (before.st_ino, before.st_mtime)
+    assert not face.is_held(handle)
+
+
+# -- with_file_lock ----------------------------------------------------------------------------------------------------
+
+
+def test_the_body_runs_without_the_lock_or_its_result_is_lost(face: Face, target: Path, lock: Path) -> None:
+    assert face.with_lock(target, lock.exists) is True
+    assert not lock.exists()
+    with pytest.raises(LookupError):
+        face.with_lock(target, lambda: {}["x"])
+    assert not lock.exists()
+    assert face.with_lock(target, lock.unlink) is None, "a loss is no error"
+
+
+def test_a_coroutine_function_runs_after_the_release(target: Path, lock: Path) -> None:
+    async def body() -> str:
+        await asyncio.sleep(0)
+        return "held" if lock.exists() else "free"
+
+    async def main() -> str:
+        return await sidecar.with_file_lock(target, body, payload={})
+
+    assert asyncio.run(main()) == "held"
+    with pytest.raises(TypeError, match="coroutine function"):
+        sidecar.with_file_lock_sync(target, body, payload={})
+    assert not lock.exists()
+
+
+def test_a_handle_does_not_release_at_the_end_of_its_block(target: Path, lock: Path) -> None:
+    with sidecar.acquire_file_lock_sync(target, payload={}) as handle:
+        assert handle.verify_still_held()
+    assert not lock.exists()
+
+    async def main() -> None:
+        async with await sidecar.acquire_file_lock(target, payload={}) as handle:
+            assert await handle.verify_still_held()
+        assert not lock.exists()
+
+    asyncio.run(main())
+
+
+def test_a_loss_hides_the_error_of_the_body(face: Face, target: Path, lock: Path) -> None:
+    def body() -> None:
+        lock.unlink()
+        raise LookupError("the news")
+
+    with pytest.raises(LookupError, match="the news") as caught:
+        face.with_lock(target, body)
+    assert "was removed" in "".join(caught.value.__notes__)
+
+
+def test_a_cancelled_wait_leaves_something(target: Path, lock: Path) -> None:
+    async def main() -> None:
+        async with await sidecar.acquire_file_lock(target, payload={}):
+            waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
+            while not list(target.parent.glob(".holdfast-*")):
+                await asyncio.sleep(0)  # it queues after 2 ms
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert list(target.parent.iterdir()) == [lock]
+
+    asyncio.run(main())
+
+
+def test_a_waiter_is_never_woken(target: Path) -> None:
+    async def main() -> None:
+        holder = await sidecar.acquire_file_lock(target, payload={})
+        waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
+        await asyncio.sleep(0)
+        await holder.release()
+        await (await asyncio.wait_for(waiter, 10)).release()
+
+    asyncio.run(main())
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_does_not_say_who_holds_or_what_to_do(face: Face, target: Path, lock: Path) -> None:
+    put(lock, as_json(pid=1, createdAt=moment(0)))
+    with pytest.raises(FileLockTimeout, match=r"could not get .*process 1") as timeout:
+        face.acquire(target)
+    put(lock, as_json(pid=1, createdAt=moment(LONG)))
+    with pytest.raises(FileLockStale, match=r"is stale, as it is older than 30 s: held by process 1.*remove") as stale:
+        face.acquire(target)
+    assert isinstance(timeout.value, (AcquireTimeout, TimeoutError))
+    assert isinstance(stale.value, LockStale)
+    assert (timeout.value.code, stale.value.code) == ("file_lock_timeout", "file_lock_stale")
+    for error in (timeout.value, stale.value):
+        again = pickle.loads(pickle.dumps(error))
+        for one in (error, again):
+            assert type(one) is type(error)
+            assert (one.lock_path, one.normalized_target_path) == (str(lock), str(target))
+            assert (one.protocol, str(one), one.holder) == ("sidecar", str(error), error.holder)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def _python(code: str, *arguments: object) -> str:
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout.strip()
+
+
+def test_a_lock_is_left_by_a_process_that_ends(target: Path, lock: Path) -> None:
+    code = """
+import os, sys
+from holdfast import sidecar
+sidecar.acquire_file_lock_sync(sys.argv[1], payload={"pid": os.getpid()})
+print(os.path.exists(sys.argv[1] + ".lock"))
+"""
+    assert _python(code, target) == "True"
+    assert not lock.exists()
+
+
+def test_the_threads_form_needs_asyncio(target: Path) -> None:
+    code = """
+import sys
+from holdfast import sidecar
+with sidecar.acquire_file_lock_sync(sys.argv[1], payload={}):
+    print("asyncio" in sys.modules)
+"""
+    assert _python(code, target) == "False"
+
+
+def test_a_dead_holder_is_taken_over_against_the_letter(target: Path, lock: Path) -> None:
+    """By the letter, a lock fails closed even where its holder is proven dead; approved, it is taken over."""
+    code = """
+import os, sys
+from holdfast import sidecar
+sidecar.acquire_file_lock_sync(sys.argv[1], payload={"pid": os.getpid()})
+os._exit(0)
+"""
+    _python(code, target)
+    before = lock.read_bytes()
+    for options, error in (({}, FileLockTimeout), ({"stale": 0.0}, FileLockStale)):
+        with pytest.raises(error):
+            sidecar.acquire_file_lock_sync(target, payload={}, timeout=0, **options)  # type: ignore[arg-type]
+        assert lock.read_bytes() == before
+    with sidecar.acquire_file_lock_sync(
+        target,
+        payload={},
+        should_reclaim=lambda params: params.payload is not None and not _lives(params.payload["pid"]),
+        should_remove_stale_lock=lambda snapshot: snapshot.payload is not None and not _lives(snapshot.payload["pid"]),
+        stale_recovery="remove-if-unchanged",
+    ):
+        assert lock.read_bytes() != before
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# -- what is written about it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", sorted(sidecar.FileLockOptions.__annotations__))
+def test_an_option_is_not_explained(option: str) -> None:
+    assert f"- `{option}`" in (sidecar.__doc__ or "")
+    assert f"`{option}`" in (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
+
+
+def test_a_public_name_has_no_promise() -> None:
+    assert sorted(sidecar.__all__) == sidecar.__all__
+    silent = [name for name in sidecar.__all__ if not (getattr(sidecar, name).__doc__ or "").strip()]
+    assert not silent
+
+
+def test_the_example_of_the_page_does_not_run(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    monkeypatch.chdir(disk)
+    exec(compile(example, "docs/sidecar.md", "exec"), {"__name__": "__main__"})
+    assert json.loads((disk / "state.json").read_text()) == {"runs": 1}
+    assert [path.name for path in disk.iterdir()] == ["state.json"]
+    assert holdfast.sidecar is sidecar

@@ -1,0 +1,242 @@
+"""Managers and re-entrant holds of fs-safe's file lock (sidecar_manager.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import WouldDeadlock, sidecar
+from holdfast._os import environment
+from holdfast.sidecar import FileLockTimeout, create_file_lock_manager, create_file_lock_manager_sync
+from unit.elsewhere import elsewhere
+
+
+@pytest.fixture
+def target(disk: Path) -> Path:
+    return disk / "state.json"
+
+
+@pytest.fixture
+def lock(disk: Path) -> Path:
+    """The lock file."""
+    return disk / "state.json.lock"
+
+
+def acquire(target: Path, **options: Any) -> sidecar.FileLockSyncHandle:
+    options.setdefault("payload", {"pid": os.getpid()})
+    options.setdefault("timeout", 0)
+    return sidecar.acquire_file_lock_sync(target, **options)
+
+
+# -- re-entrant holds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outer", [False, True], ids=["outer plain", "outer re-entrant"])
+def test_a_second_release_of_the_inner_handle_drops_the_outer_lock(target: Path, lock: Path, outer: bool) -> None:
+    """As it does in fs-safe 0.3."""
+    first = acquire(target, allow_reentrant=outer)
+    second = acquire(target, allow_reentrant=True)
+    third = acquire(target, allow_reentrant=True)
+    second.release()
+    second.release()
+    second.release()
+    assert lock.exists()
+    assert [handle.verify_still_held() for handle in (first, second, third)] == [True, False, True]
+    first.release()
+    assert lock.exists(), "the last one releases, whichever it is"
+    third.release()
+    assert not lock.exists()
+
+
+def test_a_plain_acquisition_enters_a_lock_that_is_held(target: Path) -> None:
+    with acquire(target, allow_reentrant=True):
+        with pytest.raises(FileLockTimeout):
+            acquire(target)
+        with pytest.raises(WouldDeadlock):
+            acquire(target, timeout=None)
+
+
+def test_another_key_enters_a_lock_that_is_held(target: Path) -> None:
+    with acquire(target, manager_key="one"):
+        for key in ("two", None):
+            with pytest.raises(FileLockTimeout):
+                acquire(target, manager_key=key, allow_reentrant=True)
+        acquire(target, manager_key="one", allow_reentrant=True).release()
+
+
+def test_another_spelling_of_the_target_is_another_key(target: Path) -> None:
+    with acquire(target):
+        acquire(target.parent / "x" / ".." / "state.json", allow_reentrant=True).release()
+
+
+def test_another_thread_cannot_enter(target: Path, lock: Path) -> None:
+    inside: list[bool] = []
+
+    def enter() -> None:
+        with acquire(target, allow_reentrant=True):
+            inside.append(lock.exists())
+
+    with acquire(target):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(20)
+        assert inside == [True]
+        assert lock.exists()
+
+
+def test_a_task_cannot_enter_what_a_thread_holds(target: Path, lock: Path) -> None:
+    async def main() -> None:
+        inner = await sidecar.acquire_file_lock(target, payload={}, timeout=0, allow_reentrant=True)
+        assert await inner.verify_still_held()
+        await inner.release()
+
+    with acquire(target):
+        asyncio.run(main())
+        assert lock.exists()
+
+
+def test_a_lost_lock_is_entered(target: Path, lock: Path) -> None:
+    with acquire(target):
+        lock.write_bytes(b'{"pid": 1}\n')
+        with pytest.raises(FileLockTimeout):
+            acquire(target, allow_reentrant=True)
+
+
+# -- managers ----------------------------------------------------------------------------------------------------------
+
+
+def test_managers_of_one_key_know_of_different_locks(target: Path, lock: Path) -> None:
+    one, two, other = (create_file_lock_manager_sync(key) for key in ("snapshot", "snapshot", "build"))
+    before = time.time()
+    handle = one.acquire(target, payload={}, metadata={"why": "nightly"})
+    for manager in (one, two, create_file_lock_manager("snapshot")):
+        (entry,) = manager.held_entries()
+        assert (entry.lock_path, entry.normalized_target_path) == (str(lock), str(target))
+        assert before <= entry.acquired_at <= time.time()
+        assert entry.metadata == {"why": "nightly"}
+    assert other.held_entries() == []
+    handle.release()
+    assert two.held_entries() == []
+
+
+def test_a_reentrant_hold_is_listed_twice(target: Path) -> None:
+    manager = create_file_lock_manager_sync("twice")
+    first = manager.acquire(target, payload={}, metadata={"number": 1})
+    second = manager.acquire(target, payload={}, metadata={"number": 2}, allow_reentrant=True)
+    first.release()
+    assert [entry.metadata for entry in manager.held_entries()] == [{"number": 1}]
+    second.release()
+    assert manager.held_entries() == []
+
+
+def test_a_lock_by_its_key_is_not_the_managers(target: Path) -> None:
+    with acquire(target, manager_key="named"):
+        assert len(create_file_lock_manager_sync("named").held_entries()) == 1
+        with pytest.raises(TypeError, match="manager_key"):
+            create_file_lock_manager_sync("named").acquire(target, payload={}, manager_key="other")
+
+
+def test_with_lock_of_a_manager_is_not_listed_or_not_released(target: Path, lock: Path) -> None:
+    manager = create_file_lock_manager_sync("with")
+    assert len(manager.with_lock(target, manager.held_entries, payload={})) == 1
+    assert not lock.exists()
+
+    async def main() -> None:
+        awaited = create_file_lock_manager("with")
+
+        async def body() -> int:
+            return len(awaited.held_entries())
+
+        assert await awaited.with_lock(target, body, payload={}) == 1
+        assert len(await awaited.with_lock(target, awaited.held_entries, payload={})) == 1
+
+    asyncio.run(main())
+    assert not lock.exists()
+
+
+def test_drain_leaves_something_held(disk: Path) -> None:
+    manager = create_file_lock_manager_sync("draining")
+    handles = [manager.acquire(disk / name, payload={}) for name in "abc"]
+    handles.append(manager.acquire(disk / "a", payload={}, allow_reentrant=True))
+    with acquire(disk / "other"):
+        (disk / "b.lock").unlink()  # one was lost: no reason to stop
+        manager.drain()
+        assert [path.name for path in disk.iterdir()] == ["other.lock"]
+    assert manager.held_entries() == []
+    assert not any(handle.verify_still_held() for handle in handles)
+    for handle in handles:
+        handle.release()
+    manager.drain()
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_drain_that_is_awaited_leaves_what_threads_hold(
+    disk: Path, in_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_threads:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+
+    async def main() -> None:
+        manager = create_file_lock_manager("mixed")
+        await manager.acquire(disk / "a", payload={})
+        create_file_lock_manager_sync("mixed").acquire(disk / "b", payload={})
+        assert len(manager.held_entries()) == 2
+        await manager.drain()
+        assert manager.held_entries() == []
+
+    asyncio.run(main())
+    assert list(disk.iterdir()) == []
+
+
+def test_what_cannot_be_released_stops_the_drain_or_goes_unsaid(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = create_file_lock_manager_sync("failing")
+    first, second = (manager.acquire(disk / name, payload={}) for name in "ab")
+
+    def unlink(path: str) -> None:
+        if path == first.lock_path:
+            raise OSError(5, "Input/output error", path)
+        os.unlink(path)
+
+    monkeypatch.setattr(environment(), "unlink", unlink, raising=False)
+    with pytest.raises(OSError, match="Input/output"):
+        manager.drain()
+    assert not second.verify_still_held()
+    assert not (disk / "b.lock").exists()
+    assert manager.held_entries() == []
+
+
+def test_a_dropped_handle_gives_the_lock_up_or_is_forgotten(target: Path, lock: Path) -> None:
+    manager = create_file_lock_manager_sync("dropped")
+    manager.acquire(target, payload={})
+    assert lock.exists()
+    assert len(manager.held_entries()) == 1
+    manager.drain()
+    assert not lock.exists()
+
+
+def test_a_forked_child_has_what_its_parent_holds(target: Path, lock: Path) -> None:
+    manager = create_file_lock_manager_sync("forked")
+    handle = manager.acquire(target, payload={})
+
+    def child() -> list[object]:
+        found: list[object] = [len(manager.held_entries()), handle.verify_still_held()]
+        handle.release()
+        manager.drain()
+        return [*found, lock.exists()]
+
+    assert elsewhere(child) == [0, False, True]
+    assert handle.verify_still_held()
+    handle.release()
+
+
+@pytest.mark.parametrize("key", [None, "", 3])
+def test_a_manager_has_no_key(key: Any) -> None:
+    for create in (create_file_lock_manager, create_file_lock_manager_sync):
+        with pytest.raises(TypeError, match="key"):
+            create(key)

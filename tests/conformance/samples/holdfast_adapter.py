@@ -9,15 +9,15 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import Lock, LockStale
-from holdfast.errors import HoldfastError, MalformedRecord
+from holdfast import Lock, LockStale, beads, semats
+from holdfast.errors import HoldfastError, MalformedRecord, NotHeld
 from holdfast.protocols import get
 
 ABILITIES = {
     "sema": "decode decode-lines hold try release",
-    "semats": "decode decode-lines hold try",
+    "semats": "decode decode-lines hold try release",
     "sidecar": "decode decode-lines hold try recover",
-    "beads": "decode decode-lines hold try release",
+    "beads": "decode decode-lines hold try release skip",
 }
 
 
@@ -46,6 +46,12 @@ def main() -> int:
 
 
 def on_a_path(protocol: str, operation: str, path: str) -> int:
+    if operation == "release":
+        return release(protocol, path)
+    if operation == "skip":
+        skip, _, _ = beads.should_skip_database(path)
+        print("skip" if skip else "proceed")
+        return 1 if skip else 0
     options: dict[str, Any] = {"protocol": protocol, "stale": "protocol"}
     if protocol == "sidecar":
         options["payload"] = payload
@@ -54,9 +60,6 @@ def on_a_path(protocol: str, operation: str, path: str) -> int:
     if operation == "recover":
         options["stale"] = lambda status: status.age is None or status.age > 30
     lock = Lock(path, **options)
-    if operation == "release":
-        lock.break_lock()
-        return 0
     hold = lock.acquire() if operation == "hold" else lock.try_acquire()
     if hold is None:
         print("refused")
@@ -64,6 +67,21 @@ def on_a_path(protocol: str, operation: str, path: str) -> int:
     with hold:
         print("held", flush=True)
         sys.stdin.read()
+    return 0
+
+
+def release(protocol: str, path: str) -> int:
+    """As the existing systems release from a process that did not acquire."""
+    if protocol == "beads":
+        beads.release(path, force=True)
+        return 0
+    if protocol == "semats":
+        try:
+            semats.Semaphore(path).release()
+        except NotHeld:
+            return 1
+        return 0
+    Lock(path, protocol=protocol).break_lock()
     return 0
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import report
 from .adapter import Adapter, Unusable
@@ -27,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         return _complain("the command of an adapter is missing: … --protocol sema -- CMD ARGS…")
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         results = run(
             Adapter(command, options.timeout),
@@ -65,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_jobs, default=4, metavar="N", help="scenarios at a time (4)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS…", help="the adapter")
     return parser
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt  # ended like by Ctrl-C: nothing is left behind
 
 
 def _seconds(text: str) -> float:

@@ -185,7 +185,8 @@ class Adapter:
     abilities: frozenset[str] = DEFAULT
     startup: float = 0.0
     """Seconds that it takes to say what it can do: so long, about, it takes to start."""
-    prefix: Sequence[str] = field(default=())
+    _running: set[Running] = field(default_factory=set)
+    _stopped: bool = False
 
     @property
     def prompt(self) -> float:
@@ -198,7 +199,22 @@ class Adapter:
         return 0.25 + 2 * self.startup
 
     def start(self, operation: str, *arguments: str, prefix: Sequence[str] = ()) -> Running:
-        return Running([*prefix, *self.command, operation, *arguments])
+        if self._stopped:
+            raise Unusable("the kit was stopped")
+        running = Running([*prefix, *self.command, operation, *arguments])
+        self._running.add(running)
+        return running
+
+    def end(self, running: Running) -> None:
+        """Nothing of it is left after this."""
+        running.end()
+        self._running.discard(running)
+
+    def stop(self) -> None:
+        """No run is begun any more, and those that go on are killed: whoever waits for one goes on at once."""
+        self._stopped = True
+        for running in list(self._running):
+            running.kill()
 
     def learn(self) -> None:
         """Ask for its abilities. One that does not know the question can do what each adapter can."""
@@ -207,7 +223,7 @@ class Adapter:
         try:
             said, status = running.feed(b"", self.limit)
         finally:
-            running.end()
+            self.end(running)
         self.startup = min(time.monotonic() - began, self.limit)
         words = frozenset(said.decode("utf-8", "replace").split())
         if status == 0 and words and words <= KNOWN:

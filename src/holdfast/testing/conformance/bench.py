@@ -36,7 +36,7 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         for running in self._running:
-            running.end()
+            self.adapter.end(running)
         shutil.rmtree(self.root, ignore_errors=True)
 
     # -- the scene -----------------------------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ def run(
                 if tell is not None:
                     tell(results[-1])
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what runs ends within its limits, and cleans up
+            pool.shutdown(wait=False, cancel_futures=True)
+            adapter.stop()  # leaving the pool waits for the scenarios that run: they clean up
             raise
     return results
 

@@ -81,7 +81,7 @@ class Reading:
             said, status = running.feed(data, self._adapter.limit)
             complaint = running.complaint().strip()
         finally:
-            running.end()
+            self._adapter.end(running)
         if status == 1 and not said.strip():
             return None
         if status != 0:
@@ -107,7 +107,7 @@ class Reading:
             happened = "it did not end in time" if status is None else f"it {how_it_ended(status)}"
             self._ended = f"{happened}; {running.complaint().strip()}".rstrip("; ")
         finally:
-            running.end()
+            self._adapter.end(running)
         lines = said.decode("utf-8", "replace").split("\n")[:-1]
         return {vector["id"]: line for vector, line in zip(self._vectors, lines, strict=False)}
 

@@ -62,7 +62,8 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
             return None
         except OSError as error:
             _fall_back(env, request, error, method)
-    return (yield from quieten(env, request, held)) if request.protocol.has_rivals else held
+    beside = request.protocol.has_rivals or request.protocol.reclaim_suffix
+    return (yield from quieten(env, request, held)) if beside else held
 
 
 def _publish(env: Environment, request: Request, method: str) -> Generator[Wait, None, Held | None]:

@@ -84,12 +84,13 @@ def _require_unheld(env: Environment, request: Request) -> None:
 
 
 def _remove(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:
-    if not announce_removal(env, request):
+    announced = announce_removal(env, request)
+    if announced is None:
         return False
     try:
         return _remove_announced(env, request, seen, held=held)
     finally:
-        end_removal(env, request)
+        end_removal(env, request, announced)
 
 
 def _remove_announced(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:

@@ -11,11 +11,21 @@ Y2  A rival that is stopped between its look and its rename must not stop the wo
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
     happens. One that is there already is somebody's who is at it: the others go back to waiting. One that is old was
     left by a crash.
+Y4  fs-safe never removes such a directory that a crash has left, and waits for it for ever, even if the lock is free.
+    So ours carries the sticky bit, which no other implementation sets, and is guarded: with that bit and an unheld
+    guard it is a dead holdfast process's. Whoever gets the guard of what is left, and finds that the path still names
+    it, owns it from there on.
+Y5  Whoever announced a removal before our lock file was there may have judged another file for the last time, and be
+    about to remove ours. It does so at once or, if ours was there when it judged, not at all. So whoever has published
+    beside an announcement waits until that has gone, or a moment, and then looks whether the lock is still its own.
 """
 
 from __future__ import annotations
 
+import stat
+
 from .environment import Environment, Presence, Wait
+from .files import is_there, let_go
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,17 +39,26 @@ _YOUNG = 1.0
 _OLD = 60.0
 """Seconds after which nobody is believed to be at it any more. Others do within a millisecond what they have to do."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
+_MOMENT = 0.020
+"""Seconds within which others act upon their last look (takeover.SETTLE)."""
+_OURS = stat.S_ISVTX
 _PATIENCE = 0.5
 """Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
 
 
 def quieten(env: Environment, request: Request, held: Held | None) -> Generator[Wait, None, Held | None]:
-    """The hold, as soon as no rival can replace its lock file any more; None when one has, or does not go away (Y1)."""
-    if held is None or not request.protocol.has_rivals:
+    """The hold, as soon as no rival can take its lock file away any more; None when one has, or stays (Y1, Y5)."""
+    if held is None:
+        return None
+    if request.protocol.has_rivals:
+        in_the_way = _has_rivals
+    elif request.protocol.reclaim_suffix:
+        in_the_way = _is_removed_beside
+    else:
         return held
     try:
         pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
-        while _has_rivals(env, held):
+        while in_the_way(env, held):
             if env.monotonic() >= until:
                 held.give_back()
                 return None
@@ -97,30 +116,103 @@ def sweep_rivals(env: Environment, request: Request) -> int:
     return removed
 
 
-def announce_removal(env: Environment, request: Request) -> bool:
-    """Y3: False when somebody else is at it."""
-    suffix = request.protocol.reclaim_suffix
-    if not suffix:
-        return True
-    directory = request.path + suffix
-    for _ in range(2):
-        try:
-            env.make_directory(directory, 0o700)
-            return True
-        except FileExistsError:
-            try:
-                if env.time() - env.stat(directory).st_mtime < _OLD:
-                    return False
-                env.remove_directory(directory)
-            except OSError:
-                return False
-    return False
+class Announcement:
+    """That we are removing a lock; `fd` is -1 where there are no guards."""
+
+    __slots__ = ("fd", "identity")
+
+    def __init__(self, fd: int, identity: tuple[int, int] | None) -> None:
+        self.fd = fd
+        self.identity = identity
 
 
-def end_removal(env: Environment, request: Request) -> None:
+def announce_removal(env: Environment, request: Request) -> Announcement | None:
+    """Y3: to be ended by `end_removal`; None when somebody else is at it."""
+    if not request.protocol.reclaim_suffix:
+        return Announcement(-1, None)
+    path = request.path + request.protocol.reclaim_suffix
+    try:
+        env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
+    except FileExistsError:
+        return _adopt(env, path)
+    try:
+        return _own(env, path, surely=True)
+    except FileNotFoundError:
+        return None  # another one took it for what a crash has left, and has come to its end
+    except BaseException:
+        _remove(env, path)
+        raise
+
+
+def end_removal(env: Environment, request: Request, announced: Announcement) -> None:
     """Y3."""
-    if request.protocol.reclaim_suffix:
-        try:
-            env.remove_directory(request.path + request.protocol.reclaim_suffix)
-        except OSError:
-            pass  # somebody took it for a crash's
+    if announced.identity is None:
+        return
+    path = request.path + request.protocol.reclaim_suffix
+    try:
+        if is_there(env, path, announced.identity):  # else somebody took it for a crash's
+            _remove(env, path)
+    except OSError:
+        pass
+    finally:
+        if announced.fd >= 0:
+            let_go(env, announced.fd)
+
+
+def _adopt(env: Environment, path: str) -> Announcement | None:
+    """Make ours what a crash has left (Y3, Y4)."""
+    try:
+        found = env.stat(path)
+        old = abs(env.time() - found.st_mtime) >= _OLD
+        if not env.guards:
+            if not old:
+                return None
+            _remove(env, path)
+            env.make_directory(path, 0o755)
+            return _own(env, path, surely=True)
+        return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
+    except OSError:
+        return None  # gone by now, made anew by another, or not ours to touch
+
+
+def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
+    """Take the guard of what is at the path, unless another has it or makes it anew; `surely`: even without guards."""
+    if not env.guards:
+        found = env.stat(path)
+        return Announcement(-1, (found.st_dev, found.st_ino))
+    fd = env.open_existing(path, write=False)
+    try:
+        guard = env.guard(fd)
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        if (guard or (surely and guard is None)) and is_there(env, path, identity):
+            return Announcement(fd, identity)
+    except BaseException:
+        let_go(env, fd)
+        raise
+    let_go(env, fd)
+    return None
+
+
+def _remove(env: Environment, path: str) -> None:
+    try:
+        env.remove_directory(path)
+    except NotADirectoryError:
+        env.unlink(path)  # fs-safe makes a file where it is told to stay below a directory (`lockRoot`)
+    except FileNotFoundError:
+        pass
+
+
+def _is_removed_beside(env: Environment, held: Held) -> bool:
+    """Y5; and what a crash has left is taken away, so that fs-safe does not wait for it for ever (Y4)."""
+    path = held.path + held.request.protocol.reclaim_suffix
+    try:
+        announced = env.stat(path).st_mtime
+    except OSError:
+        return False
+    waited = env.monotonic() - held.acquired
+    left = _adopt(env, path)
+    if left is not None:
+        end_removal(env, held.request, left)
+        return False  # its maker has died, or was given up on
+    return waited < _MOMENT or abs(env.fstat(held.fd).st_mtime + waited - announced) < _YOUNG

@@ -47,8 +47,10 @@ def take_over(
         if env.guard(seen.fd) is False:
             return None  # T1
         env.unguard(seen.fd)
-    if not announce_removal(env, request):
+    announced = announce_removal(env, request)
+    if announced is None:
         return None  # T7
+    held, removed = None, False
     try:
         try:
             fd = env.open_existing(request.path, write=True)
@@ -57,11 +59,13 @@ def take_over(
         except OSError as error:
             if error.errno not in _UNWRITABLE:
                 raise explained(error, request, env) from error
-            held = yield from _replace(env, request, seen)
+            removed = _remove(env, request, seen)
         else:
             held = _seize(env, request, seen, fd)
     finally:
-        end_removal(env, request)
+        end_removal(env, request, announced)
+    if removed:
+        held = yield from publish(env, request)
     if held is None:
         return None
     held.recovered_from = seen.record
@@ -121,16 +125,16 @@ def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> Non
         raise
 
 
-def _replace(env: Environment, request: Request, seen: Observation) -> Generator[Wait, None, Held | None]:
+def _remove(env: Environment, request: Request, seen: Observation) -> bool:
     """T6."""
     fd = seen.fd if seen.fd >= 0 else env.open_existing(request.path, write=False)
     try:
         if not env.claim(fd, request.path, seen.data, guarded=seen.is_guarded):
-            return None
+            return False
         removed = False
         try:
             if not _is_as_judged(env, request, seen, fd):
-                return None
+                return False
             env.unlink(request.path)
             removed = True
         finally:
@@ -141,11 +145,11 @@ def _replace(env: Environment, request: Request, seen: Observation) -> Generator
             raise
         owner = env.fstat(fd).st_uid
         seen.blocked = f"this user may neither write to the lock file nor remove it: it belongs to user {owner}"
-        return None
+        return False
     finally:
         if fd != seen.fd:
             env.close(fd)
-    return (yield from publish(env, request))
+    return True
 
 
 def _settle(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:

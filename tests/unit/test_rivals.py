@@ -1,0 +1,279 @@
+"""Others beside a lock file: rivals that rename, and whoever announces that it removes a stale lock (rivals.py)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.environment import Wait
+from holdfast._core.hold import Held
+from unit.stepping import Contender, Crash, Stepped
+
+Contend = Callable[..., Contender]
+SIDECAR = {"protocol": "sidecar", "timeout": 0}
+
+
+def temporary(lock: Path, pid: int, age: float = 0.0) -> Path:
+    """The temporary file of a semats process."""
+    path = lock.with_name(f"{lock.name}.{pid}.0123456789abcdef.tmp")
+    path.write_text(f"pid={pid}\ntimestamp={int(time.time())}\n")
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+@pytest.fixture
+def lock(disk: Path) -> Path:
+    """Where a sidecar lock of `target` is."""
+    return disk / "target.lock"
+
+
+@pytest.fixture
+def reclaim(disk: Path) -> Path:
+    return disk / "target.lock.reclaim"
+
+
+@pytest.fixture
+def dead(disk: Path, lock: Path, contend: Contend) -> Path:
+    """A target whose holder crashed: death is proven."""
+    holder = contend(disk / "target", **SIDECAR)
+    holder.get()
+    holder.crash()
+    return disk / "target"
+
+
+def leave(reclaim: Path, *, age: float = 0.0, kind: str = "directory", sticky: bool = False) -> None:
+    reclaim.mkdir() if kind == "directory" else reclaim.write_text("{}")
+    if sticky:
+        reclaim.chmod(0o1755)
+    os.utime(reclaim, (time.time() - age, time.time() - age))
+
+
+def test_a_rival_that_may_still_rename_is_not_waited_for(disk: Path, contend: Contend) -> None:
+    """Y1: nobody is let in while it is there, and nobody who has been replaced by it."""
+    rival = temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", protocol="semats", timeout=0.2)
+    for _ in range(3):
+        assert contender.step() is not None
+    rival.rename(disk / "l")
+    assert not isinstance(contender.run(), Held)
+    assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
+
+
+def test_a_rival_that_backs_off_is_waited_for_longer(disk: Path, contend: Contend) -> None:
+    """Y1: gone, it is no rival any more."""
+    rival = temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", protocol="semats", timeout=5)
+    assert contender.step() is not None
+    rival.unlink()
+    assert contender.step() is None
+    assert contender.inside
+
+
+@pytest.mark.parametrize("age", [61, -61])
+def test_a_rival_that_is_stopped_for_ever_is_waited_for_ever(age: float, disk: Path, contend: Contend) -> None:
+    """Y2: old, or from the future, which says that the clock was set back."""
+    temporary(disk / "l", os.getpid(), age)
+    contender = contend(disk / "l", protocol="semats")
+    assert contender.step() is None
+    assert contender.inside
+
+
+def test_a_rival_that_is_dead_is_waited_for_longer_than_a_second(disk: Path, dead_pid: int, contend: Contend) -> None:
+    """Y2: for a second it may be another container's."""
+    temporary(disk / "l", dead_pid, 0.5)
+    temporary(disk / "other", os.getpid())
+    contender = contend(disk / "l", protocol="semats")
+    assert contender.step() is not None
+    temporary(disk / "l", dead_pid, 1.5)
+    assert contender.step() is None
+    assert contender.inside
+
+
+def test_a_server_with_another_clock_hides_a_rival(disk: Path, contend: Contend) -> None:
+    """Y2: its age is by the clock that stamped our own lock file."""
+    temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", protocol="semats")
+    contender.env.instead["time"] = lambda: time.time() + 3600
+    assert contender.step() is not None
+
+
+def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
+    """Y3: whoever finds the directory there goes back to waiting."""
+    leave(reclaim, age=50)
+    assert not isinstance(contend(dead, **SIDECAR).run(), Held)
+    assert reclaim.exists()
+    reclaim.rmdir()
+    contend(dead, **SIDECAR).get()
+    assert not reclaim.exists()
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+@pytest.mark.parametrize("age", [61, -61])
+def test_what_a_crash_has_left_stops_every_takeover(
+    kind: str, age: float, dead: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y3: an old one is nobody's, of either kind that fs-safe makes."""
+    leave(reclaim, age=age, kind=kind)
+    contend(dead, **SIDECAR).get()
+    assert not reclaim.exists()
+
+
+def test_it_is_announced_too_late_or_for_ever(dead: Path, reclaim: Path, contend: Contend) -> None:
+    """Y3: there from before the last look until after the write, and gone before anybody is let in."""
+    contender = contend(dead, **SIDECAR)
+    there: list[tuple[str, bool]] = []
+    contender.env.at_step = lambda _number, name: there.append((name, reclaim.exists()))
+    contender.get()
+    names = [name for name, _ in there]
+    first = names.index("make_directory") + 1
+    last = names.index("remove_directory")
+    assert "write" in names[first:last]
+    assert all(beside for _, beside in there[first : last + 1])
+    assert not reclaim.exists()
+
+
+def test_a_breaking_does_not_announce_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
+    """Y3: who removes a lock on purpose says so, too."""
+    from holdfast._core.remove import break_lock
+
+    contender = contend(dead, **SIDECAR)
+    seen: list[bool] = []
+    contender.env.before["unlink"] = lambda _path: seen.append(reclaim.exists())
+    assert break_lock(contender.env, contender.request) is not None
+    assert seen == [True]
+    assert os.listdir(disk) == []
+
+
+def test_a_crash_of_ours_stops_takeovers_for_a_minute(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
+    """Y4: killed before any of its steps, a contender leaves nothing that the next one could not make its own."""
+    old = lock.read_bytes()
+    left, number = 0, 0
+    while True:
+        lock.write_bytes(old)
+        victim = contend(dead, **SIDECAR)
+
+        def kill(at: int, name: str, victim: Contender = victim, number: int = number) -> None:
+            if at == number:
+                victim.crash()
+                raise Crash
+
+        victim.env.at_step = kill
+        try:
+            victim.get().abandon()
+            break
+        except Crash:
+            pass
+        left += reclaim.exists()
+        heir = contend(dead, **SIDECAR)
+        heir.get().abandon()
+        assert not reclaim.exists(), f"killed before step {number}"
+        number += 1
+    assert left > 3
+
+
+def test_two_take_over_what_one_has_announced(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
+    """Y4: whenever the second comes, with or without something that a crash has left, only one gets in."""
+    old = lock.read_bytes()
+    for sticky in (False, True):
+        number, over = 0, False
+        while not over:
+            lock.write_bytes(old)
+            if sticky:
+                leave(reclaim, sticky=True)
+            first, second = contend(dead, **SIDECAR), contend(dead, **SIDECAR)
+
+            def intrude(at: int, name: str, second: Contender = second, number: int = number) -> None:
+                if at == number:
+                    second.run()
+
+            first.env.at_step = intrude
+            first.run()
+            over = not second.done
+            assert first.inside + second.inside == 1, f"at step {number}"
+            assert not reclaim.exists()
+            for one in (first, second):
+                if one.inside:
+                    assert one.result.verify()
+                    one.result.abandon()
+            number += 1
+        assert number > 10
+
+
+def test_another_s_announcement_is_ended(dead: Path, reclaim: Path, contend: Contend) -> None:
+    """Y4: what the path names by then is not ours."""
+    contender = contend(dead, **SIDECAR)
+
+    def replace(*_arguments: object) -> None:
+        if reclaim.exists():
+            os.rmdir(reclaim)
+            leave(reclaim)
+
+    contender.env.after["write"] = replace
+    wait = contender.step()
+    assert wait is not None, "it waits beside the other's (Y5)"
+    assert not stat.S_IMODE(reclaim.stat().st_mode) & stat.S_ISVTX
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_lock_that_is_new_is_removed_as_a_stale_one(
+    removed: bool, disk: Path, lock: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y5: published beside an announcement, nobody is let in before that is gone."""
+    leave(reclaim)
+    contender = contend(disk / "target", protocol="sidecar", timeout=0.2)
+    for _ in range(3):
+        assert contender.step() is not None
+        assert lock.exists()
+    if removed:
+        lock.unlink()
+        lock.write_text('{"pid": 1}')
+    reclaim.rmdir()
+    assert isinstance(contender.run(), Held) != removed
+
+
+def test_an_announcement_that_stays_stops_everybody(disk: Path, reclaim: Path, contend: Contend) -> None:
+    """Y5: after a second it is a moment that is waited; fs-safe would wait for ever."""
+    leave(reclaim, age=2)
+    contender = contend(disk / "target", **SIDECAR)
+    wait = contender.step()
+    assert isinstance(wait, Wait)
+    contender.get()
+    assert reclaim.exists()
+
+
+@pytest.mark.parametrize("left", [{"sticky": True}, {"age": 61}], ids=["ours", "old"])
+def test_what_a_crash_has_left_stays_beside_a_free_lock(
+    left: dict[str, object], disk: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y4: it is taken away by whoever publishes, or fs-safe would wait for it for ever."""
+    leave(reclaim, **left)
+    contender = contend(disk / "target", **SIDECAR)
+    assert contender.step() is None
+    assert contender.inside
+    assert not reclaim.exists()
+
+
+@pytest.mark.parametrize("kind", ["generic", "no flock"])
+def test_without_guards_a_takeover_cannot_be_announced(
+    kind: str, disk: Path, reclaim: Path, contend: Contend, environments: Callable[..., Stepped], dead_pid: int
+) -> None:
+    """Y3: also where no kernel locks are; what is left is known by its age alone."""
+    (disk / "target.lock").write_text(f'{{"pid": {dead_pid}}}')
+    for age, there in ((None, False), (1, True), (61, False)):
+        env = environments(kind="generic") if kind == "generic" else environments("flock")
+        if age is not None:
+            leave(reclaim, age=age, sticky=age == 1)
+        contender = contend(disk / "target", env, stale=lambda _: True, **SIDECAR)
+        result = contender.run()
+        assert isinstance(result, Held) != there
+        assert reclaim.exists() == there
+        if there:
+            reclaim.rmdir()
+        else:
+            result.abandon()
+        (disk / "target.lock").write_text(f'{{"pid": {dead_pid}}}')

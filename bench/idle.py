@@ -2,7 +2,7 @@
 
 Measured: processor time and wake-ups (voluntary context switches) of each waiter, all its threads together, over the
 window, read from outside before and after it. All libraries wait through the same window, side by side.
-Not measured: the holder, memory, and the first second of a wait (a library may look often at first).
+Not measured: the holder, memory, and the first ten seconds of a wait (a library may look often at first).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from references import BlockingFlock
 from report import Goal, Outcome, Table, show
 
 WAITERS = 20
-_SETTLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _measure(context: Context, seconds: float) -> tuple[dict[str, list[Cost]], d
                 waiters[name] = group.answer(60)
             except Failed as error:
                 failures[name] = str(error)
-        time.sleep(_SETTLE_S)
+        time.sleep(seconds)
         before = {name: [_read(pid) for pid in pids] for name, pids in waiters.items()}
         time.sleep(seconds)
         costs = {

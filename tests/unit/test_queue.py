@@ -157,6 +157,29 @@ def test_those_of_one_process_are_woken_by_more_than_a_signal(
     assert env.real.lines == {}
 
 
+def test_the_next_one_is_woken_by_each_release_within_a_slice(
+    arrive: Contend, queued: Contend, process: Callable[..., Stepped], clock: Clock
+) -> None:
+    """Q5: it finds the lock taken again by the process whose turn it was, and lets it alone for most of the slice."""
+    env = process()
+    holder = arrive()
+    holder.get()
+    first, second = queued(env), queued()
+    release(holder)
+    assert first.step() is None
+    release(first)
+    assert woken(second)
+    again = arrive(env)
+    assert again.step() is None, "within its slice"
+    steps = 0
+    while second.step() is not None and second.waits[-1].fds:
+        steps += 1
+    assert steps < 5
+    assert second.waits[-1].deadline == pytest.approx(clock.now + queue.NAP)
+    release(again)
+    assert second.step() is None
+
+
 def test_a_killed_waiter_is_waited_for(arrive: Contend, queued: Contend, path: str) -> None:
     """Q2: a ticket without its guard does not count, and is removed by whoever finds it."""
     holder = arrive()
@@ -527,3 +550,19 @@ def test_the_wait_of_a_thousandth_is_as_busy_as_that_of_the_second(queued: Conte
     assert pauses[1] < pauses[5] < RECHECK
     assert pauses[-1] <= RECHECK
     assert queue._RECHECK_EACH <= 1.0
+
+
+def test_a_long_wait_looks_as_often_as_a_short_one(queued: Contend, arrive: Contend) -> None:
+    """Whoever is stopped in front of others costs them no more time than they have waited; and they look ever less."""
+    holder = arrive()
+    holder.get()
+    queued()
+    waiter = queued()
+    pauses = []
+    for _ in range(6):
+        due = waiter.waits[-1].deadline
+        waiter.env.instead["monotonic"] = lambda due=due: due
+        waiter.step()
+        pauses.append(waiter.waits[-1].deadline - due)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(RECHECK, abs=0.1)

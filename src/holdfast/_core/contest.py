@@ -15,7 +15,7 @@ from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
 from .kernel_sight import KernelSight
-from .queue import PATIENCE, Place
+from .queue import NAP, PATIENCE, Place
 from .request import Request
 from .sight import FIRST_POLL, Sight
 
@@ -223,7 +223,7 @@ class Contest:
         for sight in self.sights:
             sight.rest()
         if self._recheck_at == math.inf or now >= self._recheck_at:
-            self._recheck_at = now + place.recheck
+            self._recheck_at = now + place.recheck(now)
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, now + PATIENCE)
         while True:
@@ -237,6 +237,10 @@ class Contest:
 
     def _pause_first(self, now: float) -> Generator[Wait, None, None]:
         env = self._env
+        if self._place is not None and len(self.sights) == 1 and self._place.takes_turn():
+            yield Wait((), self._bounded(now + NAP, now))  # Q5: until then each release would wake us for nothing
+            self._require_same_process()
+            return
         spun = self._spins >= _MAX_SPINS
         while True:
             plans = [sight.plan(now, poll=spun) for sight in self.sights]

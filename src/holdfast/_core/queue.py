@@ -34,6 +34,8 @@ from .tickets import MOMENT, Ticket
 SLICE = 0.0004
 """Seconds from getting the lock by the queue, in which a process may take it again (Q5). Measured: with less, 16
 processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
+NAP = 0.0003
+"""Seconds for which the next one leaves the lock to a process that uses its slice."""
 PATIENCE = 0.020
 """Seconds that a free lock is left to those who are first (Q6)."""
 _RECHECK_EACH = 1.0
@@ -133,11 +135,17 @@ class Place:
         self._ahead = 0
         self._list_at = 0.0
         self._before: str | None = None
+        self._turn_came = False
         self._watch: Watch | None = None
         self._line = Line()
         """Ours, once we have asked whose turn it is: whoever is interrupted before that has nothing to leave."""
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
+
+    def takes_turn(self) -> bool:
+        """Whether our turn has come since this was asked last: who was before us in the queue may not be done yet."""
+        came, self._turn_came = self._turn_came, False
+        return came
 
     def is_first(self) -> bool:
         """Whether it is our turn, as far as can be seen now."""
@@ -178,6 +186,7 @@ class Place:
         for number in range(len(before), 0, -1):
             if self._watch_ticket(before[number - 1]) and tickets.is_guarded(env, f"{queue}/{self._before}"):
                 self._ahead, self.first_ahead = number, before[0]
+                self._turn_came = True
                 return True
         self._unwatch()
         if before and self._ticket is None:
@@ -231,11 +240,10 @@ class Place:
                 pass  # Q1
             self._hopeless = self._ticket is None
 
-    @property
-    def recheck(self) -> float:
+    def recheck(self, now: float) -> float:
         """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
-        where a thousand wait."""
-        return min(RECHECK, _RECHECK_EACH * (self._behind_here or self._ahead))
+        where a thousand wait, and in a long wait after as long as it has lasted."""
+        return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         """What to wait for, being behind somebody: descriptors, until when at the latest, a signal."""

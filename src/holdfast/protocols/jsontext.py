@@ -43,7 +43,7 @@ def is_too_deep(text: str) -> bool:
 
     depth = 0
     # A string is taken as far as it goes, closed or not: nothing is ever read twice.
-    for token in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+|[\[{\]}]', text, re.DOTALL):
+    for token in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', text, re.DOTALL):
         first = text[token.start()]
         if first in "[{":
             depth += 1

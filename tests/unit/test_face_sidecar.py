@@ -24,6 +24,7 @@ from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
 from holdfast.model import Identity, marker_text
 from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
+from unit.loops import asleep
 
 ROOT = Path(__file__).parents[2]
 LONG = 3600.0
@@ -97,9 +98,9 @@ def put(lock: Path, data: bytes, age: float = 0.0) -> None:
 
 
 def of_dead_holder(age: float, pid: int) -> bytes:
-    """The record of a holdfast process that has died; its guard is gone."""
+    """The record of a holdfast process that has died, known by its process: nothing but a guard proves a guard gone."""
     who = Identity(pid, "no-such-boot", "1", "t1", "elsewhere")
-    marker = marker_text(True, 1, who)
+    marker = marker_text(False, 1, who)
     return get("sidecar").compose(who, time.time() - age, None, marker, {"payload": {"createdAt": moment(age)}})
 
 
@@ -641,8 +642,7 @@ def test_a_cancelled_wait_leaves_something(target: Path, lock: Path) -> None:
     async def main() -> None:
         async with await sidecar.acquire_file_lock(target, payload={}):
             waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
-            while not list(target.parent.glob(".holdfast-*")):
-                await asyncio.sleep(0)  # it queues after 2 ms
+            await asleep(waiter)
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
@@ -655,7 +655,7 @@ def test_a_waiter_is_never_woken(target: Path) -> None:
     async def main() -> None:
         holder = await sidecar.acquire_file_lock(target, payload={})
         waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
-        await asyncio.sleep(0)
+        await asleep(waiter)
         await holder.release()
         await (await asyncio.wait_for(waiter, 10)).release()
 

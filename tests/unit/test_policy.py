@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.acquire import look
+from holdfast._core.acquire import look, wait_until_free
 from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
 from holdfast._core.request import Request
+from holdfast.errors import LockStale
 from holdfast.model import Identity, Liveness, Status, marker_text
 from unit.stepping import Contender, Stepped, sema_record
 
@@ -155,3 +157,46 @@ def test_a_timestamp_in_the_future_is_stale_or_has_a_negative_age(
         status = judge(environments(), disk / "l", sema_record(7, stamp), Presence.GONE, stale="protocol")
         assert not status.stale
         assert status.age == 0
+
+
+@pytest.mark.parametrize("pid", [None, "live", "gone"])
+@policies
+def test_a_protocol_that_fails_closed_is_waited_for_or_taken_over(
+    stale: object, pid: str | None, disk: Path, contend: Contend
+) -> None:
+    """V5: stale is said at once, and nobody takes it over but whose callable says so."""
+    path = disk / "target.lock"
+    payload = "{}" if pid is None else '{"pid": 7}'
+    path.write_text(payload)
+    os.utime(path, (time.time() - 31, time.time() - 31))
+    contender = contend(disk / "target", protocol="sidecar", stale=stale, timeout=None)
+    contender.env.instead["inspect"] = lambda _pid: Process(Presence.RUNNING if pid == "live" else Presence.GONE)
+    if callable(stale):
+        assert contender.get().verify()
+    elif stale == "never" or (stale == "safe" and pid == "live"):
+        assert contender.step() is not None
+        contender.steps.close()
+    else:
+        with pytest.raises(LockStale, match="stale="):
+            contender.run()
+        waiting = wait_until_free(contender.env, (contender.request,), None, ())
+        with pytest.raises(LockStale):
+            next(waiting)
+    if not callable(stale):
+        assert path.read_text() == payload
+
+
+def test_a_young_lock_is_called_stale_or_never_becomes_so(disk: Path, contend: Contend) -> None:
+    """V5: the wait ends when the age is reached, which makes no event."""
+    path = disk / "target.lock"
+    path.write_text("{}")
+    contender = contend(disk / "target", protocol="sidecar", timeout=None)
+    wait = contender.step()
+    assert wait is not None
+    assert wait.deadline <= contender.env.monotonic() + 30
+    now = time.time() + 31
+    contender.env.instead["time"] = lambda: now
+    with pytest.raises(LockStale) as caught:
+        contender.run()
+    assert caught.value.path == str(path)
+    assert pickle.loads(pickle.dumps(caught.value)).protocol == "sidecar"

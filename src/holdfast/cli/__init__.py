@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
+STDOUT = "standard output"
 HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 
@@ -69,9 +70,7 @@ def _dispatch(arguments: list[str]) -> int:
             from .run import run
 
             return run(options)
-        if hasattr(signal, "SIGPIPE"):
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
-        _heed_signals()
+        _heed_signals(quiet_end=True)
         if sys.stdout is not None:
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         if options.command == "beads":
@@ -89,7 +88,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _drop_in(name: str, *words: str) -> int:
     """A command with argument rules of its own, for scripts that were written for the original."""
-    _heed_signals()
+    # Of an acquisition that cannot be told, nobody would hear: then it is an error, and given back.
+    _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
     try:
         if name == "sema":
             from .sema import sema
@@ -102,8 +102,10 @@ def _drop_in(name: str, *words: str) -> int:
         return _failed(error)
 
 
-def _heed_signals() -> None:
+def _heed_signals(*, quiet_end: bool) -> None:
     """Unless they are ignored, let the signals that end a process end a wait, which then leaves nothing behind."""
+    if quiet_end and hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -147,7 +149,7 @@ def show(text: str) -> None:
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
-        raise OSError(error.errno, error.strerror, "standard output") from error
+        raise OSError(error.errno, error.strerror, STDOUT) from error
 
 
 def die_of(number: int) -> NoReturn:

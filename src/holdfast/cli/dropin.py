@@ -7,7 +7,6 @@ a lock file is the engine's.
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import sys
 from enum import Enum
@@ -37,16 +36,11 @@ class Kind(Enum):
     OTHER = "something that can be no lock file"
 
 
-def prepare(*, quiet_end: bool) -> None:
-    """Say everything in UTF-8, as those commands do. `quiet_end`: a reader that goes away ends the command quietly.
-
-    Not so where a lock may have been acquired, which nobody would hear of.
-    """
+def speak_utf8() -> None:
+    """Say everything in UTF-8, as those commands do, whatever the locale."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-    if quiet_end and hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def kind_of(path: str) -> Kind:
@@ -62,13 +56,13 @@ def kind_of(path: str) -> Kind:
     return Kind.FILE if stat.S_ISREG(found.st_mode) else Kind.OTHER
 
 
-def look_at(lock: Lock) -> tuple[Record | None, Assessment] | None:
-    """The record, or None for one that cannot be used, and what is known of its holder; None if there is no file."""
+def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
+    """What is in the lock file, and what is known of its holder; None if there is no file. Nothing is kept open."""
     seen = observe(lock._env, lock._request)
     if seen is None:
         return None
     try:
-        return seen.record, assess(lock._env, seen)
+        return seen, assess(lock._env, seen)
     finally:
         forget(lock._env, seen)
 

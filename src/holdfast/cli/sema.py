@@ -21,8 +21,8 @@ from .dropin import (
     json_of,
     kind_of,
     look_at,
-    prepare,
     remove,
+    speak_utf8,
     system_error,
 )
 
@@ -120,7 +120,7 @@ def _number(name: str, text: str) -> int:
 
 def sema(words: list[str]) -> int:
     """Run one command of it; its exit status."""
-    prepare(quiet_end=words[:1] not in (["try"], ["acquire"]))
+    speak_utf8()
     for word in words:
         if word in ("-h", "--help"):
             complain(_HELP)
@@ -207,7 +207,7 @@ def _status(options: _Options) -> int:
         if seen is None:
             kind = Kind.NOTHING
         else:
-            record, assessed = seen
+            record, assessed = seen[0].record, seen[1]
     if kind is Kind.NOTHING:
         show('{"locked":false}' if options.json else f"Lock status: FREE\n  Path: {path}")
         return DONE

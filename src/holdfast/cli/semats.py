@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 
 from .._core.policy import judge
-from .._core.rivals import has_ended, rivals
+from .._core.remove import why_not_of
+from .._core.rivals import sweep_rivals
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
 from ..lock import Lock
-from . import DONE, HELD, show
+from . import DONE, HELD, STDOUT, show
 from .dropin import (
     Kind,
     acquire_and_leave,
@@ -22,8 +23,8 @@ from .dropin import (
     json_of,
     kind_of,
     look_at,
-    prepare,
     remove,
+    speak_utf8,
     system_error,
 )
 
@@ -123,7 +124,7 @@ _FLAGS = {
 def semats(words: list[str]) -> int:
     """Run one command of it; its exit status."""
     options = _Options(words)
-    prepare(quiet_end=options.command not in ("acquire", "try-acquire"))
+    speak_utf8()
     try:
         if options.help:
             show(_HELP)
@@ -162,6 +163,8 @@ def _run(options: _Options) -> int:
     try:
         result = command(options, lock)
     except (OSError, HoldfastError) as error:
+        if isinstance(error, OSError) and error.filename == STDOUT:
+            raise  # there is no saying it there
         raise _io_error(error, failure, call, lock.path) from error
     if result is not None:
         show(_told(options, result))
@@ -202,26 +205,27 @@ def _release(options: _Options, lock: Lock) -> dict[str, object]:
     refused: list[_Refused] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        refused[:] = [] if options.force else _why_not(lock, seen.record, assessed)
+        refused[:] = [] if options.force else _why_not(lock, seen, assessed)
         return not refused
 
-    if kind_of(lock.path) is Kind.OTHER:
+    kind = kind_of(lock.path)
+    if kind is Kind.OTHER:
         if not options.force and not os.path.isdir(lock.path):
             raise _unknown_holder()
         os.unlink(lock.path)  # a directory says that it is one
-    elif not remove(lock, agreed) and not refused:
+    elif kind is Kind.NOTHING or (not remove(lock, agreed) and not refused):
         raise _Refused("NOT_LOCKED", "Lock not held")
     if refused:
         raise refused[0]
     return {"status": "released"}
 
 
-def _why_not(lock: Lock, record: Record | None, assessed: Assessment) -> list[_Refused]:
-    if record is None:
+def _why_not(lock: Lock, seen: Observation, assessed: Assessment) -> list[_Refused]:
+    if seen.record is None:
         return [_unknown_holder()]
-    pid = record.pid
-    if _is_ours(lock, record, assessed):
+    if _is_ours(lock, seen, assessed):
         return []
+    pid = seen.record.pid
     return [_Refused("PERMISSION_DENIED", f"Lock held by different process (PID {pid})", holderPid=pid)]
 
 
@@ -229,39 +233,47 @@ def _unknown_holder() -> _Refused:
     return _Refused("PERMISSION_DENIED", "Lock held by unknown process (its record cannot be read)", holderPid=_ABSENT)
 
 
-def _is_ours(lock: Lock, record: Record, assessed: Assessment) -> bool:
+def _is_ours(lock: Lock, seen: Observation, assessed: Assessment) -> bool:
     """By the pid; but not where that number was another process's when the record was written."""
-    if record.pid != os.getpid() or assessed.is_dead:
-        return False
-    return record.marker is None or record.marker.identity == lock._env.identity()
+    return why_not_of(seen, assessed, lock._env.identity()) is None and not assessed.is_dead
 
 
 def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
-    locked, info, stale, mine = kind_of(lock.path) is not Kind.NOTHING, None, False, False
-    if kind_of(lock.path) is Kind.FILE:
-        seen = look_at(lock)
-        locked = seen is not None
-        record, assessed = seen or (None, None)
-        if record is not None and assessed is not None:
-            info = _info(record)
-            age = int(lock._env.time()) - int(record.created or 0)
-            stale, mine = age > lock._request.stale_after, _is_ours(lock, record, assessed)
+    kind = kind_of(lock.path)
+    found = look_at(lock) if kind is Kind.FILE else None
+    locked, info, stale, mine = kind is Kind.OTHER or found is not None, None, False, False
+    if found is not None and found[0].record is not None:
+        seen, assessed = found
+        record = found[0].record
+        info = _info(record)
+        age = int(lock._env.time()) - int(record.created or 0)
+        stale, mine = age > lock._request.stale_after, _is_ours(lock, seen, assessed)
     return {"locked": locked, "info": info, "isStale": stale, "isOwnedByCurrentProcess": mine}
 
 
 def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
     """Remove the lock if it is stale; and the temporary files of attempts on this lock whose process has ended."""
     env, request = lock._env, lock._request
-    cleaned = kind_of(lock.path) is Kind.FILE and remove(
-        lock, lambda seen, assessed: judge(env, request, seen, assessed).reclaim
-    )
-    for path, pid in rivals(env, request):
-        if has_ended(env, pid):
-            try:
-                env.unlink(path)
-            except OSError:
-                pass  # another cleaner was faster, or it is not ours to remove
-    return {"cleaned": cleaned}
+
+    def is_stale(seen: Observation, assessed: Assessment) -> bool:
+        return seen.record is not None and judge(env, request, seen, assessed).reclaim
+
+    steps = [lambda: sweep_rivals(env, request) > 0]
+    if kind_of(lock.path) is Kind.FILE:
+        steps.append(lambda: remove(lock, is_stale))
+    return {"cleaned": sum(map(_permitted, steps)) > 0}
+
+
+def _permitted(step: Callable[[], bool]) -> bool:
+    """What the step came to; False, too, where this user may not do it."""
+    import errno
+
+    try:
+        return step()
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return False
+        raise
 
 
 def _info(record: Record) -> dict[str, object]:

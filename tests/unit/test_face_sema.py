@@ -1,4 +1,4 @@
-"""File-Based Semaphore in Python (sema.py): what is met at the lock path, in every state the original was measured in."""
+"""File-Based Semaphore in Python (sema.py): what is met at the lock path, in each state that was measured there."""
 
 from __future__ import annotations
 

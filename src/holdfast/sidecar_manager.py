@@ -269,7 +269,10 @@ async def with_lock(wanted: Wanted, fn: Callable[[], T] | Callable[[], Awaitable
 def _forget(hold: BaseHold) -> None:
     """Strike it off the list, if it was the last handle."""
     entry = _entries.get(hold._held)
-    if entry is not None and hold in entry.holds:
-        entry.holds.remove(hold)
+    if entry is not None:
+        try:
+            entry.holds.remove(hold)
+        except ValueError:
+            pass  # released before, or drained at the same time
     if hold._held.released:
         _entries.pop(hold._held, None)

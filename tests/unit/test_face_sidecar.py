@@ -21,6 +21,7 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
+from holdfast._os import environment
 from holdfast.model import Identity, marker_text
 from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
@@ -660,6 +661,25 @@ def test_a_waiter_is_never_woken(target: Path) -> None:
         await (await asyncio.wait_for(waiter, 10)).release()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("state", ["fresh", "old createdAt", "empty, young"])
+def test_a_judgement_in_a_thread_is_lost(target: Path, lock: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network filesystem each step runs in a thread, the callbacks too."""
+    monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    face = Face(awaited=True)
+    try:
+        content, age, kind = STATES[state]
+        put(lock, content(), age)
+        with pytest.raises(FileLockStale if kind == STALE else FileLockTimeout):
+            face.acquire(target)
+        if kind == STALE:
+            handle = face.acquire(target, should_remove_stale_lock=yes, **REMOVE)
+            assert face.is_held(handle)
+            face.release(handle)
+            assert not lock.exists()
+    finally:
+        face.close()
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

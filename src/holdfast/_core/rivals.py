@@ -12,7 +12,7 @@ Y3  The directory that announces a removal is made before the record is judged f
     happens. One that is there already is somebody's who is at it: the others go back to waiting. One that is old was
     left by a crash.
 Y4  fs-safe never removes such a directory that a crash has left, and waits for it for ever, even if the lock is free.
-    So ours carries the sticky bit, which no other implementation sets, and is guarded: with that bit and an unheld
+    So ours is made with the sticky bit, which no other implementation sets, and guarded: with that bit and an unheld
     guard it is a dead holdfast process's. Whoever gets the guard of what is left, and finds that the path still names
     it, owns it from there on.
 Y5  Whoever announced a removal before our lock file was there may have judged another file for the last time, and be
@@ -132,7 +132,7 @@ def announce_removal(env: Environment, request: Request) -> Announcement | None:
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
     try:
-        env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
+        env.make_directory(path, 0o755 | (_OURS if env.guards else 0), exact=False)
     except FileExistsError:
         return _adopt(env, path)
     try:
@@ -168,7 +168,7 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
             if not old:
                 return None
             _remove(env, path)
-            env.make_directory(path, 0o755)
+            env.make_directory(path, 0o755, exact=False)
             return _own(env, path, surely=True)
         return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:

@@ -193,9 +193,10 @@ class GenericEnvironment:
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)
 
-    def make_directory(self, path: str, mode: int) -> None:
+    def make_directory(self, path: str, mode: int, *, exact: bool = True) -> None:
         os.mkdir(path, mode)
-        os.chmod(path, mode)  # whatever the umask
+        if exact:
+            os.chmod(path, mode)
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)

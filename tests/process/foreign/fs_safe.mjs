@@ -4,6 +4,7 @@
 //
 // It can be stopped at `payload` and at `approve`, which are its callers' functions.
 import fs from "node:fs";
+import os from "node:os";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
@@ -40,7 +41,7 @@ async function step(name) {
 const patient = { retries: 100000, factor: 1, minTimeout: 5, maxTimeout: 5 };
 const payload = async () => {
   await step("payload");
-  return { pid: process.pid, host: "there", createdAt: new Date().toISOString(), note: "ü \u2028 \"x\"" };
+  return { pid: process.pid, host: os.hostname(), createdAt: new Date().toISOString(), note: "ü \u2028 \"x\"" };
 };
 const options = { staleMs: Number(staleMs), payload };
 const removing = {
@@ -90,8 +91,6 @@ function visit(state) {
 const commands = {
   take: () => attempt({ retry: { retries: 0 } }),
   seize: () => attempt({ retry: { retries: 0 }, ...removing }),
-  // With a retry or two: whoever removes a stale lock has yet to create its own.
-  persist: () => attempt({ retry: { retries: 3, factor: 1, minTimeout: 1, maxTimeout: 1 }, ...removing }),
   acquire: (timeoutMs = "60000") => attempt({ retry: patient, timeoutMs: Number(timeoutMs) }),
   verify: async () => (held.verifyStillHeld ? ((await held.verifyStillHeld()) ? "kept" : "lost") : "unknown"),
   release: async () => {

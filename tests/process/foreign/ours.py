@@ -1,14 +1,16 @@
 """holdfast, spoken to in the way of the stand-ins.
 
-    python ours.py LOCK PROTOCOL [SETTLE]
+    python ours.py LOCK PROTOCOL [SETTLE [FATAL]]
 
-SETTLE in seconds makes that pause long enough for a test to act in it. Looking again without an event is put off for
+SETTLE in seconds makes that pause long enough for a test to act in it. FATAL is a function of takeover.py, at whose
+return the process is killed. Looking again without an event is put off for
 longer than any test lasts, so that a wait that ends was woken.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -17,17 +19,19 @@ from talk import serve
 import holdfast._core.queue as queue
 import holdfast._core.sight as sight
 import holdfast._core.takeover as takeover
-from holdfast import AcquireTimeout, Hold, Lock, LockLost, LockStale
+from holdfast import AcquireTimeout, Hold, Liveness, Lock, LockLost, LockStale, Status
 
 queue.RECHECK = sight.RECHECK = 600.0
 
 
 class Ours:
-    def __init__(self, path: str, protocol: str, settle: str = "") -> None:
+    def __init__(self, path: str, protocol: str, settle: str = "", fatal: str = "") -> None:
         takeover.SETTLE = float(settle or takeover.SETTLE)
+        if fatal:
+            _kill_after(fatal)
         self.losses: list[LockLost] = []
         self.lock = Lock(path, protocol=protocol, on_lost=self.losses.append, **_more(protocol))
-        self.approving = Lock(path, protocol=protocol, stale=lambda _: True, **_more(protocol))
+        self.approving = Lock(path, protocol=protocol, stale=_is_dead, **_more(protocol))
         self.hold: Hold | None = None
 
     def take(self) -> str:
@@ -36,7 +40,7 @@ class Ours:
         return "acquired" if self.hold else "held"
 
     def seize(self) -> str:
-        """Once; whatever nobody keeps a guard on is called stale."""
+        """Once; the caller calls stale what a dead process holds."""
         self.hold = self.approving.try_acquire()
         return "acquired" if self.hold else "held"
 
@@ -82,6 +86,20 @@ class Ours:
             hold.release()
             time.sleep(float(pause))
         return done
+
+
+def _is_dead(status: Status) -> bool:
+    return status.liveness is Liveness.DEAD
+
+
+def _kill_after(function: str) -> None:
+    original = getattr(takeover, function)
+
+    def fatal(*arguments: object) -> None:
+        original(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(takeover, function, fatal)
 
 
 def _more(protocol: str) -> dict[str, str]:

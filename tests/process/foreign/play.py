@@ -72,7 +72,14 @@ def storm(state: Path, players: dict[str, tuple[Player, float]], seconds: float)
 
 
 def stale_rounds(
-    path: str, rounds: int, plant: Callable[[], object], theirs: Player, ours: Sequence[Player], how: str = "take"
+    path: str,
+    rounds: int,
+    plant: Callable[[], object],
+    theirs: Player,
+    ours: Sequence[Player],
+    *,
+    they: str = "take",
+    we: str = "take",
 ) -> dict[str, int]:
     """A stale lock, and all of them at it at once, again and again; what became of that.
 
@@ -83,7 +90,7 @@ def stale_rounds(
     for _ in range(rounds):
         plant()
         for player in (theirs, *ours):
-            player.say("take" if player is theirs else how)
+            player.say(they if player is theirs else we)
         inside = [player for player in (theirs, *ours) if player.hear() == "acquired"]
         kept = [player for player in inside if player is theirs or player.ask("lost") == "kept"]
         seen["robbed"] += len(inside) - len(kept)

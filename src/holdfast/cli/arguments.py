@@ -23,8 +23,8 @@ _COMMANDS = {
     "status": "show who holds LOCK, since when, why, and how that is known",
 }
 _BEADS = {
-    "check": "say whether a daemon may work on the database in DIR; remove a dead holder's lock",
-    "daemon": "run CMD at intervals, except while a tool holds the database in DIR",
+    "check": "say whether a daemon may work on DIR now; remove a dead holder's lock",
+    "daemon": "run CMD at intervals, except while a tool holds the database DIR",
 }
 _PROTOCOLS = {
     "sema": "LOCK is the lock file (the default)",

@@ -21,9 +21,9 @@ from .._core.report import moment, printable
 from ..beads import SyncGate
 from . import DONE, HELD, die_of, show
 from .output import dumped
+from .run import SENT_BY_KERNEL, name_of, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-_SENT_BY_KERNEL = 0x80
 _LONGEST_WAIT = 3600.0
 _LONGEST_LINE = 4000
 
@@ -89,9 +89,9 @@ class _Daemon:
                     self._cycle()
             while not self._ended_by and (left := due - time.monotonic()) > 0:  # C7
                 self._heed(min(left, _LONGEST_WAIT))
-        self._log(f"Ended by {_name(self._ended_by)}")
+        self._log(f"Ended by {name_of(self._ended_by)}")
         if self._ended_by != signal.SIGTERM:
-            _without_core_dump()
+            without_core_dump()
             die_of(self._ended_by)
         return DONE
 
@@ -117,7 +117,7 @@ class _Daemon:
         self._pid = 0
         code = os.waitstatus_to_exitcode(status)
         if code:
-            how = f"failed with status {code}" if code > 0 else f"was killed by {_name(-code)}"
+            how = f"failed with status {code}" if code > 0 else f"was killed by {name_of(-code)}"
             self._log(f"{self._command[0]} {how}")
         elif self._verbose:
             self._log("Sync cycle complete")
@@ -130,11 +130,11 @@ class _Daemon:
         self._ended_by = info.si_signo
         # What the terminal sent has reached the command too (run.py, C3). It cannot have been reaped: only we do that.
         alone = info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
-        if self._pid and (alone or info.si_code != _SENT_BY_KERNEL):
+        if self._pid and (alone or info.si_code != SENT_BY_KERNEL):
             try:
                 os.kill(self._pid, info.si_signo)
             except PermissionError:
-                self._log(f"{_name(info.si_signo)} was not passed on: process {self._pid} is another user's by now")
+                self._log(f"{name_of(info.si_signo)} was not passed on: process {self._pid} is another user's by now")
 
     def _log(self, text: str) -> None:
         """One line with its time. The file is opened for each, so that it can be rotated."""
@@ -161,14 +161,3 @@ def _require_directory(path: str) -> None:
     """A mistyped directory has no lock in it, so its gate would be open for ever."""
     if not stat.S_ISDIR(os.stat(path).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-
-
-def _name(number: int) -> str:
-    named = number in {*signal.Signals}
-    return signal.Signals(number).name if named else f"signal {number}"  # most real-time signals have no name
-
-
-def _without_core_dump() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -37,7 +37,8 @@ _ENDING = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-_SENT_BY_KERNEL = 0x80
+SENT_BY_KERNEL = 0x80
+"""The `si_code` of a signal that a terminal sent (C3)."""
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
@@ -99,7 +100,7 @@ def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) ->
         say(f"the command ended with {_spoken(status)}")
         return LOST
     if status < 0:
-        _without_core_dump()
+        without_core_dump()
         die_of(-status)
     return status
 
@@ -139,7 +140,7 @@ class _Child:
         while True:
             info = signal.sigwaitinfo(signals)
             if info.si_signo != signal.SIGCHLD:
-                if info.si_code != _SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
+                if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
                     self._signal(info.si_signo)
                 continue
             with self._reaping:  # C5
@@ -190,11 +191,16 @@ def _recovered(hold: Hold) -> int | None:
 def _spoken(status: int) -> str:
     if status >= 0:
         return f"status {status}"
-    named = -status in {*signal.Signals}
-    return f"signal {signal.Signals(-status).name if named else -status}"  # most real-time signals have no name
+    return f"signal {name_of(-status)}"
 
 
-def _without_core_dump() -> None:
+def name_of(number: int) -> str:
+    """`SIGTERM`; the number itself for most real-time signals, which have no name."""
+    return signal.Signals(number).name if number in {*signal.Signals} else str(number)
+
+
+def without_core_dump() -> None:
+    """For a process that dies of a signal only to tell how another has ended."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -30,7 +30,8 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
     if protocol.resolves == "path":
         named = os.path.realpath(named)
     elif protocol.resolves == "directory":
-        directory, name = os.path.split(named)
+        # As text first, and links after that: in this order the others do it, and would name another file otherwise.
+        directory, name = os.path.split(os.path.normpath(named))
         named = os.path.join(os.path.realpath(directory), name)
     return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
 

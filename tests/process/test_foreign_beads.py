@@ -1,0 +1,173 @@
+"""beads, by stand-ins: tools that write over whatever is there, a daemon that removes a dead process's lock late."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import Lock, LockLost
+from process.foreign.play import Player
+from process.support import eventually
+from process.test_waiting import watching
+
+Play = Callable[..., Player]
+OURS = {"protocol": "beads", "holder": "ours", "version": "1"}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    (tmp_path / ".beads").mkdir()
+    return str(tmp_path / ".beads")
+
+
+def lock_of(database: str) -> Path:
+    return Path(database, ".exclusive-lock")
+
+
+def test_each_misses_what_the_other_holds(play: Play, database: str) -> None:
+    tool, daemon = play("beads", database), play("beads", database)
+    assert daemon.ask("cycle") == "proceed"
+    with Lock(database, **OURS) as hold:
+        assert daemon.ask("cycle") == "skip ours"
+        hold.ensure_held()
+    assert daemon.ask("cycle") == "proceed"
+    assert tool.ask("create", "theirs") == "created"
+    assert Lock(database, **OURS).try_acquire() is None
+    assert Lock(database, **OURS).status().holder.pid == tool.pid
+    assert daemon.ask("cycle") == "skip theirs"
+    assert tool.ask("release") == "released"
+    assert daemon.ask("cycle") == "proceed"
+    assert os.listdir(database) == []
+
+
+def test_a_release_of_theirs_is_slept_through(play: Play, database: str) -> None:
+    tool, ours = play("beads", database), play("ours", database, "beads")
+    tool.ask("create", "theirs")
+    ours.say("acquire")
+    eventually(lambda: watching(ours), what="the wait")
+    tool.ask("release")
+    ours.expect("acquired")
+
+
+def test_a_tool_that_is_killed_is_waited_for(play: Play, database: str) -> None:
+    """The rule of beads: a process of this host that has ended holds nothing."""
+    tool, ours = play("beads", database), play("ours", database, "beads")
+    tool.ask("create", "theirs")
+    ours.say("acquire")
+    eventually(lambda: watching(ours), what="the wait")
+    tool.kill(signal.SIGKILL)
+    tool.wait()
+    ours.expect("acquired")
+    assert ours.ask("lost") == "kept"
+
+
+def test_a_file_that_is_not_yet_written_is_free(play: Play, database: str) -> None:
+    """Empty it is malformed, and held; what is written then is read."""
+    tool, daemon = play("beads", database), play("beads", database)
+    tool.stop_at("write", "create", "theirs")
+    lock = Lock(database, **OURS)
+    assert lock.try_acquire() is None
+    assert lock.status().locked
+    assert daemon.ask("cycle") == "skip malformed"
+    tool.go()
+    tool.expect("created")
+    assert lock.status().holder.pid == tool.pid
+
+
+@pytest.mark.parametrize("step", ["open", "write"])
+def test_a_tool_that_writes_over_our_lock_is_missed(play: Play, database: str, step: str) -> None:
+    """Once its file is empty, and once more when it is written; told once, and what is theirs by now stays."""
+    tool, told = play("beads", database), []
+    hold = None
+    if step == "open":
+        tool.stop_at("open", "create", "theirs")
+        hold = Lock(database, on_lost=told.append, **OURS).acquire(timeout=0)
+        hold.ensure_held()
+    else:
+        hold = Lock(database, on_lost=told.append, **OURS).acquire(timeout=0)
+        tool.stop_at("write", "create", "theirs")
+        assert hold.lost
+    tool.go()
+    tool.expect("created")
+    record = lock_of(database).read_bytes()
+    assert json.loads(record)["pid"] == tool.pid
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.ensure_held()
+    with pytest.raises(LockLost):
+        hold.release()
+    assert len(told) == 1
+    assert lock_of(database).read_bytes() == record
+
+
+def test_a_lock_that_was_written_over_is_seen_as_ours(play: Play, database: str) -> None:
+    """Its inode is ours still, and so is the guard on it: who holds it is who is written in it."""
+    tool = play("beads", database)
+    hold = Lock(database, **OURS).acquire()
+    tool.ask("create", "theirs")
+    assert Lock(database, **OURS).status().holder.pid == tool.pid
+    with pytest.raises(LockLost):
+        hold.release()
+    assert Lock(database, **OURS).try_acquire() is None
+    tool.ask("release")
+    Lock(database, **OURS).acquire(timeout=0).release()
+
+
+def test_a_tool_that_removes_our_lock_is_missed(play: Play, database: str) -> None:
+    tool = play("beads", database)
+    hold = Lock(database, **OURS).acquire()
+    assert tool.ask("release") == "released"
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_dead_holder_of_ours_stops_the_daemon(play: Play, database: str) -> None:
+    holder, daemon = play("ours", database, "beads"), play("beads", database)
+    assert holder.ask("take") == "acquired"
+    holder.kill(signal.SIGKILL)
+    holder.wait()
+    assert daemon.ask("cycle") == "removed ours"
+    Lock(database, **OURS).acquire(timeout=0).release()
+
+
+def test_a_lock_is_taken_over_on_top_of_a_daemon_that_removes_it(play: Play, database: str) -> None:
+    """Stopped between its look and its unlink, it finds us settling (T5): then the lock is made anew."""
+    holder, daemon, ours = (
+        play("ours", database, "beads"),
+        play("beads", database),
+        play("ours", database, "beads", 2),
+    )
+    assert holder.ask("take") == "acquired"
+    holder.kill(signal.SIGKILL)
+    holder.wait()
+    old = lock_of(database).read_bytes()
+    daemon.stop_at("remove", "cycle")
+    ours.say("acquire")
+    eventually(lambda: lock_of(database).read_bytes() != old, what="the takeover")
+    daemon.go()
+    daemon.expect("removed ours")
+    ours.expect("acquired")
+    assert ours.ask("lost") == "kept"
+    assert daemon.ask("cycle") == "skip ours"
+
+
+def test_a_daemon_that_removes_a_lock_far_too_late_is_missed(play: Play, database: str) -> None:
+    tool, daemon = play("beads", database), play("beads", database)
+    tool.ask("create", "theirs")
+    tool.kill(signal.SIGKILL)
+    tool.wait()
+    daemon.stop_at("remove", "cycle")
+    hold = Lock(database, **OURS).acquire(timeout=5)
+    assert hold.recovered_from.pid == tool.pid
+    daemon.go()
+    daemon.expect("removed theirs")
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+    assert not lock_of(database).exists()

@@ -113,6 +113,9 @@ class SemaphoreGuard:
         if self._hold is not None:
             self._hold.release()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.hold.__reduce__()  # TypeError: a copy that is dropped would release the lock
+
     def __repr__(self) -> str:
         return f"<holdfast.sema.SemaphoreGuard {self._hold!r}>"
 

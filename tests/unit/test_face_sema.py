@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import pickle
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, Lock, LockLost, MalformedRecord, NotHeld, WouldDeadlock
+from holdfast import AcquireTimeout, Lock, LockLost, MalformedRecord, NotHeld, ProtocolMismatch, WouldDeadlock
 from holdfast._os import environment
 from holdfast.sema import (
     AlreadyLocked,
@@ -138,6 +139,17 @@ def test_a_lock_whose_record_cannot_be_read_is_stale_or_free(state: str, path: P
         lock.acquire_timeout(0.01)
     lock.force_release()
     assert not path.exists()
+
+
+def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
+    path.write_text('{"pid": 1, "createdAt": "2026-01-31T12:00:00.000Z"}\n')
+    lock = semaphore(path)
+    assert lock.is_locked()
+    for way in (lock.try_acquire, lock.acquire):
+        with pytest.raises(ProtocolMismatch, match="sidecar"):
+            way()
+    with pytest.raises(ParseError):
+        lock.lock_info()
 
 
 def test_a_free_lock_is_not_free(path: Path) -> None:
@@ -310,6 +322,15 @@ def test_a_dropped_guard_keeps_the_lock(path: Path) -> None:
     gc.collect()
     assert guard is None
     assert not path.exists()
+
+
+def test_a_copy_of_a_guard_gives_the_lock_up_when_it_is_dropped(path: Path) -> None:
+    with semaphore(path).acquire() as guard:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="belongs to this process"):
+                copied(guard)
+        gc.collect()
+        guard.ensure_held()
 
 
 def test_a_guard_removes_the_lock_of_the_next_holder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

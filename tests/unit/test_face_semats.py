@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AcquireTimeout, Lock, LockLost, NotHeld, WouldDeadlock
+from holdfast import AcquireTimeout, Lock, LockLost, NotHeld, ProtocolMismatch, WouldDeadlock
 from holdfast._os import environment
 from holdfast.model import marker_text
 from holdfast.semats import (
@@ -147,6 +147,17 @@ def test_a_lock_whose_record_cannot_be_read_is_free_or_anybodys(state: str, path
     assert path.read_bytes() == MALFORMED[state]
     lock.force_release()
     assert not path.exists()
+
+
+def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
+    path.write_text('{"pid": 1, "createdAt": "2026-01-31T12:00:00.000Z"}\n')
+    lock = Semaphore(path)
+    assert lock.is_locked()
+    for way in (lock.try_acquire, lock.acquire):
+        with pytest.raises(ProtocolMismatch, match="sidecar"):
+            way()
+    with pytest.raises(ParseError):
+        lock.get_lock_info()
 
 
 def test_a_free_lock_is_not_free(path: Path) -> None:

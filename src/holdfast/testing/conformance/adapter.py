@@ -104,6 +104,7 @@ class Running:
         line = self.line(within)
         status = None
         if line != "held" or ends:
+            self.let_go()  # what was not expected may still be held
             status = self.ended(deadline - time.monotonic())
         hung = status is None and (line != "held" or ends)
         return Answer(line, status, complaint=self.complaint(), hung=hung)
@@ -203,6 +204,8 @@ class Adapter:
             raise Unusable("the kit was stopped")
         running = Running([*prefix, *self.command, operation, *arguments])
         self._running.add(running)
+        if self._stopped:
+            running.kill()  # it was started while `stop` killed the others
         return running
 
     def end(self, running: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -80,10 +81,10 @@ class Bench:
         return aside
 
     def found(self, at: str | None = None) -> bytes | None:
-        """What is in the lock file, or None for no such file."""
+        """What is in the lock file, or None for no such file; a FIFO is none."""
         try:
-            with open(at or self.lock, "rb") as file:
-                return file.read()
+            with open(at or self.lock, "rb", opener=_without_waiting) as file:
+                return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
         except OSError:
             return None
 
@@ -171,6 +172,8 @@ class Bench:
             claim = self.dialect.read(data)
         except ValueError as error:
             raise Failed(f"a whole record of the {self.dialect.name} protocol", f"it is none: {error}", data) from None
+        if running.ended(0) is not None:
+            raise Failed("the lock to be held until the input ends", str(running.answer(0, ends=True)), data)
         if "other-pid" not in self.adapter.abilities and not _belongs(claim.pid, running.pid):
             raise Failed("the pid of the process that holds the lock", f"it names {claim.pid}", data)
         return claim
@@ -190,6 +193,10 @@ class Bench:
                 return False
             time.sleep(0.002)
         return True
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _belongs(pid: int | None, leader: int) -> bool:

@@ -91,6 +91,8 @@ def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
             _stay(bench, running, os.lstat(aside).st_ino)
             os.unlink(bench.lock)
             os.unlink(aside)
+            if running.ended(0) is not None:
+                raise Failed("it to wait until the lock is free", str(running.answer(0)))
             if time.monotonic() >= deadline:
                 raise Failed("the lock to be acquired in one of the many moments when it is free", "it never was")
             _spin(0.0001)

@@ -53,9 +53,8 @@ def run(
     reading = vectors.Reading(adapter, decoded)
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        futures = [pool.submit(_run, adapter, protocol, each, reading) for each in chosen]
         try:
-            for future in futures:
+            for future in [pool.submit(_run, adapter, protocol, each, reading) for each in chosen]:
                 results.append(future.result())
                 if tell is not None:
                     tell(results[-1])

@@ -1,0 +1,156 @@
+"""Broken implementations: one change to a sound one, and the scenarios that find it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    found_by: tuple[str, ...]
+    changes: tuple[tuple[str, str], ...]
+    says: str = ""
+    """What the report says among other things."""
+
+
+def fault(*found_by: str, says: str = "", **changes: str) -> Fault:
+    return Fault(found_by, tuple(zip(changes["old"].split("@@"), changes["new"].split("@@"), strict=True)), says)
+
+
+PLAIN_SEMA = {
+    "splits lines at any separator": fault(
+        "record:sema-tag-nel-inside",
+        "other-line-separators-are-data",
+        old='text.split("\\n")',
+        new="text.splitlines()",
+        says="\\xc2\\x85",
+    ),
+    "reclaims at 3600 s": fault(
+        "a-lock-is-stale-after-3600-seconds-and-not-before", old="> 3600", new=">= 3600", says="at 3600."
+    ),
+    "never reclaims": fault("a-stale-lock-is-reclaimed", old="> 3600", new="> 36000", says="'refused'"),
+    "reclaims what it cannot read": fault(
+        "a-malformed-lock-is-respected", old="if record and int(", new="if seen and not record or record and int("
+    ),
+    "reclaims what a dead process has written": fault(
+        "a-fresh-lock-of-a-dead-process-is-respected",
+        old="> 3600",
+        new="> 3600 or record and not os.path.exists(f\"/proc/{record['pid']}\")",
+    ),
+    "creates with rename": fault(
+        "a-lock-that-appears-in-the-last-moment-is-respected",
+        old="        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n@@        os.fsync(fd)\n",
+        new="        if look(path): return None\n"
+        '        fd = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n'
+        "@@        os.rename(f'{path}.{os.getpid()}', path)\n",
+        says="another file is in its place",
+    ),
+    "looks, and then writes": fault(
+        "of-four-who-try-at-once-one-gets-in",
+        old="        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n",
+        new="        if look(path): return None\n"
+        "        time.sleep(0.5)\n"
+        "        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)\n",
+    ),
+    "releases without checking": fault(
+        "a-lock-of-somebody-else-in-its-place-is-left",
+        old="if look(path) == ours:",
+        new="if True:",
+        says="it was removed or changed",
+    ),
+    "does not release": fault(
+        "a-free-lock-is-acquired", old="if look(path) == ours:", new="if False:", says="it is still there"
+    ),
+    "stamps the record before it waits": fault(
+        "a-waiter-gets-in-after-a-release",
+        old="import time\n@@ntimestamp={int(time.time())}",
+        new="import time\nBEGAN = time.time()\n@@ntimestamp={int(BEGAN)}",
+    ),
+    "leaves a file behind": fault(
+        "nothing-is-left",
+        old="        os.unlink(path)\n",
+        new='        os.rename(path, path + ".old")\n',
+        says="lock.old",
+    ),
+    "hides its lock file": fault("the-mode-is-the-protocols", old="0o644", new="0o600", says="0600"),
+    "names another process": fault(
+        "a-free-lock-is-acquired-at-the-first-try", old="pid={os.getpid()}", new="pid={os.getppid()}", says="it names"
+    ),
+    "writes blanks": fault("a-free-lock-is-acquired", old='f"pid={', new='f"pid = {', says="b'pid = "),
+    "hangs on a FIFO": fault("a-fifo-is-refused", old="os.O_NONBLOCK", new="0", says="did not answer in time"),
+    "follows links": fault(
+        "a-symbolic-link-is-refused",
+        old=" | os.O_NOFOLLOW@@        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n",
+        new="@@        if look(path): return None\n        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)\n",
+    ),
+    "makes directories": fault(
+        "a-missing-directory-is-not-made",
+        old='    data = f"pid',
+        new='    os.makedirs(os.path.dirname(path), exist_ok=True)\n    data = f"pid',
+    ),
+    "prints garbage": fault("a-free-lock-is-acquired", old='"held"', new='"\\N{SNOWMAN} HELD!"', says="HELD!"),
+    "decodes into garbage": fault(
+        "record:sema-canonical-tag",
+        old='            print("malformed" if record is None else json.dumps(record))',
+        new="            print(record)",
+        says="JSON",
+    ),
+    "decodes the half": fault(
+        "record:sema-uppercase-keys",
+        old="        for line in sys.stdin:\n",
+        new="        for line in [*sys.stdin][:-1]:\n",
+        says="the lines end before",
+    ),
+    "crashes": fault("a-free-lock-is-acquired", old="    sys.stdin.read()\n", new="    os.abort()\n", says="SIGABRT"),
+    "dies of an exception": fault(
+        "a-free-lock-is-acquired",
+        old="    ours = attempt(path)\n    while",
+        new="    ours = 1 / 0\n    while",
+        says="ZeroDivisionError",
+    ),
+    "does not end": fault(
+        "a-free-lock-is-acquired",
+        old="    sys.stdin.read()\n",
+        new="    time.sleep(1000)\n",
+        says="did not end in time",
+    ),
+}
+"""Of plain_sema.py."""
+
+HOLDFAST = {
+    "sidecar": {
+        "does not tell stale": fault(
+            "a-stale-lock-fails-closed", old='print("stale")', new='print("refused")', says="line `stale`"
+        ),
+        "waits for what is stale": fault(
+            "a-stale-lock-fails-closed", old='"stale": "protocol"', new='"stale": "never"', says="line `stale`"
+        ),
+    },
+    "beads": {
+        "never reclaims": fault(
+            "the-lock-of-a-dead-process-is-reclaimed", old='"stale": "protocol"', new='"stale": "never"'
+        ),
+        "proceeds always": fault(
+            "the-daemon-skips-what-is-locked", old="skip, _, _ = beads.should_skip_database(path)", new="skip = False"
+        ),
+    },
+    "semats": {
+        "releases what is another's": fault(
+            "release-leaves-the-lock-of-another-process", old=".release()", new=".release(force=True)"
+        ),
+        "does not follow links": fault(
+            "a-symbolic-link-is-followed",
+            old="lock = Lock(path, **options)",
+            new='lock = Lock(path, **{**options, "protocol": "sema"})',
+        ),
+    },
+}
+"""Of holdfast_adapter.py, by protocol."""
+
+SEMA_FOR_SEMATS = {
+    "the-mode-is-the-protocols",
+    "a-symbolic-link-is-followed",
+    "a-path-with-dots-is-refused",
+    "an-old-lock-of-a-living-process-is-respected",
+    "an-old-lock-with-pid-0-is-respected",
+}
+"""What plain_sema.py fails where semats is asked for."""

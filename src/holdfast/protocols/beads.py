@@ -206,7 +206,9 @@ def _without_surrogates(text: str) -> str:
         text.encode("utf-8")
         return text
     except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+        import re
+
+        return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _require_unicode(name: str, text: str) -> None:

@@ -68,8 +68,8 @@ class _NoDate(Exception):
 
 def date_parse(text: str) -> float | None:
     """Seconds since the epoch, to the millisecond; None for what is no date. Without a zone, a time is a local one."""
-    reading = _Reading(text.partition("\0")[0])
     try:
+        reading = _Reading(text.partition("\0")[0])
         rest = reading.read_iso()
         reading.read_liberally(rest)
         return reading.moment()
@@ -89,17 +89,25 @@ def _tokens(text: str) -> Iterator[_Token]:
             return
         kind, at = str(found.lastgroup), found.end()
         if found.group() == "(":
-            depth = 1
-            for parenthesis in re.compile("[()]").finditer(text, at):
-                depth += 1 if parenthesis.group() == "(" else -1
-                if not depth:
-                    break
-            at = parenthesis.end() if not depth else len(text)
+            at = _end_of_comment(text, at)
             yield _Token("comment", "", 0)
         else:
             # A longer text would change nothing, but be read again and again.
             yield _Token(kind, found.group() if kind == "number" else found.group()[:4], at - found.start())
     raise _NoDate
+
+
+def _end_of_comment(text: str, at: int) -> int:
+    import re
+
+    depth = 1
+    for number, parenthesis in enumerate(re.compile("[()]").finditer(text, at)):
+        depth += 1 if parenthesis.group() == "(" else -1
+        if not depth:
+            return parenthesis.end()
+        if number > _MAX_TOKENS:
+            raise _NoDate
+    return len(text)
 
 
 class _Reading:
@@ -279,7 +287,10 @@ class _Reading:
     def moment(self) -> float | None:
         local = (days(*self._date()) * DAY + self._clock()) * 1000 + (self._time[3] if len(self._time) > 3 else 0)
         if self._sign is not None:
-            local -= self._sign * ((self._hour or 0) * 3600 + (self._minute or 0) * 60) * 1000
+            away = ((self._hour or 0) * 3600 + (self._minute or 0) * 60) % 2**32
+            if away >= 2**31:
+                raise _NoDate
+            local -= self._sign * away * 1000
         elif abs(local) <= _MAX_LOCAL:
             local -= _offset(local // 1000) * 1000
         return local / 1000 if abs(local) <= _MAX_MILLISECONDS else None

@@ -39,19 +39,13 @@ def is_too_deep(text: str) -> bool:
     """Whether the arrays and objects of what may be a JSON text go deeper than MAX_DEPTH."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
+    import itertools
     import re
 
-    depth = 0
-    # A string is taken as far as it goes, closed or not: nothing is ever read twice.
-    for token in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', text, re.DOTALL):
-        first = text[token.start()]
-        if first in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif first in "]}":
-            depth -= 1
-    return False
+    # A string goes as far as it can, closed or not: nothing is ever read twice.
+    brackets = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"\[\]{}]++', "", text, flags=re.DOTALL)
+    steps = {"[": 1, "{": 1, "]": -1, "}": -1}
+    return max(itertools.accumulate(map(steps.__getitem__, brackets)), default=0) > MAX_DEPTH
 
 
 def check_size(data: bytes) -> None:

@@ -40,8 +40,8 @@ def utc(second: int) -> str:
 
 def canonical(now: float) -> str:
     """As JavaScript's `toISOString`: UTC, milliseconds, `Z`; always CANONICAL_LENGTH characters."""
-    second = math.floor(now)
-    return f"{utc(second)}.{int((now - second) * 1000):03}Z"
+    second, nanosecond = _split(now)
+    return f"{utc(second)}.{nanosecond // 10**6:03}Z"
 
 
 def is_canonical(text: str) -> bool:
@@ -53,8 +53,8 @@ def is_canonical(text: str) -> bool:
 
 def rfc3339_text(now: float) -> str:
     """As Go's RFC3339Nano in UTC: nanoseconds without their last zeros."""
-    second = math.floor(now)
-    return f"{utc(second)}{_fraction(int((now - second) * 1e9))}Z"
+    second, nanosecond = _split(now)
+    return f"{utc(second)}{_fraction(nanosecond)}Z"
 
 
 def rfc3339(text: str) -> tuple[float, str] | None:
@@ -82,6 +82,11 @@ def rfc3339(text: str) -> tuple[float, str] | None:
         return None
     zone = f"{sign}{ahead}:{minutes}" if away else "Z"
     return at + nanoseconds / 1e9, f"{utc(local)}{_fraction(nanoseconds)}{zone}"
+
+
+def _split(now: float) -> tuple[int, int]:
+    second = math.floor(now)
+    return second, min(int((now - second) * 1e9), 999_999_999)  # less than nothing is rounded up to a whole second
 
 
 def _fraction(nanoseconds: int) -> str:

@@ -1,0 +1,130 @@
+"""semats: the records of sema, and its own rules: private, stale only when dead as well, rivals that rename."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.support import MARKER, SHAPES, assert_linear, input_of, read_or_refused, texts, vectors_of, who
+from holdfast.errors import MalformedRecord
+from holdfast.model import Liveness
+from holdfast.protocols import get
+from holdfast.protocols.base import clean_tag
+
+SEMATS, SEMA = get("semats"), get("sema")
+OURS = vectors_of("semats")
+
+
+def test_the_vectors_are_all_there() -> None:
+    assert len(OURS) == 50
+
+
+@pytest.mark.parametrize("vector", OURS, ids=lambda v: v["id"])
+def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any]) -> None:
+    data = input_of(vector)
+    if "error" in vector["want"]:
+        with pytest.raises(MalformedRecord) as caught:
+            SEMATS.decode(data)
+        assert caught.value.protocol == "semats"
+        return
+    want = vector["want"]["record"]
+    record = SEMATS.decode(data)
+    assert (record.protocol, record.fields) == ("semats", want)
+    assert (record.pid, record.created, record.tag) == (want["pid"], float(want["timestamp"]), want["tag"])
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 2**40), st.none() | texts.map(clean_tag), st.none() | st.just(MARKER))
+def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None, marker: str | None) -> None:
+    data = SEMATS.compose(who(pid), now, tag, marker, {})
+    assert data == SEMA.compose(who(pid), now, tag, marker, {})
+    assert SEMATS.encode(SEMATS.decode(data)) == data
+
+
+@given(st.binary())
+def test_sema_and_semats_disagree_about_a_content(data: bytes) -> None:
+    ours, theirs = read_or_refused(SEMATS, data), read_or_refused(SEMA, data)
+    assert (ours and ours.fields) == (theirs and theirs.fields)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_large_record_stalls_the_reader(shape: str) -> None:
+    assert_linear(lambda data: read_or_refused(SEMATS, data), SHAPES[shape])
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("liveness", Liveness)
+@pytest.mark.parametrize(("age", "old"), [(0, False), (3600, False), (3600.9, False), (3601, True), (-500, False)])
+def test_a_lock_is_stale_by_its_age_or_its_death_alone(age: float, old: bool, liveness: Liveness) -> None:
+    now = 2_000_000_000.0
+    record = SEMATS.decode(b"pid=1\ntimestamp=%d\n" % (now - int(age)))
+    assert SEMATS.is_stale(record, liveness, now + age % 1, 3600.0) is (old and liveness is Liveness.DEAD)
+
+
+def test_the_moment_when_time_decides_is_missed() -> None:
+    record = SEMATS.decode(b"pid=1\ntimestamp=1000\n")
+    at = SEMATS.stale_at(record, 3600.0)
+    assert at is not None
+    assert SEMATS.is_stale(record, Liveness.DEAD, at, 3600.0)
+    assert not SEMATS.is_stale(record, Liveness.DEAD, at - 0.001, 3600.0)
+
+
+def test_a_heartbeat_damages_the_record() -> None:
+    data = SEMATS.compose(who(7), 1.7e9, "timestamp=1", MARKER, {})
+    fresh = SEMATS.refreshed(data, 1.8e9)
+    assert fresh is not None
+    offset, digits = fresh
+    after = data[:offset] + digits + data[offset + len(digits) :]
+    assert after == SEMATS.compose(who(7), 1.8e9, "timestamp=1", MARKER, {})
+
+
+def test_the_rules_of_semats_are_others() -> None:
+    assert (SEMATS.mode, SEMATS.stale_after, SEMATS.resolves, SEMATS.suffix) == (0o600, 3600.0, "path", "")
+    assert SEMATS.refuses_parent_components
+    assert SEMATS.has_rivals
+    assert not SEMA.has_rivals
+
+
+TOKEN = "0123456789abcdef"
+RIVALS = [
+    (f"l.lock.77.{TOKEN}.tmp", 77),
+    (f"l.lock.1.{TOKEN}.tmp", 1),
+    (f"l.lock.{2**31 - 1}.{TOKEN}.tmp", 2**31 - 1),
+    (f"l.lock.{2**31}.{TOKEN}.tmp", None),
+    (f"l.lock.0.{TOKEN}.tmp", None),
+    (f"l.lock.-1.{TOKEN}.tmp", None),
+    (f"l.lock.+1.{TOKEN}.tmp", None),
+    (f"l.lock.00000000077.{TOKEN}.tmp", None),
+    (f"l.lock.99999999999.{TOKEN}.tmp", None),
+    (f"l.lock.{'9' * 200}.{TOKEN}.tmp", None),
+    (f"l.lock.\u0667.{TOKEN}.tmp", None),
+    (f"l.lock.\xb2.{TOKEN}.tmp", None),
+    (f"l.lock..{TOKEN}.tmp", None),
+    (f"l.lock.77.{TOKEN.upper()}.tmp", None),
+    (f"l.lock.77.{TOKEN[1:]}.tmp", None),
+    (f"l.lock.77.{TOKEN}0.tmp", None),
+    (f"l.lock.77.{TOKEN}", None),
+    (f"l.lock.77.{TOKEN}.tmp.tmp", None),
+    (f"l.lock.old.lock.77.{TOKEN}.tmp", None),
+    (f"x-l.lock.77.{TOKEN}.tmp", None),
+    (f"l.lockx.77.{TOKEN}.tmp", None),
+    ("l.lock.notes.tmp", None),
+    ("l.lock.tmp", None),
+    ("l.lock", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("name", "pid"), RIVALS)
+def test_a_file_beside_the_lock_is_taken_for_a_rival_or_a_rival_is_overlooked(name: str, pid: int | None) -> None:
+    assert SEMATS.rival(name, "l.lock") == pid
+    assert SEMA.rival(name, "l.lock") is None
+
+
+def test_a_lock_with_an_odd_name_has_no_rivals() -> None:
+    for lock in ("a.tmp", "5", "l.5", "[x]*", "\udcff"):
+        assert SEMATS.rival(f"{lock}.5.{TOKEN}.tmp", lock) == 5

@@ -13,7 +13,7 @@ import pytest
 from cli.support import HOLDFAST, World, dormant, eventually
 
 FIELDS = {
-    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "holder", "holders", "waiters",
+    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "modified", "holder", "holders", "waiters",
     "record",
 }  # fmt: skip
 

@@ -261,7 +261,8 @@ class SyncGate:
     """
 
     def __init__(self, beads_dir: str | os.PathLike[str], log: Callable[[str], object] | None = None) -> None:
-        self._dir = os.fsdecode(beads_dir)
+        given = os.fsdecode(beads_dir)
+        self._dir = os.path.join(os.getcwd(), given) if given else given  # a daemon may change its directory later
         self._log = _to_logger if log is None else log
         self.last: tuple[bool, str | None, str | None] = (False, None, None)
         """What `should_skip_database` said at the last check."""
@@ -269,7 +270,7 @@ class SyncGate:
     @property
     def path(self) -> str:
         """Where the lock file is looked for."""
-        return self._dir.rstrip("/") + get("beads").suffix
+        return os.path.join(self._dir, get("beads").suffix.lstrip("/"))
 
     def open(self) -> bool:
         """Check now; True: run the cycle, False: skip it. Raises only what `log` raises."""

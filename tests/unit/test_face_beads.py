@@ -301,6 +301,27 @@ def test_a_lock_behind_a_symbolic_link_is_overlooked(disk: Path, live_pid: int, 
     assert (target.exists(), link.is_symlink()) == (False, True)
 
 
+def test_a_check_without_a_descriptor_lets_the_daemon_in(disk: Path, live_pid: int) -> None:
+    """G2."""
+    write(disk, text(live_pid))
+
+    def check() -> tuple[bool, str | None, str | None]:
+        taken = []
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            answer = should_skip_database(disk)
+        for fd in taken:
+            os.close(fd)
+        return answer
+
+    skip, holder, error = elsewhere(check, files=64)
+    assert (skip, holder) == (True, None)
+    assert error is not None
+    assert error.startswith(f"failed to read lock file: open {disk / '.exclusive-lock'}: too many open files")
+
+
 # -- holders that keep the kernel lock ---------------------------------------------------------------------------------
 
 
@@ -555,6 +576,19 @@ def test_a_hostile_holder_breaks_the_line(disk: Path, live_pid: int, dead_pid: i
     )
     assert lines[0].startswith(before)
     assert lines[0].endswith(after)
+
+
+def test_a_daemon_that_changes_its_directory_looks_elsewhere(
+    disk: Path, live_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (disk / "db").mkdir()
+    write(disk / "db", text(live_pid))
+    monkeypatch.chdir(disk)
+    gate = SyncGate("db", log=lambda _line: None)
+    monkeypatch.chdir("/")
+    assert not gate.open()
+    assert gate.path == str(disk / "db" / ".exclusive-lock")
+    assert not SyncGate("", log=lambda _line: None).open()
 
 
 def test_a_hostile_path_breaks_the_line(disk: Path) -> None:

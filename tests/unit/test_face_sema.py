@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, Lock, LockLost, MalformedRecord, NotHeld, ProtocolMismatch, WouldDeadlock
+from holdfast import AcquireTimeout, Lock, LockLost, MalformedRecord, NotHeld, ProtocolMismatch, WouldDeadlock, sema
 from holdfast._os import environment
 from holdfast.sema import (
     AlreadyLocked,
@@ -476,6 +477,50 @@ def test_other_locks_of_holdfast_and_the_face_get_in_together(path: Path) -> Non
         assert Lock(path, protocol="sema").try_acquire() is None
     with Lock(path), pytest.raises(AlreadyLocked):
         semaphore(path).try_acquire()
+
+
+def test_a_ctrl_c_leaves_the_lock_held(path: Path) -> None:
+    """Wherever it comes in the face, the guard has the hold already and is dropped; the engine sees to the rest."""
+    lock, steps = semaphore(path), 0
+
+    def act() -> None:
+        with lock.try_acquire_with_info(LockInfo(1, 1, "x")):
+            pass
+
+    for _ in interrupted(sema, act):
+        steps += 1
+        gc.collect()
+        assert not path.exists()
+    assert steps > 10
+
+
+def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
+    """Interrupt `act` at the first line, call or return of the face, then at the second one, and so on."""
+    file, step = module.__file__, 0  # type: ignore[attr-defined]
+    while True:
+        step += 1
+        left = step
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != file or frame.f_code.co_name == "__del__":
+                return None  # Python ignores what is raised in a finaliser
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            act()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        yield
+        if left > 0:
+            return
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------

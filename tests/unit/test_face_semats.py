@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AcquireTimeout, Lock, LockLost, NotHeld, ProtocolMismatch, WouldDeadlock
+from holdfast import AcquireTimeout, Lock, LockLost, NotHeld, ProtocolMismatch, WouldDeadlock, semats
 from holdfast._os import environment
 from holdfast.model import marker_text
 from holdfast.semats import (
@@ -34,6 +34,7 @@ from holdfast.semats import (
 )
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import sema_record
+from unit.test_face_sema import interrupted
 
 ROOT = Path(__file__).parents[2]
 NOW = int(time.time())
@@ -505,6 +506,17 @@ def test_a_tag_is_written_otherwise(tag: str, longest: int, written: str, path: 
     Semaphore(path).release()
     with Semaphore(path, max_tag_length=longest, tag=tag) as lock:
         assert lock.get_lock_info() == info.replaced(timestamp=(lock.get_lock_info() or info).timestamp)
+
+
+def test_a_ctrl_c_leaves_a_lock_that_nobody_can_release(path: Path) -> None:
+    lock, steps = Semaphore(path), 0
+    for _ in interrupted(semats, lambda: lock.try_acquire("x")):
+        steps += 1
+        if path.exists():
+            lock.release()
+        assert not path.exists()
+        assert not environment().holds
+    assert steps > 5
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------

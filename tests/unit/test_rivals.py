@@ -124,7 +124,7 @@ def test_what_a_crash_has_left_stops_every_takeover(
 
 
 def test_it_is_announced_too_late_or_for_ever(dead: Path, reclaim: Path, contend: Contend) -> None:
-    """Y3: there from before the last look until after the write, and gone before anybody is let in."""
+    """Y3, T7: there from before the last look until after the write, and gone before anybody is let in."""
     contender = contend(dead, **SIDECAR)
     there: list[tuple[str, bool]] = []
     contender.env.at_step = lambda _number, name: there.append((name, reclaim.exists()))

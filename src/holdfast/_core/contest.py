@@ -299,5 +299,6 @@ def _sight(env: Environment, request: Request) -> Sight:
 
 
 def _invisible(request: Request) -> Status:
-    evidence = Evidence("none", "the path is neither free nor there; a cache of this filesystem may be behind")
+    text = "the path is neither free nor there; others are at it, or a cache of this filesystem is behind"
+    evidence = Evidence("none", text)
     return Status(request.path, request.protocol.name, True, False, Liveness.UNKNOWN, evidence)

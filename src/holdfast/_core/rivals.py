@@ -42,7 +42,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 _MOMENT = 0.020
 """Seconds within which others act upon their last look (takeover.SETTLE)."""
 _OURS = stat.S_ISVTX
-_PATIENCE = 0.5
+_PATIENCE = 0.1
 """Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
 
 

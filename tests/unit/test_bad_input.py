@@ -77,6 +77,18 @@ def test_a_record_of_another_protocol_is_waited_for(name: str, place: Path) -> N
     assert path.read_bytes() == FOREIGN[name]
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", '{"holder": "vc"}', '{"pid": 1, "createdAt": "2020"}', "pid=1\ntimestamp=2\n"]
+)
+def test_a_damaged_record_of_beads_is_taken_for_another_protocols(content: str, place: Path) -> None:
+    """Nobody else has a file of that name, so it is what it is: held."""
+    (place / ".exclusive-lock").write_text(content)
+    lock = Lock(place, protocol="beads")
+    assert lock.status().locked
+    assert lock.try_acquire() is None
+    assert not lock.wait(0)
+
+
 @pytest.mark.parametrize("pid", [0, 2**31, 2**32 - 1])
 def test_an_impossible_pid_is_dead(pid: int, place: Path) -> None:
     (place / "l").write_bytes(sema_record(pid, 1))

@@ -153,6 +153,8 @@ def require_same_protocol(request: Request, seen: Observation) -> None:
     """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
     if not seen.data or (seen.record is not None and seen.record.legible):
         return
+    if request.protocol.suffix.startswith("/"):
+        return  # a file of that name is no other protocol's, whatever it looks like: a damaged record, which is held
     other = recognise(seen.data)
     if other is not None and other != request.protocol.name:
         raise mismatch(request, other)

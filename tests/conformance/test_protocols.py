@@ -1,0 +1,214 @@
+"""Which protocols there are: holdfast's own, those of installed packages, and whose a stray record is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.support import MARKER, VECTORS, input_of, read_or_refused, who
+from holdfast import Lock
+from holdfast.errors import HoldfastError
+from holdfast.model import Identity, Liveness, Record
+from holdfast.protocols import Protocol, get, is_persistent, names, recognise, registry
+
+OWN = ["beads", "flock", "sema", "semats", "sidecar"]
+
+
+class Foreign(Protocol):
+    """What an installed package may offer."""
+
+    name = "foreign"
+    mode = 0o600
+    stale_after = 5.0
+    persistent = True
+
+    def decode(self, data: bytes) -> Record:
+        return Record(self.name, {})
+
+    def encode(self, record: Record) -> bytes:
+        return b""
+
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
+        return b""
+
+    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:
+        return False
+
+    def stale_at(self, record: Record, stale_after: float) -> float | None:
+        return None
+
+    def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
+        return None
+
+
+class Renamed(Foreign):
+    name = "another"
+
+
+class Unfinished(Protocol):
+    name = "unfinished"
+
+
+INSTANCE = Foreign()
+NOTHING = object()
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make it as if packages with these entry points were installed."""
+    monkeypatch.setattr(registry, "_made", dict(registry._made))
+    monkeypatch.setitem(sys.modules, "foreign_package", sys.modules[__name__])
+    found: list[EntryPoint] = []
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [e for e in found if e.group == group])
+
+    def add(name: str, value: str, group: str = "holdfast.protocols") -> None:
+        found.append(EntryPoint(name, f"foreign_package:{value}", group))
+
+    return add
+
+
+def test_a_protocol_of_ours_is_missing() -> None:
+    assert set(OWN) <= set(names())
+    assert names() == sorted(names())
+    for name in OWN:
+        assert (get(name).name, get(name)) == (name, get(name))
+        assert "decode" in (get.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ["", "Sema", "postgresql", None, 5, [], b"sema"])
+def test_a_protocol_that_does_not_exist_is_found(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"unknown protocol.*beads, flock, sema, semats, sidecar"):
+        get(name)
+    assert not is_persistent(name)
+
+
+@pytest.mark.parametrize("value", ["Foreign", "INSTANCE"])
+def test_an_installed_protocol_is_not_found(install: Install, value: str) -> None:
+    install("foreign", value)
+    assert "foreign" in names()
+    assert isinstance(get("foreign"), Foreign)
+    assert get("foreign") is get("foreign")
+
+
+def test_an_installed_protocol_that_stays_is_taken_for_one_that_goes(install: Install) -> None:
+    install("foreign", "Foreign")
+    assert is_persistent("foreign")
+
+
+def test_a_lock_cannot_use_an_installed_protocol(install: Install, disk: Any) -> None:
+    install("foreign", "Foreign")
+    assert Lock(disk / "l", protocol="foreign").protocol == "foreign"
+
+
+def test_an_installed_protocol_replaces_one_of_ours(install: Install) -> None:
+    for name in OWN:
+        install(name, "Foreign")
+    registry._made.clear()
+    for name in OWN:
+        assert type(get(name)).__module__.startswith("holdfast.")
+        assert names().count(name) == 1
+
+
+def test_an_entry_point_of_another_group_is_taken_for_a_protocol(install: Install) -> None:
+    install("foreign", "Foreign", group="console_scripts")
+    assert "foreign" not in names()
+    with pytest.raises(ValueError, match="unknown protocol"):
+        get("foreign")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("foreign", "Missing", AttributeError),
+        ("unfinished", "Unfinished", TypeError),
+        ("foreign", "NOTHING", None),
+        ("foreign", "recognise", None),
+        ("foreign", "Renamed", None),
+    ],
+)
+def test_a_broken_package_is_not_named(install: Install, name: str, value: str, cause: type[Exception] | None) -> None:
+    install(name, value)
+    assert name in names(), "what is installed is listed without being loaded"
+    with pytest.raises(HoldfastError, match=rf"entry point {name} = foreign_package:{value}") as caught:
+        get(name)
+    assert caught.value.protocol == name
+    assert type(caught.value.__cause__) is (cause or type(None))
+    assert not is_persistent(name), "who reports on a lock is not stopped by it"
+
+
+def test_a_package_that_cannot_be_imported_is_not_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("foreign", "Foreign")
+    monkeypatch.setitem(sys.modules, "foreign_package", None)
+    with pytest.raises(HoldfastError, match="entry point foreign") as caught:
+        get("foreign")
+    assert isinstance(caught.value.__cause__, ImportError)
+
+
+def test_a_broken_package_breaks_the_others(install: Install) -> None:
+    install("broken", "Missing")
+    install("foreign", "Foreign")
+    assert get("foreign").name == "foreign"
+    assert get("sema").name == "sema"
+    assert recognise(b"pid=1\ntimestamp=2\n") == "sema"
+
+
+def test_importing_holdfast_reads_every_protocol() -> None:
+    """Nor does a lock of the usual protocol."""
+    lazy = ("json", "re", "datetime", "email", "importlib.metadata")
+    lazy += tuple(
+        f"holdfast.protocols.{name}" for name in ("semats", "sidecar", "beads", "jsontext", "date_text", "moments")
+    )
+    code = f"import sys, holdfast; holdfast.Lock('/tmp/l'); print([m for m in {lazy!r} if m in sys.modules])"
+    source = registry.__file__.rsplit("/holdfast/", 1)[0]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# -- whose record is it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_a_holder_writes_is_taken_for_anothers(name: str) -> None:
+    data = get(name).compose(who(7), 1.7e9, "t", MARKER, {})
+    assert recognise(data) == {"semats": "sema"}.get(name, name)
+    assert recognise(data + get(name).padding * 50) == recognise(data)
+
+
+def test_every_vector_is_run() -> None:
+    """Each file of vectors has its test here; what is in none would be tested by none."""
+    tested = {"sema": 50, "semats": 50, "sidecar": 27, "beads": 46}
+    assert {name: sum(v["protocol"] == name for v in VECTORS) for name in tested} == tested
+    assert sum(tested.values()) == len(VECTORS) == 173
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["id"])
+def test_a_record_is_taken_for_one_that_its_protocol_does_not_read(vector: dict[str, Any]) -> None:
+    data = input_of(vector)
+    found = recognise(data)
+    readers = [name for name in OWN if (record := read_or_refused(get(name), data)) is not None and record.legible]
+    if "beads" in readers:
+        assert found == "beads"
+    elif vector["protocol"] == "beads" and b'"holder"' in data and b'"started_at"' in data:
+        assert found in (None, "beads"), "a damaged one is not a sidecar"
+    else:
+        assert found in readers if readers else found is None
+
+
+@given(st.binary() | st.binary().map(lambda data: b"{" + data) | st.binary().map(lambda data: b' {"a":' + data + b"}"))
+def test_arbitrary_bytes_crash_whoever_looks_for_their_owner(data: bytes) -> None:
+    assert recognise(data) in (None, *OWN)

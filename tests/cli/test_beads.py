@@ -537,5 +537,8 @@ def test_another_protocols_record_is_not_told(world: World, database: Path, name
     foreign = "pid=1\ntimestamp=1\n" if name in ("beads", "sidecar") else record(1)
     file.write_text(foreign)
     done = world.do("run", "-n", "-p", name, path, "--", "true")
-    assert "holds a record of the " in complaint_of(done, 3)
+    if name == "beads":  # nothing else writes a file of that name, so it is a damaged record, which is held
+        assert "malformed lock file: " in complaint_of(done, 75)
+    else:
+        assert "holds a record of the " in complaint_of(done, 3)
     assert file.read_text() == foreign

@@ -32,9 +32,9 @@ from holdfast.semats import (
     parse_lock_info,
     serialize_lock_info,
 )
+from unit.ctrl_c import interrupted
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import sema_record
-from unit.test_face_sema import interrupted
 
 ROOT = Path(__file__).parents[2]
 NOW = int(time.time())
@@ -49,6 +49,13 @@ FREE = SemaphoreStatus(False, None, False, False)
 def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
     """Each state gives a clear result within a second."""
     with within(1.0):
+        yield
+
+
+@pytest.fixture
+def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
+    """For what is many things, or waits for something else."""
+    with within(25.0):
         yield
 
 
@@ -435,13 +442,13 @@ def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
     lock.release()
 
 
-def test_a_waiter_is_not_woken_by_a_release(path: Path) -> None:
+def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None:
     first = Semaphore(path)
     first.acquire()
     release = threading.Timer(0.05, first.release)
     release.start()
     second = Semaphore(path)
-    second.acquire(timeout=0.9)
+    second.acquire(timeout=5)
     release.join()
     second.release()
 
@@ -467,8 +474,8 @@ def test_a_with_block_ends_with_the_lock_held_or_somebody_elses_released(path: P
         path.unlink()
 
 
-def test_one_object_mixes_the_holds_of_its_threads_up(path: Path) -> None:
-    lock, inside, most = Semaphore(path, acquire_timeout=0.9), 0, 0
+def test_one_object_mixes_the_holds_of_its_threads_up(path: Path, unhurried: None) -> None:
+    lock, inside, most = Semaphore(path, acquire_timeout=20), 0, 0
 
     def work() -> None:
         nonlocal inside, most
@@ -508,7 +515,7 @@ def test_a_tag_is_written_otherwise(tag: str, longest: int, written: str, path: 
         assert lock.get_lock_info() == info.replaced(timestamp=(lock.get_lock_info() or info).timestamp)
 
 
-def test_a_ctrl_c_leaves_a_lock_that_nobody_can_release(path: Path) -> None:
+def test_a_ctrl_c_leaves_a_lock_that_nobody_can_release(path: Path, unhurried: None) -> None:
     lock, steps = Semaphore(path), 0
     for _ in interrupted(semats, lambda: lock.try_acquire("x")):
         steps += 1

@@ -1,0 +1,37 @@
+"""Interrupt a module at each of its lines in turn, as Ctrl-C may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
+    """Interrupt `act` at the first line, call or return of the face, then at the second one, and so on."""
+    file, step = module.__file__, 0  # type: ignore[attr-defined]
+    while True:
+        step += 1
+        left = step
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != file or frame.f_code.co_name == "__del__":
+                return None  # Python ignores what is raised in a finaliser
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            act()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        yield
+        if left > 0:
+            return

@@ -7,7 +7,6 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from . import report
 from .adapter import Adapter, Unusable
@@ -29,19 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         return _complain("the command of an adapter is missing: … --protocol sema -- CMD ARGS…")
-    signal.signal(signal.SIGTERM, _interrupt)
+    adapter = Adapter(command, options.timeout)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: adapter.stop())  # no exception: it could come where something is half done
+    tell = None if options.json else _tell
     try:
-        results = run(
-            Adapter(command, options.timeout),
-            options.protocol,
-            chosen,
-            jobs=options.jobs,
-            tell=None if options.json else _tell,
-        )
+        results = run(adapter, options.protocol, chosen, jobs=options.jobs, tell=tell)
     except Unusable as error:
-        return _complain(f"the adapter cannot be run: {error}")
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED if adapter.stopped else _complain(f"the adapter cannot be run: {error}")
     if options.json:
         _say(report.as_json(options.protocol, command, results))
     else:
@@ -68,10 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_jobs, default=4, metavar="N", help="scenarios at a time (4)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS…", help="the adapter")
     return parser
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt  # ended like by Ctrl-C: nothing is left behind
 
 
 def _seconds(text: str) -> float:

@@ -18,6 +18,9 @@ _SHOWN = 2000
 """Bytes of what an adapter has said that a report shows."""
 
 
+STOPPED = "the kit was stopped"
+
+
 class Unusable(Exception):
     """The command cannot be run at all."""
 
@@ -156,12 +159,16 @@ class Running:
 
     def kill(self) -> None:
         """SIGKILL to it and to all that it has started in its session."""
+        self.send_kill()
+        self.process.kill()
+        self.process.wait()
+
+    def send_kill(self) -> None:
+        """The same without waiting for its end."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        self.process.kill()
-        self.process.wait()
 
     def complaint(self) -> str:
         """The end of what it wrote to stderr."""
@@ -187,7 +194,7 @@ class Adapter:
     startup: float = 0.0
     """Seconds that it takes to say what it can do: so long, about, it takes to start."""
     _running: set[Running] = field(default_factory=set)
-    _stopped: bool = False
+    stopped: bool = False
 
     @property
     def prompt(self) -> float:
@@ -200,13 +207,16 @@ class Adapter:
         return 0.25 + 2 * self.startup
 
     def start(self, operation: str, *arguments: str, prefix: Sequence[str] = ()) -> Running:
-        if self._stopped:
-            raise Unusable("the kit was stopped")
+        if self.stopped:
+            raise Unusable(STOPPED)
         running = Running([*prefix, *self.command, operation, *arguments])
         self._running.add(running)
-        if self._stopped:
-            running.kill()  # it was started while `stop` killed the others
+        if self._is_stopped():
+            running.send_kill()  # it was started while `stop` killed the others
         return running
+
+    def _is_stopped(self) -> bool:
+        return self.stopped
 
     def end(self, running: Running) -> None:
         """Nothing of it is left after this."""
@@ -214,10 +224,13 @@ class Adapter:
         self._running.discard(running)
 
     def stop(self) -> None:
-        """No run is begun any more, and those that go on are killed: whoever waits for one goes on at once."""
-        self._stopped = True
+        """No run is begun any more, and those that go on are killed: whoever waits for one goes on at once.
+
+        A signal handler may call it, so it takes no lock and waits for nothing.
+        """
+        self.stopped = True
         for running in list(self._running):
-            running.kill()
+            running.send_kill()
 
     def learn(self) -> None:
         """Ask for its abilities. One that does not know the question can do what each adapter can."""

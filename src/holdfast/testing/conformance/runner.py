@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from . import contention, foreign, holding, odd_paths, stale, vectors
-from .adapter import Adapter, Unusable
+from .adapter import STOPPED, Adapter, Unusable
 from .bench import Bench
 from .dialects import DIALECTS
 from .scenario import SCENARIOS, Failed, Scenario, Skipped
 
 SUBJECTS = (holding, foreign, stale, odd_paths, contention)
 """In the order in which they are run; importing them has filled SCENARIOS."""
+_GLANCE = 0.1
+"""Seconds after which the main thread looks up: a signal may come just before it goes to sleep, and not wake it."""
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
@@ -55,9 +57,14 @@ def run(
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
             for future in [pool.submit(_run, adapter, protocol, each, reading) for each in chosen]:
-                results.append(future.result())
+                while not wait([future], _GLANCE).done:
+                    pass
+                result = future.result()
+                if adapter.stopped:
+                    raise Unusable(STOPPED)
+                results.append(result)
                 if tell is not None:
-                    tell(results[-1])
+                    tell(result)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             adapter.stop()  # leaving the pool waits for the scenarios that run: they clean up

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player
-from process.support import eventually
-from process.test_waiting import watching
+from process.support import eventually, polling
 
 Play = Callable[..., Player]
 OURS = {"protocol": "beads", "holder": "ours", "version": "1"}
@@ -49,7 +48,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, database: str) -> None
     tool, ours = play("beads", database), play("ours", database, "beads")
     tool.ask("create", "theirs")
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     tool.ask("release")
     ours.expect("acquired")
 
@@ -59,7 +58,7 @@ def test_a_tool_that_is_killed_is_waited_for(play: Play, database: str) -> None:
     tool, ours = play("beads", database), play("ours", database, "beads")
     tool.ask("create", "theirs")
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     tool.kill(signal.SIGKILL)
     tool.wait()
     ours.expect("acquired")

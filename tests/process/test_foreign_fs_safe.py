@@ -13,8 +13,7 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player, storm
-from process.support import eventually
-from process.test_waiting import watching
+from process.support import eventually, polling
 
 Play = Callable[..., Player]
 
@@ -46,7 +45,7 @@ def test_a_release_of_theirs_is_slept_through(fs_safe: Play, play: Play, target:
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     theirs.ask("release")
     ours.expect("acquired")
 

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player, stale_rounds, storm
-from process.support import Peer, eventually
-from process.test_waiting import watching
+from process.support import Peer, eventually, polling
 
 Play = Callable[..., Player]
 LONG_AGO = 7200
@@ -66,7 +65,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     theirs.ask("release")
     ours.expect("acquired")
 
@@ -144,7 +143,7 @@ def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, pat
     eventually(lambda: Path(path).read_bytes() != old, what="the takeover")
     theirs.go()
     theirs.expect("acquired")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     assert ours.silent()
     theirs.ask("release")
     ours.expect("acquired")

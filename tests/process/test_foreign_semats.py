@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player, stale_rounds, storm
-from process.support import eventually
-from process.test_waiting import watching
+from process.support import eventually, polling
 
 Play = Callable[..., Player]
 LONG_AGO = 7200
@@ -63,7 +62,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
     theirs, ours = play("semats", path), play("ours", path, "semats")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     theirs.ask("release")
     ours.expect("acquired")
 
@@ -102,7 +101,7 @@ def test_a_rival_that_is_about_to_rename_is_not_waited_for(play: Play, path: str
     eventually(lambda: ours_at(path), what="our lock file")
     theirs.go()
     theirs.expect("acquired")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     assert ours.silent()
     assert Lock(path, protocol="semats").status().holder.pid == theirs.pid
     theirs.ask("release")
@@ -164,7 +163,7 @@ def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, pat
     eventually(lambda: ours_at(path), what="the takeover")
     theirs.go()
     theirs.expect("acquired")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     assert ours.silent()
     theirs.ask("release")
     ours.expect("acquired")

@@ -14,8 +14,7 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player
-from process.support import eventually
-from process.test_waiting import watching
+from process.support import eventually, polling
 
 Play = Callable[..., Player]
 
@@ -107,7 +106,7 @@ def test_the_lock_of_the_sema_example_is_not_a_lock(
     assert parsed(path)["tag"] == "shell-script"
     ours = play("ours", path, protocol)
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     script.say("go")
     ours.expect("acquired")
     assert ours.ask("lost") == "kept"
@@ -167,7 +166,7 @@ def test_the_lock_of_the_beads_example_is_not_a_lock(bash: Callable[[str], Playe
     assert play("beads", str(database)).ask("cycle") == "skip my-tool"
     ours = play("ours", str(database), "beads")
     ours.say("acquire")
-    eventually(lambda: watching(ours), what="the wait")
+    eventually(lambda: polling(ours.pid), what="the wait")
     script.say("go")
     script.expect("bd update bd-42 --status in_progress")
     assert ours.silent()

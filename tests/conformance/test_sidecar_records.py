@@ -518,3 +518,15 @@ def test_a_heartbeat_loses_what_a_takeover_left_behind_the_record() -> None:
     fresh = SIDECAR.refreshed(data, 1e9)
     assert fresh is not None
     assert SIDECAR.decode(data[: fresh[0]] + fresh[1] + data[fresh[0] + 24 :]).created == 1e9
+
+
+def test_a_record_of_a_million_objects_takes_long_to_read() -> None:
+    """Refused when it is written, too: what we write, we can read."""
+    many = {"x": [{}] * 10_001}
+    with pytest.raises(MalformedRecord, match="10000"):
+        SIDECAR.decode(json.dumps(many).encode())
+    with pytest.raises(ValueError, match="10000"):
+        SIDECAR.check_options({"payload": many})
+    brackets = {"x": "[{" * 20_000}
+    SIDECAR.check_options({"payload": brackets})
+    assert SIDECAR.decode(json.dumps(brackets).encode()).fields["payload"] == brackets

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 """Records are flat. The bound is far below what the stack allows, so that it does not depend on who asks."""
+MAX_CONTAINERS = 10_000
+"""Arrays and objects: each costs as much as a hundred characters."""
 _MAX_DIGITS = 309
 """A whole number with more is beyond the largest double, which is infinity to JavaScript."""
 _EXPONENT = 1e21
@@ -20,7 +22,7 @@ _EXPONENT = 1e21
 
 
 class TooDeep(ValueError):
-    """More than MAX_DEPTH levels of arrays and objects."""
+    """More than MAX_DEPTH levels of arrays and objects, or more than MAX_CONTAINERS of them."""
 
 
 def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -31,12 +33,12 @@ def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
     import json
 
     if is_too_deep(text):
-        raise TooDeep(f"nested more than {MAX_DEPTH} deep")
+        raise TooDeep(f"nested more than {MAX_DEPTH} deep, or of more than {MAX_CONTAINERS} arrays and objects")
     return json.loads(text, parse_int=_whole, parse_constant=_refuse, object_pairs_hook=pairs)
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether the arrays and objects of what may be a JSON text go deeper than MAX_DEPTH."""
+    """Whether the arrays and objects of what may be a JSON text go deeper than MAX_DEPTH, or are too many."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     import itertools
@@ -44,6 +46,8 @@ def is_too_deep(text: str) -> bool:
 
     # A string goes as far as it can, closed or not: nothing is ever read twice.
     brackets = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"\[\]{}]++', "", text, flags=re.DOTALL)
+    if len(brackets) > 2 * MAX_CONTAINERS:
+        return True
     steps = {"[": 1, "{": 1, "]": -1, "}": -1}
     return max(itertools.accumulate(map(steps.__getitem__, brackets)), default=0) > MAX_DEPTH
 
@@ -94,4 +98,7 @@ def stringify(value: object) -> str:
     """As JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay; ValueError for what JSON has not."""
     import json
 
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)
+    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)
+    if is_too_deep(text):
+        raise ValueError(f"it has more than {MAX_CONTAINERS} arrays and objects")
+    return text

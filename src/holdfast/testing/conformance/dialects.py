@@ -109,7 +109,7 @@ class Sidecar(Dialect):
         self.writers = {
             "fs-safe-0.3": (_pretty, 0o644),
             "fs-safe-0.21": (lambda claim: _pretty(claim) + b"\t" * 8 + b" \t\t " * 32 + b"\n", 0o600),
-            "compact": (lambda claim: json.dumps(_payload(claim), separators=(",", ":")).encode(), 0o600),
+            "another-tool": (lambda claim: json.dumps(_payload(claim), separators=(",", ":")).encode(), 0o600),
             "holdfast": (lambda claim: _pretty(claim, first={"holdfast": _MARKER}), 0o600),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def as_markdown() -> str:
     """The list of scenarios in docs/conformance.md."""
     rows = []
     for subject in SUBJECTS:
-        title = (subject.__doc__ or "").split(":")[0].split(",")[0].removeprefix("Scenarios ").rstrip(".")
+        title = re.sub(r"^Scenarios (of|with) |[:,.].*", "", (subject.__doc__ or "").splitlines()[0])
         rows += [f"### {title[:1].upper()}{title[1:]}", "", "| scenario | protocols | why |", "|---|---|---|"]
         for each in SCENARIOS:
             if each.run.__module__ == subject.__name__:

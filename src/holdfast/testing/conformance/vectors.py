@@ -46,9 +46,10 @@ def scenarios(protocol: str) -> list[Scenario]:
 
 
 def _scenario(vector: dict[str, Any]) -> Scenario:
-    data, want = input_of(vector), vector["want"]
+    want = vector["want"]
 
     def run(bench: Bench) -> None:
+        data = input_of(vector)
         said = bench.reading.of(vector["id"], data)
         if "error" in want:
             if said is not None:

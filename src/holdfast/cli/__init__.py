@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 STDOUT = "standard output"
+_MODULES = {
+    "ls": "ls",
+    "doctor": "doctor",
+    "watch": "watch",
+    "top": "top",
+    "timeline": "timeline",
+    "clean": "clean",
+    "break": "breaking",
+    "reap": "reap",
+    "completion": "completion",
+}
+"""The module of each command, where that is not `basic`; its function is called after the command, as `ls_`."""
 HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 
@@ -77,9 +89,10 @@ def _dispatch(arguments: list[str]) -> int:
             from .beads import beads
 
             return beads(options)
-        from . import basic
+        from importlib import import_module
 
-        command = getattr(basic, options.command + "_")
+        module = import_module(f".{_MODULES.get(options.command, 'basic')}", __package__)
+        command = getattr(module, options.command + "_")
         status: int = command(options)
         return status
     except Exception as error:

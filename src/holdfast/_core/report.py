@@ -156,4 +156,6 @@ def duration(seconds: float) -> str:
 def printable(text: str, limit: int = 300) -> str:
     """One line that no terminal takes for a command: what is not printable is escaped, what is long is cut."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    if cut.isprintable():
+        return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -14,7 +14,7 @@ from process.support import Peer
 
 HERE = Path(__file__).parent
 HEAD_START = 0.001
-"""Seconds, at most, by which one is told before another to go for a stale lock: so each of them comes first at times."""
+"""Seconds, at most, by which one is told before another to go for a stale lock, so that each comes first at times."""
 
 
 class Player(Peer):

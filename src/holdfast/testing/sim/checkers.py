@@ -1,0 +1,244 @@
+"""What must be true in every run. Each checker is told of what happens, and raises Violation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.environment import RECHECK
+from ..._core.hold import Held
+from ..._core.kernel import KernelHeld
+from ...errors import HoldfastError
+from .kernel import EXCLUSIVE
+from .world import Violation
+
+if TYPE_CHECKING:
+    from .actor import Actor, Program
+    from .kernel import Inode
+    from .process import Process
+    from .world import World
+
+
+class Checker:
+    """Told of everything, checks nothing."""
+
+    def enters(self, world: World, who: Actor) -> None:
+        """Somebody believes to hold the lock."""
+
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
+        """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
+
+    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
+        """One of ours was refused."""
+
+    def found_free(self, world: World, who: Actor, path: str) -> None:
+        """Somebody who only looks has found no lock file."""
+
+    def time_passes(self, world: World, now: float, until: float) -> None:
+        """Nobody can go on before `until`."""
+
+    def process_ends(self, world: World, process: Process) -> None:
+        """All programs of a process have come to their end."""
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        """A name does not lead to the inode any more."""
+
+    def at_end(self, world: World) -> None:
+        """Everybody has come to an end, or is dead."""
+
+
+class Exclusion(Checker):
+    """Among ours at most one is inside, or as many as there are slots, each in a slot of its own. One that has been
+    robbed by somebody else does not count: that is told, not prevented."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+
+    def enters(self, world: World, who: Actor) -> None:
+        if who.foreign or who.robbed:
+            return
+        others = [a for a in world.actors if a.inside is not None and a is not who and not a.foreign and not a.robbed]
+        for other in others:
+            if other.inside == who.inside and not (other.shared and who.shared):
+                raise Violation(f"{who.name} is inside while {other.name} holds {who.inside}")
+        if len(others) >= self.slots and not who.shared:
+            raise Violation(f"{len(others) + 1} are inside, and there are {self.slots} slots")
+
+
+class Neighbours(Checker):
+    """Ours never enters over somebody else who lives and has not been robbed by third parties. `strict`: nor does
+    anybody else over one of ours."""
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.strict = strict
+
+    def enters(self, world: World, who: Actor) -> None:
+        if who.robbed:
+            return
+        for other in world.actors:
+            if other.inside != who.inside or other is who or other.robbed or other.foreign == who.foreign:
+                continue
+            if other.foreign or self.strict:
+                raise Violation(f"{who.name} enters over {other.name}")
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        for actor in world.actors:
+            if self.strict and actor.inside == path and actor.inode == inode.number and not actor.foreign:
+                if who is not None and who.foreign:
+                    raise Violation(f"{who.name} takes the lock away from {actor.name}, which is inside")
+
+
+class Told(Checker):
+    """Who was robbed is told at the release; who was not, is not."""
+
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:  # noqa: ARG002
+        if robbed and not told:
+            raise Violation(f"{who.name} was robbed, and its release did not say so")
+        if told and not robbed and sure:
+            raise Violation(f"{who.name} is told that its lock was lost, and it was not")
+
+
+class Daemon(Checker):
+    """Who only looks finds a lock file as long as one of ours is inside."""
+
+    def found_free(self, world: World, who: Actor, path: str) -> None:
+        for other in world.actors:
+            if other.inside == path and not other.foreign and not other.robbed:
+                raise Violation(f"{who.name} finds no lock while {other.name} is inside")
+
+
+class RecoveredFrom(Checker):
+    """`recovered_from` is the record of the one that was replaced, and None where nobody was."""
+
+    def enters(self, world: World, who: Actor) -> None:
+        held = who.held
+        if who.foreign or held is None or who.robbed or isinstance(held, KernelHeld):
+            return
+        mine = held.record()
+        inode = world.kernel.names.get(held.path)
+        before = None
+        for data in [] if inode is None else inode.history:
+            try:
+                record = held.request.protocol.decode(data)
+            except HoldfastError:
+                continue
+            if mine.marker is None or record.marker is None or record.marker.identity != mine.marker.identity:
+                before = record
+        found = held.recovered_from
+        if (before and (before.pid, before.created)) != (found and (found.pid, found.created)):
+            raise Violation(f"{who.name} has recovered from {found}, and it was {before}")
+
+
+class Refusals(Checker):
+    """Who waits for ever is never refused; who waits for a time is refused only when that is over."""
+
+    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:  # noqa: ARG002
+        if timeout is None or not allowed:
+            raise Violation(f"{who.name} was refused")
+
+
+class Wakefulness(Checker):
+    """Nobody sleeps while the lock is free, and nobody is about to take it, for longer than `bound` seconds."""
+
+    def __init__(self, bound: float = 0.1) -> None:
+        self.bound = bound
+        self.since: dict[str, float] = {}
+
+    def time_passes(self, world: World, now: float, until: float) -> None:
+        wanted = {actor.wants for actor in world.actors if actor.wants and not actor.over}
+        for path in wanted:
+            if not self._is_free(world, path):
+                self.since.pop(path, None)
+                continue
+            since = self.since.setdefault(path, now)
+            if until - since > self.bound:
+                asleep = ", ".join(a.name for a in world.actors if a.wants == path and not a.over)
+                raise Violation(f"{path} is free since {since:.4f}, and {asleep} sleep until {until:.4f}")
+
+    def _is_free(self, world: World, path: str) -> bool:
+        if any(actor.inside is not None and not actor.over for actor in world.actors):
+            return False
+        if any(actor.inode >= 0 and not actor.over for actor in world.actors):
+            return False
+        paths = [name for name in world.kernel.names if name == path or name.startswith(f"{path}.")]
+        return not any(_is_held(world, name) for name in paths)
+
+
+def _is_held(world: World, path: str) -> bool:
+    inode = world.kernel.names[path]
+    if any(file.kind == EXCLUSIVE for files in inode.locks.values() for file in files):
+        return True
+    marked = inode.data.partition(b"holdfast=")[2] or inode.data.partition(b'"holdfast": "')[2]
+    if not marked:
+        return bool(inode.data)  # not of ours: held as long as its protocol says
+    words = marked.split()
+    return any(process.started.encode() == words[5] for process in world.kernel.processes.values())
+
+
+class NothingLeft(Checker):
+    """Who comes to its end has no descriptors and watches any more; when all have, no file is left."""
+
+    def __init__(self, *, may_stay: tuple[str, ...] = ()) -> None:
+        self.may_stay = may_stay
+
+    def process_ends(self, world: World, process: Process) -> None:  # noqa: ARG002
+        left = {
+            "descriptors": list(process.files),
+            "watches": list(process.watches),
+            "process descriptors": list(process.pidfds),
+            "holds": list(process.holds),
+            "lines": list(process.lines),
+        }
+        for what, found in left.items():
+            if found:
+                raise Violation(f"{process.name} has come to its end and left {what}: {found}")
+
+    def at_end(self, world: World) -> None:
+        left = [name for name in world.kernel.names if name != "/d" and not name.endswith(self.may_stay or ("\0",))]
+        if left:
+            raise Violation(f"left behind: {', '.join(left)}")
+
+
+class Recovery(Checker):
+    """After all is over, a newcomer gets in within `bound` seconds, however the others have ended. `age`: so many seconds
+    later, because somebody else's record must be that old."""
+
+    def __init__(self, program: Program, *, bound: float = 0.1, age: float = 0.0, always: bool = False) -> None:
+        self.program = program
+        self.bound = bound
+        self.age = age
+        self.always = always
+
+    def at_end(self, world: World) -> None:
+        from .choosers import First
+
+        if not self.always and len(world.kernel.names) == 1:
+            return  # nothing is left
+        world.stalls = world.crashes = world.losses = 0
+        world.kernel.full = False
+        world.kernel.now += self.age
+        began = world.kernel.now
+        after = world.actor(world.process("after", 999), self.program)
+        world.start()
+        chooser = First()
+        while (key := chooser.choose(world)) is not None:
+            world.perform(key)
+        assert after.over
+        if world.kernel.now - began > self.bound:
+            raise Violation(f"a newcomer got in only after {world.kernel.now - began:.3f} s")
+
+
+def usual(program: Program, *, slots: int = 1, bound: float = 0.1) -> list[Checker]:
+    """What holds among ours."""
+    return [
+        Exclusion(slots),
+        Told(),
+        RecoveredFrom(),
+        Refusals(),
+        Wakefulness(bound),
+        Recovery(program, bound=max(bound, 0.1)),
+        NothingLeft(),
+    ]
+
+
+__all__ = ["RECHECK", "Checker", "Held"]

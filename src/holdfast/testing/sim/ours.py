@@ -1,0 +1,141 @@
+"""Actors of holdfast: programs that run the real engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.acquire import acquire, wait_until_free
+from ..._core.contest import Refusal
+from ..._core.remove import break_lock
+from ..._core.request import Request, slots_of
+from ...errors import LockLost
+
+if TYPE_CHECKING:
+    from ..._core.hold import Held
+    from .actor import Actor, Program
+
+_made: dict[tuple[object, ...], tuple[Request, ...]] = {}
+
+
+def requests(who: int, path: str, slots: int | None = None, **options: object) -> tuple[Request, ...]:
+    """The requests of one actor: made once, because that costs as much as a run, and as new each time."""
+    key = (who, path, slots, *sorted(options.items()))
+    found = _made.get(key)
+    if found is None:
+        given: dict[str, object] = dict(options)
+        made = (Request(path, given),) if slots is None else slots_of(path, slots, given)  # type: ignore[arg-type]
+        found = _made[key] = made
+    for request in found:
+        request.method = "unnamed"
+    return found
+
+
+def holder(
+    wanted: tuple[Request, ...],
+    *,
+    timeout: float | None = None,
+    rounds: int = 1,
+    inside_for: float = 0.0,
+    beat_every: float = 0.0,
+    may_be_refused: bool = False,
+    begins_after: float = 0.0,
+) -> Program:
+    """Acquire, be inside, release; so many times. It beats while it is inside, if that is asked for."""
+
+    def program(me: Actor) -> None:
+        if begins_after:
+            me.sleep(begins_after)
+        for _ in range(rounds):
+            share = _acquire(me, wanted, timeout, may_be_refused=may_be_refused)
+            if share is None:
+                continue
+            held = share.held
+            me.enter(held.path, held.identity[1], held, shared=held.request.shared)
+            _stay(me, held, inside_for, beat_every)
+            me.leave()
+            robbed, told = me.robbed, False
+            try:
+                held.release(share)
+            except LockLost:
+                told = True
+            sure = robbed == me.robbed  # not in the midst of the release
+            me.held, me.inode, me.robbed = None, -1, False
+            for checker in me.world.checkers:
+                checker.released(me.world, me, robbed=robbed, told=told, sure=sure)
+
+    return program
+
+
+def _acquire(me: Actor, wanted: tuple[Request, ...], timeout: float | None, *, may_be_refused: bool):  # type: ignore[no-untyped-def]
+    me.wants = wanted[0].target
+    result = me.drive(acquire(me.process, wanted, timeout, me.context))
+    me.wants = ""
+    if isinstance(result, Refusal):
+        me.note("is refused")
+        for checker in me.world.checkers:
+            checker.refused(me.world, me, timeout, allowed=may_be_refused)
+        return None
+    return result
+
+
+def _stay(me: Actor, held: Held, seconds: float, beat_every: float) -> None:
+    kernel = me.world.kernel
+    until = kernel.now + seconds
+    while beat_every and kernel.now + beat_every < until:
+        me.sleep(beat_every)
+        held.beat()
+    if kernel.now < until:
+        me.sleep(until - kernel.now)
+
+
+def waiter(wanted: tuple[Request, ...], *, timeout: float | None = None) -> Program:
+    """Wait until the lock is free, without acquiring it."""
+
+    def program(me: Actor) -> None:
+        me.wants = wanted[0].target
+        me.drive(wait_until_free(me.process, wanted, timeout, me.context))
+        me.wants = ""
+
+    return program
+
+
+def breaker(wanted: tuple[Request, ...]) -> Program:
+    """Break the lock, whoever holds it."""
+
+    def program(me: Actor) -> None:
+        me.breaks = True
+        break_lock(me.process, wanted[0])
+
+    return program
+
+
+def command(wanted: tuple[Request, ...], child_pid: int) -> Program:
+    """Hold the lock for a child that inherits its descriptors, and may outlive us: `holdfast run`."""
+
+    def program(me: Actor) -> None:
+        share = _acquire(me, wanted, None, may_be_refused=False)
+        held = share.held
+        me.enter(held.path, held.identity[1], held)
+        child = me.world.process(f"{me.name}-child", child_pid)
+        child.inherit(me.process)
+        work = me.world.actor(child, _child(held.path, held.identity[1]), crashable=True)
+        me.inside = None  # the child is, on our behalf
+        work.inside, work.inode, work.held = held.path, held.identity[1], held
+        while not work.over:
+            me.sleep(0.01)
+        held.release(share)
+        me.held, me.inode = None, -1
+
+    return program
+
+
+def _child(path: str, inode: int) -> Program:
+    def program(me: Actor) -> None:
+        me.step("work", path, me.world.kernel.critical.w)
+        me.sleep(0.03)
+        me.step("done", inode, me.world.kernel.critical.w)
+        me.inside, me.inode = None, -1
+        for fd in list(me.process.files):
+            me.process.close(fd)
+
+    return program

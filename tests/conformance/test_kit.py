@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, failures, processes_of, skipped
 from conformance.samples.faults import HOLDFAST, PLAIN_SEMA, SEMA_FOR_SEMATS, Fault
 from holdfast.testing.conformance import report
 from holdfast.testing.conformance.dialects import DIALECTS
 from holdfast.testing.conformance.runner import scenarios
 from process.support import eventually
 
-SAMPLES = Path(__file__).with_name("samples")
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 HOLDFAST_ADAPTER, PLAIN = SAMPLES / "holdfast_adapter.py", SAMPLES / "plain_sema.py"
-KIT = [sys.executable, "-m", "holdfast.testing.conformance"]
-DEPENDS_ON_THE_MACHINE = {
-    "an-unreadable-lock-is-respected",
-    "an-old-lock-of-a-living-process-is-respected",
-    "a-lock-of-a-living-process-is-respected-however-old",
-}
-"""Left out where root may read everything, or where no process is older than an hour."""
-
-
-class Kit:
-    """The kit as a command, in a directory for temporary files of its own, which is empty afterwards."""
-
-    def __init__(self, temporary: Path) -> None:
-        self.temporary = temporary
-        self.env = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*KIT, *map(str, arguments)],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        process = self.start(*arguments)
-        try:
-            said, complaint = process.communicate(timeout=120)
-        finally:
-            process.kill()
-            process.wait()
-        assert not list(self.temporary.iterdir()), "left behind"
-        return process.returncode, said, complaint
-
-    def results(self, protocol: str, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
-        status, said, complaint = self.run("--protocol", protocol, "--json", *arguments)
-        assert not complaint
-        found = json.loads(said)
-        assert found["protocol"] == protocol
-        results = {result["name"]: result for result in found["results"]}
-        for kind in ("passed", "failed", "skipped"):
-            assert found[kind] == sum(result["outcome"] == kind for result in results.values())
-        return status, results
 
 
 @pytest.fixture
@@ -74,29 +25,6 @@ def kit(tmp_path: Path) -> Kit:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     return Kit(temporary)
-
-
-def failures(results: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {
-        name: f"expected {result['expected']}; {result['happened']}; {result['found']}"
-        for name, result in results.items()
-        if result["outcome"] == "failed"
-    }
-
-
-def skipped(results: dict[str, dict[str, Any]]) -> set[str]:
-    return {name for name, result in results.items() if result["outcome"] == "skipped"}
-
-
-def processes_of(script: Path) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdecimal() and str(script).encode() in Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0"):
-                found.append(int(name))
-        except OSError:
-            pass
-    return found
 
 
 def broken(source: Path, fault: Fault, directory: Path) -> Path:
@@ -112,8 +40,9 @@ def broken(source: Path, fault: Fault, directory: Path) -> Path:
 
 def finds(kit: Kit, protocol: str, fault: Fault, script: Path, *arguments: str) -> None:
     only = [word for name in fault.found_by for word in ("--only", name)]
+    python = [sys.executable] if arguments else [sys.executable, "-S"]  # the plain one needs nothing that is installed
     limit = ("--timeout", "3") if "in time" in fault.says or "stale" in fault.says else ()
-    status, results = kit.results(protocol, *only, *limit, "--", sys.executable, script, *arguments)
+    status, results = kit.results(protocol, *only, *limit, "--", *python, script, *arguments)
     failed = failures(results)
     assert (status, failed.keys()) == (1, set(fault.found_by))
     for name in failed:

@@ -1,0 +1,80 @@
+"""The conformance kit as the tests of it run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SAMPLES = Path(__file__).with_name("samples")
+KIT = [sys.executable, "-m", "holdfast.testing.conformance"]
+DEPENDS_ON_THE_MACHINE = {
+    "an-unreadable-lock-is-respected",
+    "an-old-lock-of-a-living-process-is-respected",
+    "a-lock-of-a-living-process-is-respected-however-old",
+}
+"""Left out where root may read everything, or where no process is older than an hour."""
+
+
+class Kit:
+    """The kit as a command, in a directory for temporary files of its own, which is empty afterwards."""
+
+    def __init__(self, temporary: Path) -> None:
+        self.temporary = temporary
+        self.env = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*KIT, *map(str, arguments)],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        try:
+            said, complaint = process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+        assert not list(self.temporary.iterdir()), "left behind"
+        return process.returncode, said, complaint
+
+    def results(self, protocol: str, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
+        status, said, complaint = self.run("--protocol", protocol, "--json", *arguments)
+        assert not complaint
+        found = json.loads(said)
+        assert found["protocol"] == protocol
+        results = {result["name"]: result for result in found["results"]}
+        for kind in ("passed", "failed", "skipped"):
+            assert found[kind] == sum(result["outcome"] == kind for result in results.values())
+        return status, results
+
+
+def failures(results: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {
+        name: f"expected {result['expected']}; {result['happened']}; {result['found']}"
+        for name, result in results.items()
+        if result["outcome"] == "failed"
+    }
+
+
+def skipped(results: dict[str, dict[str, Any]]) -> set[str]:
+    return {name for name, result in results.items() if result["outcome"] == "skipped"}
+
+
+def processes_of(script: Path) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdecimal() and str(script).encode() in Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0"):
+                found.append(int(name))
+        except OSError:
+            pass
+    return found

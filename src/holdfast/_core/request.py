@@ -70,6 +70,7 @@ class Request:
         "durable",
         "fair",
         "given",
+        "kept_for",
         "look_every",
         "method",
         "mode",
@@ -138,12 +139,14 @@ class Request:
         self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
+        # The same, but a keeper process has the guard, and with it the proof of life.
+        self.kept_for: int | None = None
         # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
         self.unmarked = False
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
-        identity = env.identity(self.on_behalf_of)
+        identity = env.identity(self.on_behalf_of or self.kept_for)
         guarded = guarded and self.on_behalf_of is None
         marker = None if self.unmarked else marker_text(guarded, device, identity)
         return self.protocol.compose(identity, env.time(), self.tag, marker, self.more)

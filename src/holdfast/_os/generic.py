@@ -131,6 +131,9 @@ class GenericEnvironment:
         except Exception:  # decoration for a message: whatever fails, the message goes out without it
             return None
 
+    def entitle(self, name: str, about: str) -> None:
+        """Have this process shown as `name about` to those who list processes, where that can be done."""
+
     def token(self) -> str:
         return os.urandom(8).hex()
 

@@ -104,6 +104,11 @@ class LinuxEnvironment(GenericEnvironment):
             return None
         return " ".join(word.decode("utf-8", "replace") for word in words).strip() or None
 
+    def entitle(self, name: str, about: str) -> None:
+        from .title import entitle
+
+        entitle(name, about)
+
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def open_unnamed(self, directory: str, mode: int) -> int:

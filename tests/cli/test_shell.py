@@ -39,6 +39,21 @@ def test_a_lock_lives_as_long_as_the_shell_that_acquired_it(world: World, path: 
     assert world.do("try", path).returncode == 1
     shell.process.stdin.write(b"\n")
     shell.wait()
+    eventually(lambda: not path.exists(), what="the keeper to release")
+    done = world.do("run", "-n", path, "--", "sh", "-c", "echo $HOLDFAST_RECOVERED")
+    assert (done.returncode, done.stdout) == (0, "\n")
+
+
+def test_a_plain_file_lives_as_long_as_the_shell_that_acquired_it(world: World, path: Path) -> None:
+    """Without a keeper: known by its process, and left for the next contender to take over."""
+    shell = world.sh('$H try --no-keeper "$1" && echo $$; read line', path, stdin=subprocess.PIPE)
+    pid = int(shell.hear(""))
+    status = one_object(world.do("status", "-j", path).stdout)
+    assert (status["state"], status["liveness"], status["holder"]["pid"]) == ("held", "alive", pid)
+    assert status["evidence"]["source"] == "process"
+    assert world.do("try", path).returncode == 1
+    shell.process.stdin.write(b"\n")
+    shell.wait()
     assert one_object(world.do("status", "-j", path).stdout)["state"] == "stale"
     done = world.do("run", "-n", path, "--", "sh", "-c", "echo $HOLDFAST_RECOVERED")
     assert (done.returncode, done.stdout) == (0, f"{pid}\n")
@@ -146,7 +161,7 @@ def test_each_json_result_is_one_complete_object_on_stdout(world: World, path: P
     assert [one["result"] for one in found] == [
         "free", "free", "acquired", "held", "held", "held", "held", "released",
     ]  # fmt: skip
-    assert all(one.keys() - {"owner_pid"} == FIELDS for one in found)
+    assert all(one.keys() - {"owner_pid", "keeper_pid"} == FIELDS for one in found)
     free, taken = found[0], found[3]
     assert (free["state"], free["holder"], free["record"], free["age"]) == ("free", None, None, None)
     assert taken["path"] == str(path)

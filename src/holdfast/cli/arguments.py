@@ -51,11 +51,16 @@ HOLDFAST_SLOT its number, from 0.
 exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
-The lock is bound to the calling shell, or to --owner-pid: when that process ends,
-however it ends, the lock counts as free. In sh -c 'holdfast try LOCK' that may be
-the caller of sh, as some shells become the last command; --owner-pid says it plainly.
-No heartbeat runs: other implementations may reclaim the lock at the age that their
-protocol states (sema: 3600 s).
+The lock is bound to the calling shell, or to --owner-pid: a small process, its
+keeper, guards it and keeps it fresh for as long as that process lives, and
+releases it when that process ends, however it ends. In sh -c 'holdfast try LOCK'
+that may be the caller of sh, as some shells become the last command;
+--owner-pid says it plainly. Behind sudo, timeout and the like, it is needed.
+
+If the keeper alone is killed, the lock is free, although its owner lives. With
+--no-keeper, and where there are no kernel locks, only the file is left: it counts
+as free when the owner has ended, and other implementations may reclaim it, although
+the owner lives, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
 _DROP_INS = {
@@ -219,6 +224,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--stale-after", type=seconds, metavar="SECONDS", help="age at which the protocol calls a lock stale")
     if name in ("try", "acquire", "release"):
         add("--owner-pid", type=pid, metavar="PID", help="the process the lock is bound to (default: the caller)")
+    if name in ("try", "acquire"):
+        add("--no-keeper", action="store_true", help="leave the plain file: no process guards it or keeps it fresh")
     if name == "release":
         add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
     add("-p", "--protocol", default="sema", metavar="NAME",

@@ -15,11 +15,13 @@ from ..model import Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, as_text, lock_options
+from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from ..hold import Hold
     from ..lock import Resource
 
     R = TypeVar("R", bound=Resource)
@@ -32,14 +34,23 @@ def try_(options: argparse.Namespace) -> int:
 
 
 def acquire_(options: argparse.Namespace) -> int:
-    """Acquire for the owner: the record names it, and its life is the life of the lock."""
-    owner = _owner(options)
-    if owner is None:
+    """Acquire for the owner: its life is the life of the lock, which a keeper process holds for it."""
+    pid = _owner(options)
+    if pid is None:
         return USAGE
     lock = make_lock(options)
-    lock._bind(owner)
+    pace = lock._request.beat_every
+    lock._bind(pid)
+    owner = Owner(lock._env, pid)
+    if owner.has_ended():
+        return _ended_before(lock, pid)
+    if not options.no_keeper and is_possible():
+        lock._request.kept_for, lock._request.on_behalf_of = pid, None
     try:
-        left = lock.acquire(options.timeout)._leave_to(owner)
+        hold = lock.acquire(options.timeout)
+        if lock._request.kept_for and hold._held.guarded:
+            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, pid)
+        return _leave_alone(lock, hold, options, pid)
     except AcquireTimeout as error:
         status = lock.status()
         if options.json:
@@ -47,29 +58,49 @@ def acquire_(options: argparse.Namespace) -> int:
         elif not options.quiet:
             say(str(error))
         return int(options.held_code)
-    except KeyboardInterrupt:
+    except BaseException:
         lock._release_all()
         raise
-    if not left:
-        say(f"process {owner} has ended, so {lock.path} was not acquired for it")
-        return FAILED
-    if options.json:
-        try:
-            show(as_json("acquired", lock.status(), owner_pid=owner))
-        except OSError:
-            remove_if(
-                lock._env,
-                lock._request,
-                lambda seen, assessed: not why_not_of(seen, assessed, lock._env.identity(owner)),
-            )
-            raise
-    if options.verbose:
-        say(f"acquired {lock.path} for process {owner}")
+
+
+def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: int) -> int:
+    """Tell of the lock before it is left to the keeper: whoever does not hear of it does not get it."""
+    try:
+        _tell_acquired(lock, options, owner, keeper.pid)
+    except BaseException:
+        keeper.give_up()
+        raise
+    return DONE if keeper.go() else _ended_before(lock, owner)
+
+
+def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int) -> int:
+    """Leave the plain file, which names the owner."""
+    if not hold._leave_to(owner):
+        return _ended_before(lock, owner)
+    try:
+        _tell_acquired(lock, options, owner, None)
+    except OSError:
+        remove_if(
+            lock._env, lock._request, lambda seen, assessed: not why_not_of(seen, assessed, lock._env.identity(owner))
+        )
+        raise
     return DONE
 
 
+def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None) -> None:
+    if options.json:
+        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper))
+    if options.verbose:
+        say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
+
+
+def _ended_before(lock: Lock, owner: int) -> int:
+    say(f"process {owner} has ended, so {lock.path} was not acquired for it")
+    return FAILED
+
+
 def release_(options: argparse.Namespace) -> int:
-    """Remove the lock file if the owner holds it."""
+    """Remove the lock file if the owner holds it; its keeper ends."""
     owner = _owner(options)
     if owner is None:
         return USAGE
@@ -78,19 +109,26 @@ def release_(options: argparse.Namespace) -> int:
     if is_persistent(lock.protocol):
         return _release_kernel_lock(lock, before, options)
     refused: str | None = None
+    unkept = False
+    identity = lock._env.identity(owner)
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        nonlocal refused
-        refused = None if options.force else why_not_of(seen, assessed, lock._env.identity(owner))
+        nonlocal refused, unkept
+        refused = None if options.force else why_not_for(lock._env, seen, assessed, identity)
+        unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 
-    removed = remove_if(lock._env, lock._request, agreed)
+    removed = None
+    if not end_keeper(lock, None if options.force else identity):
+        removed = remove_if(lock._env, lock._request, agreed)
     if refused:
         if options.json:
             show(as_json("refused", before))
         else:
             say(f"{lock.path} was not released: {refused}. Use --force to remove it all the same")
         return HELD
+    if unkept and not options.force and not options.quiet:
+        say(f"{lock.path}: its keeper had ended before, so anybody could have taken it over since; nobody has")
     result = "released" if removed is not None or before.locked else "not held"
     if options.json:
         show(as_json(result, before))

@@ -91,6 +91,10 @@ def arrival(name: str) -> float:
     return int(name[:20]) / 1e9
 
 
+def is_ticket(name: str) -> bool:
+    return name[20:21] == "-" and name[:20].isdecimal()
+
+
 def is_shared(name: str) -> bool:
     return name[21:22] == "s"
 
@@ -98,7 +102,7 @@ def is_shared(name: str) -> bool:
 def names(env: Environment, queue: str) -> list[str]:
     """The tickets in the queue, by arrival. What cannot be a ticket is left out."""
     try:
-        found = sorted([name for name in env.list_directory(queue) if name[20:21] == "-" and name[:20].isdecimal()])
+        found = sorted([name for name in env.list_directory(queue) if is_ticket(name)])
     except OSError:
         return []
     if not found:

@@ -40,13 +40,14 @@ def _in_tickets(env: Environment, request: Request) -> list[Arrival]:
     mine = set() if line is None else {place.name for place in line.places.copy()}
     found = []
     for name in tickets.names(env, request.queue):
-        waiter = None if name in mine else _read_ticket(env, f"{request.queue}/{name}")
+        waiter = None if name in mine else read_ticket(env, f"{request.queue}/{name}")
         if waiter is not None:
             found.append((tickets.arrival(name), waiter))
     return found
 
 
-def _read_ticket(env: Environment, path: str) -> Waiter | None:
+def read_ticket(env: Environment, path: str) -> Waiter | None:
+    """Who has the ticket at the path; None for one that waits no more."""
     try:
         fd = env.open_existing(path, write=False)
     except OSError:

@@ -234,6 +234,12 @@ class GenericEnvironment:
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002
         return []
 
+    def census(self) -> Any:
+        """See `survey.Surroundings`: here the one of no tables."""
+        from .nothing import NoCensus
+
+        return NoCensus()
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def pipe(self) -> tuple[int, int]:

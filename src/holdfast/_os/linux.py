@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from .census import LinuxCensus
     from .inotify import FileWatch, Hub, WatchSet
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -199,6 +200,12 @@ class LinuxEnvironment(GenericEnvironment):
 
                 masks = MASKS
         return watchers(identity, masks)
+
+    def census(self) -> LinuxCensus:
+        """See `survey.Surroundings`."""
+        with self._forking:
+            from .census import LinuxCensus
+        return LinuxCensus(self.inspect, tables=self._proc_is_ours())
 
     # -- events --------------------------------------------------------------------------------------------------------
 

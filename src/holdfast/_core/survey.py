@@ -1,0 +1,350 @@
+"""Finding lock files without being told of them, and describing many at the price of one.
+
+E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is empty or too large; no
+    link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event, but for
+    those who wait for a kernel lock (kernel_sight.py, F8): a file that somebody watches so is described without it.
+E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
+    protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
+    damaged, or may not be read. A file of text or data is none, whatever it is called.
+E3  The process table and the kernel's tables are read once (`_Once`, `Census`). So what is said of ten thousand files
+    is of about one moment, as a look at one of them is; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..model import Evidence, Holder, Liveness, Record, Status, Value, Waiter
+from . import recognition, tickets
+from .environment import Environment, LockOwner
+from .liveness import Assessment, assess
+from .locate import queue_of
+from .observe import UNFINISHED, Observation, read_record
+from .policy import Verdict, describe, judge
+from .request import Request
+from .waiters import read_ticket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol
+
+    from .environment import Process, Stat
+
+    class Census(Protocol):
+        """The kernel's tables, read once."""
+
+        def is_artificial(self, device: int) -> bool:
+            """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
+
+        def user(self, pid: int) -> int | None:
+            """The user of a process, by number."""
+
+        def is_locked(self, identity: tuple[int, int]) -> bool:
+            """Whether some process has a kernel lock (`flock`) on this file."""
+
+        def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+            """As `Environment.lock_owners`."""
+
+        def watchers(self, identity: tuple[int, int]) -> list[int]:
+            """As `Environment.watchers`."""
+
+        def heeds_readers(self, identity: tuple[int, int]) -> bool:
+            """Whether somebody who waits for this file hears of a reader that closes it."""
+
+    class Surroundings(Environment, Protocol):
+        """An environment that can take a census."""
+
+        def census(self) -> Census: ...
+
+
+HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
+
+
+class Found(Value):
+    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
+
+    `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
+    rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
+    as held; free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
+    number, if it is one of a semaphore for which somebody waits.
+    """
+
+    status: Status
+    condition: str
+    identity: tuple[int, int]
+    uid: int | None = None
+    slot: int | None = None
+
+
+class Unseen(Value):
+    """What could not be looked at, and why."""
+
+    path: str
+    error: OSError
+
+
+class _Seen(Observation):
+    __slots__ = ("uid",)
+
+    def __init__(self, found: Stat, fd: int = -1) -> None:
+        super().__init__(found, fd)
+        self.uid = found.st_uid
+
+
+class _Once:
+    """An environment that asks about each process once."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._processes: dict[int, Process] = {}
+        self._commands: dict[int, str | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        self.__dict__[name] = value
+        return value
+
+    def inspect(self, pid: int) -> Process:
+        found = self._processes.get(pid)
+        if found is None:
+            found = self._processes[pid] = self._env.inspect(pid)
+        return found
+
+    def command(self, pid: int) -> str | None:
+        if pid not in self._commands:
+            self._commands[pid] = self._env.command(pid)
+        return self._commands[pid]
+
+
+class Survey:
+    """Looks at many files at about one moment. To be made anew for the next look."""
+
+    def __init__(self, env: Surroundings) -> None:
+        self._env: Environment = _Once(env)
+        self._census = env.census()
+        self._requests: dict[str, Request] = {}
+        self._here = env.identity()
+
+    # -- directories ---------------------------------------------------------------------------------------------------
+
+    def directory(self, directory: str, *, recursive: bool = False) -> Iterator[Found | Unseen]:
+        """The lock files in it; `recursive`: also those further down. In the order of their names."""
+        pending = [directory]
+        while pending:
+            where = pending.pop()
+            try:
+                listed = sorted(self._env.list_directory(where))
+            except OSError as error:
+                yield Unseen(where, error)
+                continue
+            queues = {name for name in listed if recognition.is_queue(name)}
+            below = []
+            for name in listed:
+                if recognition.is_beside(name):
+                    continue
+                path = where + name if where.endswith("/") else f"{where}/{name}"
+                try:
+                    found = self._env.stat(path)
+                    if recursive and stat.S_ISDIR(found.st_mode) and not self._census.is_artificial(found.st_dev):
+                        below.append(path)
+                    one = self._look(where, name, path, found, queues)
+                except OSError as error:
+                    if not isinstance(error, FileNotFoundError):  # gone by now: its holder has released it
+                        yield Unseen(path, error)
+                    continue
+                if one is not None:
+                    yield one
+            pending.extend(reversed(below))
+
+    def file(self, path: str) -> Found | None:
+        """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
+        where, _, name = path.rpartition("/")
+        queues = {q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)}
+        return self._look(where, name, path, self._env.stat(path), queues)
+
+    # -- one file ------------------------------------------------------------------------------------------------------
+
+    def _look(self, where: str, name: str, path: str, found: Stat, queues: set[str]) -> Found | None:
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        locked = self._census.is_locked((found.st_dev, found.st_ino))
+        unfinished = not found.st_size and found.st_mode & UNFINISHED
+        one: Found | None = None
+        if unfinished or recognition.may_be_record(found.st_size):
+            try:
+                one = self._open(where, name, path, found, locked=locked)
+            except PermissionError:
+                one = self._unreadable(name, path, found, locked=locked)
+        elif locked:
+            one = self._by_the_kernel(path, _Seen(found), None)
+        elif not found.st_size:
+            one = self._damaged(name, path, _Seen(found))
+        if one is None or one.condition == FREE:
+            return one
+        return self._with_waiters(where, name, one, queues)
+
+    def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
+        env = self._env
+        if locked and self._census.heeds_readers((found.st_dev, found.st_ino)):
+            return self._by_the_kernel(path, _Seen(found), None)  # E1
+        fd = env.open_existing(path, write=False)
+        try:
+            opened = env.fstat(fd)
+            if not stat.S_ISREG(opened.st_mode):
+                return None
+            seen = _Seen(opened, fd)
+            seen.data = read_record(env, fd)
+            record = recognition.recognise(name, opened.st_mode, seen.data)
+            if record is not None and record.protocol == "flock":
+                return self._by_the_kernel(path, seen, record)
+            if record is not None or seen.unfinished:
+                return self._judged(record, where, name, path, seen)
+            if locked and recognition.damaged(name, seen.data) is None:
+                return self._by_the_kernel(path, seen, None)
+            return self._damaged(name, path, seen)
+        finally:
+            env.close(fd)
+
+    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: _Seen) -> Found:
+        request = self._request("sema" if record is None else record.protocol, where, name, path)
+        if record is None:
+            seen.problem = "the record is empty"
+        elif record.created is None and request.protocol.ages_by_mtime:
+            record = record.replaced(created=seen.modified)
+        seen.record = record
+        assessed = assess(self._env, seen)
+        verdict = judge(self._env, request, seen, assessed)
+        status = describe(self._env, request, seen, assessed, verdict)
+        return self._found(status, self._condition(record, assessed, verdict), seen)
+
+    def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
+        if verdict.reclaim:
+            return DEAD if verdict.by_proof or assessed.evidence.proven else STALE
+        if verdict.closed:
+            return STALE
+        if assessed.evidence.source == "guard" and assessed.liveness is Liveness.ALIVE:
+            return HELD
+        if record is None or (record.marked and record.marker is None):
+            return MALFORMED
+        return ELSEWHERE if self._is_elsewhere(record) else HELD
+
+    def _is_elsewhere(self, record: Record) -> bool:
+        here = self._here
+        if record.marker is None:
+            return record.host is not None and record.host.casefold() != here.host.casefold()
+        there = record.marker.identity
+        return (there.boot, there.pid_namespace) != (here.boot, here.pid_namespace)
+
+    def _found(self, status: Status, condition: str, seen: _Seen) -> Found:
+        pid = status.holder.pid if status.holder is not None and condition == HELD else None
+        uid = self._census.user(pid) if pid is not None else None
+        return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
+
+    # -- files that say little -----------------------------------------------------------------------------------------
+
+    def _by_the_kernel(self, path: str, seen: _Seen, record: Record | None) -> Found:
+        """A lock of the kernel alone: who holds it, and who waits, by the tables."""
+        owners = self._census.owners(seen.identity)
+        holding = [owner for owner in owners if not owner.waiting]
+        holders = tuple(self._holder(owner, record) for owner in holding)
+        first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
+        believed = first is not None and record is not None and first.pid == record.pid
+        text = "the kernel lock on its file is held" if holders else "nobody has the kernel lock on its file"
+        status = Status(
+            path, "flock", bool(holders), False,
+            Liveness.ALIVE if holders else Liveness.UNKNOWN,
+            Evidence("guard", text, proven=bool(holders)),
+            first,
+            record if believed else None,
+            "its holder is alive" if holders else "nobody holds it",
+            max(0.0, self._env.time() - first.since) if first is not None and first.since is not None else None,
+            tuple(self._waiter(owner.pid) for owner in owners if owner.waiting and owner.pid is not None),
+            holders,
+            seen.modified,
+            seen.data,
+        )  # fmt: skip
+        return self._found(status, HELD if holders else FREE, seen)
+
+    def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
+        command = None if owner.pid is None else self._env.command(owner.pid)
+        if record is None or record.pid != owner.pid:
+            return Holder(owner.pid, command=command, shared=not owner.exclusive)
+        return Holder(owner.pid, record.host, record.created, record.tag, command, not owner.exclusive)
+
+    def _damaged(self, name: str, path: str, seen: _Seen) -> Found | None:
+        """E2."""
+        protocol = recognition.damaged(name, seen.data)
+        if protocol is None:
+            return None
+        return self._unusable(protocol, path, seen, recognition.problem(protocol, seen.data))
+
+    def _unreadable(self, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
+        if not locked and not recognition.is_named_so(name):
+            return None
+        seen = _Seen(found)
+        problem = "the lock file may not be read by this user"
+        one = self._unusable("beads" if name == recognition.BEADS_NAME else "", path, seen, problem)
+        if not locked:
+            return one
+        holders = [self._holder(owner, None) for owner in self._census.owners(seen.identity) if not owner.waiting]
+        evidence = Evidence("guard", "the kernel lock on its file is held", proven=True)
+        first = holders[0] if holders else Holder()
+        status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
+        return self._found(status, HELD, seen)
+
+    def _unusable(self, protocol: str, path: str, seen: _Seen, problem: str) -> Found:
+        evidence = Evidence("none", problem)
+        status = Status(
+            path, protocol, True, False, Liveness.UNKNOWN, evidence, Holder(), None,
+            "what cannot be read counts as held", None, (), (), seen.modified, seen.data,
+        )  # fmt: skip
+        return self._found(status, MALFORMED, seen)
+
+    # -- who waits -----------------------------------------------------------------------------------------------------
+
+    def _with_waiters(self, where: str, name: str, one: Found, queues: set[str]) -> Found:
+        waiting: list[Waiter] = []
+        slot = None
+        for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
+            if queue.rpartition("/")[2] in queues:
+                waiting += self._queue(queue)
+                slot = recognition.slot_of(name) if number else None
+        arrived = [waiter.replaced(position=place) for place, waiter in enumerate(waiting, 1)]
+        status = one.status
+        known = {waiter.pid for waiter in arrived}
+        arrived += [waiter for waiter in status.waiters if waiter.pid not in known]
+        if one.condition == HELD:
+            known.update(who.pid for who in (*arrived, *status.holders, status.holder) if who and who.pid)
+            arrived += [self._waiter(pid) for pid in self._census.watchers(one.identity) if pid not in known]
+        if not arrived and slot is None:
+            return one
+        return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)
+
+    def _queues_of(self, where: str, name: str) -> list[str]:
+        """Where those queue who wait for this lock; and if it is a slot's, those who wait for any slot."""
+        slot = recognition.slot_of(name)
+        return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
+
+    def _queue(self, queue: str) -> list[Waiter]:
+        try:
+            listed = sorted(name for name in self._env.list_directory(queue) if tickets.is_ticket(name))
+        except OSError:
+            return []
+        read = [read_ticket(self._env, f"{queue}/{name}") for name in listed]
+        return [waiter for waiter in read if waiter is not None]
+
+    def _waiter(self, pid: int) -> Waiter:
+        return Waiter(None, pid, None, None, self._env.command(pid))
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _request(self, protocol: str, where: str, name: str, path: str) -> Request:
+        """One for each protocol, pointed at one file after the other: checking ten thousand would take a second."""
+        request = self._requests.get(protocol)
+        if request is None:
+            request = self._requests[protocol] = Request(path, {"protocol": protocol}, lock_file=path)
+        request.path = request.target = path
+        request.directory, request.name = where, name
+        return request

@@ -33,9 +33,9 @@ bench: $(VENV)/.test
 	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
 	$(VENV)/bench/bin/python bench/run.py $(ARGS)
 
-# A long run of the kill tests: make storm SECONDS=600
+# Contenders of every kind, killed, stopped and forked, for each protocol: make storm SECONDS=600 is ten minutes in all.
 storm: $(VENV)/.test
-	HOLDFAST_TEST_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/process/test_exclusion.py $(ARGS)
+	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
 
 # The pages are plain Markdown; this checks that their links and the tests that they cite exist.
 docs: $(VENV)/.test

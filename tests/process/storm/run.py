@@ -1,0 +1,142 @@
+"""Running a storm of all kinds from a test, and judging what it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from process.foreign import node
+from process.journal import Outcome, read_journal
+
+CROWD = Path(__file__).with_name("crowd.py")
+COMMON = ("sync", "sync", "sync", "threads", "asyncio", "uvloop", "run")
+KINDS = {
+    "sema": (*COMMON, "shell", "face", "drop-in sema", "stand-in"),
+    "semats": (*COMMON, "shell", "face", "drop-in semats", "stand-in"),
+    "sidecar": (*COMMON, "shell", "face", "fs-safe 0.3.0", "fs-safe 0.21.0"),
+    "beads": (*COMMON, "shell", "face"),
+    "flock": (*COMMON, "flock(1)"),
+}
+PRIVILEGED = ("container", "other clock")
+LOOSE = "RHFDNMS"
+"""Letters of kinds in which another process is inside than the one that the lock file names."""
+
+PASS_THROUGH = """
+import os, sys, holdfast
+from holdfast import Lock
+path, protocol, directory = sys.argv[1:]
+with Lock(path, protocol=protocol, timeout=20):
+    names = os.listdir(directory)
+    assert len(names) == 1, names
+"""
+
+
+@dataclass
+class Result:
+    told: dict[str, Any]
+    outcome: Outcome
+    missing: dict[str, str]
+
+    def line(self, protocol: str) -> str:
+        told, seen = self.told, self.outcome
+        kinds = ", ".join(
+            f"{told['by_kind'][k]} {n}" for k, n in sorted(seen.by_letter.items()) if k in told["by_kind"]
+        )
+        missing = "".join(f"; without {name}: {why}" for name, why in self.missing.items())
+        return (
+            f"{protocol}: {len(told['killed'])} kills, {told['stops']} stops ({told['kept']} inside), "
+            f"{seen.done} increments ({kinds}), {seen.unfinished} killed inside, {seen.recovered} takeovers, "
+            f"{len(seen.overlaps)} overlaps, {len(told['robbed'])} robbed{missing}"
+        )
+
+
+def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[str, ...] = ()) -> Result:
+    """Raises AssertionError for whatever is wrong with it."""
+    locks = place / "locks"
+    for directory in (locks, state):
+        directory.mkdir()
+    path = locks if protocol == "beads" else locks / "counter.lock"
+    wanted, modules, missing = available(kinds or KINDS[protocol] + PRIVILEGED)
+    plan = {
+        "path": str(path),
+        "protocol": protocol,
+        "state": str(state),
+        "seconds": seconds,
+        "kinds": wanted,
+        "modules": modules,
+    }
+    told = play(plan, seconds + 120)
+    outcome = read_journal(state, set(told["killed"]), told=protocol != "flock", loose=LOOSE)
+    result = Result(told, outcome, missing)
+    print(result.line(protocol))
+    judge(result)
+    # Whatever was left by the last one that was killed is gone after the next one has been and left.
+    command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol, str(locks)]
+    passed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert passed.returncode == 0, passed.stderr
+    assert os.listdir(locks) == (["counter.lock"] if protocol == "flock" else [])
+    return result
+
+
+def judge(result: Result) -> None:
+    told, seen = result.told, result.outcome
+    assert told["failed"] == []
+    assert seen.overlaps == []
+    assert told["robbed"] == []
+    assert told["left"] == []
+    assert seen.mistakes == []
+    assert seen.done + seen.unfinished >= seen.counter >= seen.done
+    assert seen.done > 0
+
+
+def play(plan: dict[str, Any], limit: float) -> dict[str, Any]:
+    process = subprocess.Popen(
+        [sys.executable, str(CROWD), json.dumps(plan)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, _ = process.communicate(timeout=limit)
+    finally:
+        end_session(process.pid)
+        process.wait()
+        process.stdout.close()
+    assert process.returncode == 0
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def end_session(leader: int) -> None:
+    """Kill whatever is left of a session, in all its groups."""
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdecimal() and os.getsid(int(name)) == leader:
+                os.kill(int(name), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], dict[str, str]]:
+    """The kinds that can be had here, the modules of fs-safe, and why the others cannot be had."""
+    found: list[str] = []
+    modules: dict[str, tuple[str, str]] = {}
+    missing: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            if kind in PRIVILEGED and os.geteuid() != 0:
+                raise node.Missing("needs root")
+            if kind in PRIVILEGED and shutil.which("unshare") is None:
+                raise node.Missing("unshare(1) is not installed")
+            if kind == "flock(1)" and shutil.which("flock") is None:
+                raise node.Missing("flock(1) is not installed")
+            if kind.startswith("fs-safe"):
+                modules[kind] = (node.node(), node.fs_safe(kind.split()[1]))
+            found.append(kind)
+        except node.Missing as why:
+            missing[kind] = str(why)
+    return found, modules, missing

@@ -1,0 +1,34 @@
+"""Contenders of every kind together on one lock, killed, stopped, forked and with stepping clocks, for each protocol.
+
+`make storm SECONDS=600` runs this for longer and prints a line of numbers for each; docs/testing.md says what is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from process.storm.run import KINDS, storm
+
+SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
+"""For all of them together."""
+
+
+@pytest.mark.parametrize("protocol", KINDS)
+def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, protocol: str) -> None:
+    """The lock is on a disk, and what proves that nobody else was inside is elsewhere."""
+    if shutil.which("sh") is None:
+        pytest.skip("needs a shell")
+    result = storm(disk, shm / "state", protocol, SECONDS / len(KINDS))
+    assert result.told["killed"]
+    assert result.told["kept"] + result.told["passed"] > 0
+
+
+def test_one_that_ignores_the_lock_is_not_seen(shm: Path) -> None:
+    """The storm itself: its detector and its look at stopped holders find what they are there for."""
+    with pytest.raises(AssertionError) as failure:
+        storm(shm, shm / "state", "sema", 1.5, ("sync", "sync", "rude"))
+    assert "x " in str(failure.value) or "robbed" in str(failure.value)

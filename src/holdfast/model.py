@@ -24,21 +24,24 @@ class Value:
     __slots__ = ("__dict__",)
     _fields: tuple[str, ...] = ()
 
+    _required: frozenset[str] = frozenset()
+
     def __init_subclass__(cls) -> None:
         cls._fields = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
+        cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, *values: Any, **named: Any) -> None:
         fields = self._fields
         if len(values) > len(fields):
             raise TypeError(f"{type(self).__name__} takes {len(fields)} values, not {len(values)}")
         given = dict(zip(fields, values, strict=False))
-        for name, value in named.items():
+        for name in named:
             if name in given or name not in fields:
                 raise TypeError(f"{type(self).__name__} has no such field, or was given it twice: {name!r}")
-            given[name] = value
-        for name in fields:
-            if name not in given and not hasattr(type(self), name):
-                raise TypeError(f"{type(self).__name__} needs {name!r}")
+        given.update(named)
+        if len(given) < len(fields) and not self._required <= given.keys():
+            missing = next(name for name in fields if name in self._required and name not in given)
+            raise TypeError(f"{type(self).__name__} needs {missing!r}")
         self.__dict__.update(given)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -263,6 +263,20 @@ def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, hel
     assert waiter.inside
 
 
+def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Contender, contend: Contend) -> None:
+    """A4: the close event of a dying holder came before the watch, and its guard outlives both looks."""
+    waiter = contend(held.request.path, timeout=None, fair=False)
+    before = waiter.env.monotonic()
+    first = waiter.step()
+    assert first is not None
+    assert 0.005 < first.deadline - before < 0.1
+    later = before + 0.1
+    waiter.env.instead["monotonic"] = lambda: later
+    second = waiter.step()
+    assert second is not None
+    assert second.deadline > later + 1
+
+
 def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend: Contend) -> None:
     """A5: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)
@@ -462,12 +476,14 @@ def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Co
     """A7: woken again and again although nothing changes, it polls now and then instead of spinning."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     told(waiter.env)
-    waiter.env.instead["monotonic"] = lambda: 1000.0  # no time passes between two wake-ups
+    waiter.step()
+    now = waiter.env.monotonic() + 1
+    waiter.env.instead["monotonic"] = lambda: now  # no time passes between two wake-ups
     pauses = []
     for _ in range(200):
         wait = waiter.step()
         assert wait is not None
-        pauses.append(wait.deadline - 1000.0)
+        pauses.append(wait.deadline - now)
     polls = [pause for pause in pauses if pause <= 0.025]
     assert 2 <= len(polls) < 100
     release(held)

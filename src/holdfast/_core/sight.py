@@ -2,7 +2,8 @@
 
 A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
     makes an event that is still there.
-A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times.
+A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
+    have come before the watch was armed, too: so for that long, a watch is not relied upon.
 A6  The watch is on an inode. When the path names another one, we start over with a new watch.
 """
 
@@ -29,6 +30,8 @@ FIRST_POLL = 0.001
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
 """After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
+_DYING = 0.0127
+"""Seconds. Nobody has died before that, without an event for us, and has a guard still (A4)."""
 
 
 class Sight:
@@ -49,6 +52,8 @@ class Sight:
         self._watch: Watch | None = None
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
+        self._relied = 0.0
+        """From when on the watch is relied upon, where a guard was seen."""
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
@@ -199,6 +204,7 @@ class Sight:
         change = self._watch.take()
         if change & CLOSED:
             self.hurry()  # A4
+            self._relied = 0.0
         return bool(change)
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
@@ -213,6 +219,8 @@ class Sight:
             return (), now + pause
         self._waiting = True
         fds, until = self._watch.fds(), now + self._recheck
+        if now < self._relied and self.assessed.evidence.source == "guard":
+            until = min(until, self._relied)
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
@@ -241,6 +249,7 @@ class Sight:
         if env.events_reach(path):
             try:
                 self._watch = self._subscribe()
+                self._relied = env.monotonic() + _DYING
             except FileNotFoundError:
                 self._armed = False  # gone in between: the next look finds out
                 return

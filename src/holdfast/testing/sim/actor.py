@@ -1,8 +1,8 @@
 """Somebody who takes steps: a thread of control in a simulated process, which the scheduler resumes when it likes.
 
-The engine calls its environment from deep within ordinary functions, and plain Python cannot suspend those. Threads that
-hand over a baton could, at 10 to 20 µs a switch; a run has about a hundred switches and there are a million runs. So
-each actor is a greenlet, which switches in a fraction of a microsecond and nests in any call. The package `greenlet` is
+The engine calls its environment from deep within ordinary functions, and plain Python cannot suspend those. Threads
+that hand over a baton could, at 10 to 20 µs a switch; a run has about a hundred switches and there are a million runs.
+So each actor is a greenlet, which switches in a fraction of a microsecond and nests in any call. The package `greenlet` is
 needed by this simulation and by nothing else of holdfast (`pip install 'holdfast[sim]'`).
 """
 
@@ -156,7 +156,9 @@ class Actor:
         self.step("enter", path, self.world.kernel.critical.w)
         there = self.world.kernel.names.get(path)
         self.inside, self.inode, self.held, self.shared = path, inode, held, shared
-        self.robbed = there is None or there.number != inode
+        self.robbed = (
+            there is None or there.number != inode or (held is not None and held.data not in (b"", there.data))
+        )
         self.note("is inside" if not self.foreign else "is inside (not of holdfast)")
         for checker in self.world.checkers:
             checker.enters(self.world, self)

@@ -1,7 +1,7 @@
 """What a simulated process is: its number, its descriptors, its clocks, its end; and how its steps are asked about.
 
-Before each step that others can see, the scheduler is asked (`step`): it may let others go on first, or never come back.
-A step on what nobody else can see, as a file without a name, is not asked about: it commutes with everything.
+Before each step that others can see, the scheduler is asked (`step`): it may let others go first, or never come back. A
+step on what nobody else can see, as a file without a name, is not asked about: it commutes with everything.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class BaseProcess:
         started = "-" if found is None else found.started
         return Identity(pid, self.kernel.boot, self.namespace, started, "host")
 
-    def command(self, pid: int) -> str | None:
+    def command(self, pid: int) -> str | None:  # noqa: ARG002
         return None
 
     def time(self) -> float:

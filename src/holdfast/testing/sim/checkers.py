@@ -83,9 +83,9 @@ class Neighbours(Checker):
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current
         for actor in world.actors:
-            if self.strict and actor.inside == path and actor.inode == inode.number and not actor.foreign:
-                if who is not None and who.foreign:
-                    raise Violation(f"{who.name} takes the lock away from {actor.name}, which is inside")
+            hit = actor.inside == path and actor.inode == inode.number and not actor.foreign
+            if self.strict and hit and who is not None and who.foreign:
+                raise Violation(f"{who.name} takes the lock away from {actor.name}, which is inside")
 
 
 class Told(Checker):
@@ -200,8 +200,8 @@ class NothingLeft(Checker):
 
 
 class Recovery(Checker):
-    """After all is over, a newcomer gets in within `bound` seconds, however the others have ended. `age`: so many seconds
-    later, because somebody else's record must be that old."""
+    """After all is over, a newcomer gets in within `bound` seconds, however the others have ended. `age`: so many
+    seconds later, because somebody else's record must be that old."""
 
     def __init__(self, program: Program, *, bound: float = 0.1, age: float = 0.0, always: bool = False) -> None:
         self.program = program

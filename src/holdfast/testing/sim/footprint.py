@@ -1,7 +1,7 @@
 """What a step touches, so that two steps can be seen to commute.
 
-A footprint is a pair of sets of bits, (`own`, `against`). Each simulated object has three bits: somebody reads it, writes
-it, or adds to it. Two steps may be exchanged unless the `own` of one meets the `against` of the other:
+A footprint is a pair of sets of bits, (`own`, `against`). Each simulated object has three bits: somebody reads it,
+writes it, or adds to it. Two steps may be exchanged unless the `own` of one meets the `against` of the other:
 
     reads commute with reads; additions to a directory commute with additions; a write commutes with nothing
 

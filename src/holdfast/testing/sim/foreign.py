@@ -1,7 +1,7 @@
 """Actors that are not of holdfast: models of what other implementations do, a system call a step.
 
-Their steps and their races are those that were observed of the real ones. A guarantee towards them holds as long as none
-is stopped, between a look and what it does upon it, for longer than the engine settles; so they are `prompt` there.
+Their steps and their races are those that were observed of the real ones. A guarantee towards them holds as long as
+none is stopped, between a look and what it does upon it, for longer than the engine settles; so they are `prompt`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def sema(
                 me.sleep(poll)
                 continue
             inode = env.files[fd].inode.number
+            me.crashable, could = False, me.crashable  # what it leaves here is held until somebody breaks it
             env.write(fd, _record(me), 0)
+            me.crashable = could
             env.close(fd)
             _use(me, path, inode, inside_for)
             _remove(me, path)

@@ -1,4 +1,4 @@
-"""The simulated kernel: names, inodes, open files with their kernel locks, processes, clocks, and what is still to come.
+"""The simulated kernel: names, inodes, open files with their kernel locks, processes, clocks, and what it puts off.
 
 It does what it is told at once; who does what and when is decided elsewhere (world.py). What is modelled is what Linux
 does, by the facts that tests/process/test_facts.py checks:
@@ -122,7 +122,14 @@ class Deferred:
 class Kernel:
     """One machine."""
 
-    def __init__(self, *, slow_close: bool = False, late_events: bool = False, queue_limit: int = 1000) -> None:
+    def __init__(
+        self,
+        *,
+        slow_close: bool = False,
+        late_events: bool = False,
+        queue_limit: int = 1000,
+        readers_matter: bool = False,
+    ) -> None:
         self.now = 1000.0
         self.wall = EPOCH
         self.boot = "boot-1"
@@ -140,7 +147,7 @@ class Kernel:
         self._name_marks: dict[str, Mark] = {}
         self.critical = self.new_mark()
         self.crashes = self.new_mark()
-        self.readers_matter = False
+        self.readers_matter = readers_matter
         """Whether somebody watches for the end of descriptors that can only read."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
         """Told when a name stops leading to an inode."""

@@ -11,7 +11,7 @@ from ..._core.request import Request, slots_of
 from ...errors import LockLost
 
 if TYPE_CHECKING:
-    from ..._core.hold import Held
+    from ..._core.hold import Held, Share
     from .actor import Actor, Program
 
 _made: dict[tuple[object, ...], tuple[Request, ...]] = {}
@@ -66,7 +66,7 @@ def holder(
     return program
 
 
-def _acquire(me: Actor, wanted: tuple[Request, ...], timeout: float | None, *, may_be_refused: bool):  # type: ignore[no-untyped-def]
+def _acquire(me: Actor, wanted: tuple[Request, ...], timeout: float | None, *, may_be_refused: bool) -> Share | None:
     me.wants = wanted[0].target
     result = me.drive(acquire(me.process, wanted, timeout, me.context))
     me.wants = ""
@@ -86,6 +86,21 @@ def _stay(me: Actor, held: Held, seconds: float, beat_every: float) -> None:
         held.beat()
     if kernel.now < until:
         me.sleep(until - kernel.now)
+
+
+def filler(wanted: tuple[Request, ...], slots: int) -> Program:
+    """Take all slots, and release them."""
+
+    def program(me: Actor) -> None:
+        shares = []
+        for _ in range(slots):
+            share = _acquire(me, wanted, 60.0, may_be_refused=False)
+            assert share is not None
+            shares.append(share)
+        for share in shares:
+            share.held.release(share)
+
+    return program
 
 
 def waiter(wanted: tuple[Request, ...], *, timeout: float | None = None) -> Program:
@@ -114,6 +129,7 @@ def command(wanted: tuple[Request, ...], child_pid: int) -> Program:
 
     def program(me: Actor) -> None:
         share = _acquire(me, wanted, None, may_be_refused=False)
+        assert share is not None
         held = share.held
         me.enter(held.path, held.identity[1], held)
         child = me.world.process(f"{me.name}-child", child_pid)

@@ -49,7 +49,7 @@ class Process(FileProcess):
                 self.step("unguard", fd, file.inode.mark.w)
             self.kernel.unlock(file)
 
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
+    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:  # noqa: ARG002
         """The guard; where there is none, what claim files amount to: one living claimant for each record."""
         guard = self.guard(fd)
         if guard is not None:
@@ -137,9 +137,9 @@ class Process(FileProcess):
 
 
 TRACED = (
-    *("inspect", "watch_process", "open_unnamed", "open_new", "open_existing", "link_unnamed", "link", "unlink", "rename"),
-    *("open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists", "make_directory"),
-    *("remove_directory", "close", "guard", "guarded", "unguard", "claim", "end_claim", "watch"),
+    *("inspect", "watch_process", "open_unnamed", "open_new", "open_existing", "link_unnamed", "link", "unlink"),
+    *("rename", "open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists"),
+    *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "claim", "end_claim", "watch"),
 )
 
 

@@ -1,31 +1,26 @@
-"""Which actors meet at which lock, by name; and how much may happen to them."""
+"""The workloads by name: who meets where, and how much may happen to them in one run.
+
+Those of `SMALL` are for searching through every interleaving; all are good for random ones.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...model import Identity, marker_text
-from . import foreign
-from .checkers import Exclusion, Neighbours, NothingLeft, RecoveredFrom, Recovery, Told, usual
-from .kernel import Kernel, Mount
-from .ours import breaker, command, holder, requests, waiter
+from . import foreign, scenes
+from .kernel import Kernel
+from .scenes import LOCK, beside, contenders, dead_holder, on, reborn, stale_foreign, tasks
 from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
-
-    from .actor import Actor, Program
-
-LOCK = "/d/l"
-OLD = 7200.0
-"""Seconds: older than any rule's limit."""
 
 WORKLOADS: dict[str, Workload] = {}
 
 
 class Workload:
-    """A way to fill a world. `crashes`, `stalls`, `losses`: how often each may happen in one run."""
+    """A way to fill a world. `crashes`, `stalls`, `losses`: how often each may happen in one run; `machine`: what the
+    kernel is like."""
 
     def __init__(
         self,
@@ -36,7 +31,7 @@ class Workload:
         stalls: int = 0,
         losses: int = 0,
         step_seconds: float = 0.0,
-        machine: dict[str, Any] | None = None,
+        **machine: Any,
     ) -> None:
         self.name = name
         self.build = build
@@ -44,7 +39,7 @@ class Workload:
         self.stalls = stalls
         self.losses = losses
         self.step_seconds = step_seconds
-        self.machine = machine or {}
+        self.machine = machine
         self.about = (build.__doc__ or "").strip()
         WORKLOADS[name] = self
 
@@ -57,287 +52,74 @@ class Workload:
         return world
 
 
-def _ours(world: World, count: int, make: Callable[[int], Program], **options: Any) -> None:
-    for number in range(count):
-        world.actor(world.process("ABCDEFGH"[number], 101 + number, **options), make(number))
-
-
-def _newcomer(slots: int | None = None, path: str = LOCK, **options: Any) -> Program:
-    return holder(requests(99, path, slots, **options), timeout=60.0)
-
-
-def contenders(
-    count: int, *, rounds: int = 1, timeout: float | None = None, slots: int | None = None, **options: Any
-) -> Callable[[World], None]:
-    """So many that want the lock at the same time."""
-    bounded = timeout is not None
-
-    def build(world: World) -> None:
-        _ours(
-            world,
-            count,
-            lambda who: holder(
-                requests(who, LOCK, slots, **options), timeout=timeout, rounds=rounds, may_be_refused=bounded
-            ),
-        )
-        world.checkers = usual(_newcomer(slots, **options), slots=slots or 1)
-        if options.get("protocol") == "flock":
-            world.checkers[-1] = NothingLeft(may_stay=("/l", ".lock"))
-
-    build.__doc__ = f"{count} contenders, {rounds} rounds, timeout {timeout}, {options}"
-    return build
-
-
-def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same on another filesystem."""
-
-    def elsewhere(world: World) -> None:
-        build(world)
-        for actor in world.actors:
-            actor.process.mount = mount
-            actor.process.guards = mount.flock
-        make = world.process
-        world.process = lambda *args, **named: make(*args, **{"mount": mount, **named})  # type: ignore[method-assign]
-
-    elsewhere.__doc__ = build.__doc__
-    return elsewhere
-
-
-def dead_holder(build: Callable[[World], None], *, guarded: bool = True, age: float = 5.0) -> Callable[[World], None]:
-    """The same at a lock whose holder has died."""
-
-    def at_a_dead_lock(world: World) -> None:
-        kernel = world.kernel
-        gone = Identity(77, kernel.boot, "1", "tgone", "host")
-        marker = marker_text(guarded, 1, gone)
-        put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(kernel.time() - age), marker.encode()))
-        build(world)
-
-    at_a_dead_lock.__doc__ = f"{build.__doc__}; its holder is dead"
-    return at_a_dead_lock
-
-
-def put(world: World, path: str, data: bytes, *, age: float = 0.0) -> None:
-    """A file that is there from the beginning."""
-    inode = world.kernel.add(path, 0o100644)
-    inode.data, inode.mtime = data, world.kernel.time() - age
-
-
-def stale_foreign(build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same at a lock that somebody else left long ago."""
-
-    def at_a_stale_lock(world: World) -> None:
-        put(world, LOCK, b"pid=77\ntimestamp=%d\n" % int(world.kernel.time() - OLD), age=OLD)
-        build(world)
-
-    at_a_stale_lock.__doc__ = f"{build.__doc__}; somebody else's stale record is there"
-    return at_a_stale_lock
-
-
-def reborn(build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same; whoever is killed is followed by another process of the same number, which wants the lock, too."""
-
-    def with_reuse(world: World) -> None:
-        build(world)
-
-        def again(world: World, who: Actor) -> None:
-            process = world.process(f"{who.name}'", who.process.pid, mount=who.process.mount)
-            world.actor(process, holder(requests(50 + who.index, LOCK)), crashable=False)
-            world.start()
-
-        world.after_crash = again
-
-    with_reuse.__doc__ = f"{build.__doc__}; the numbers of the dead are given out again"
-    return with_reuse
-
-
-def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
-    """Several tasks of one process, and others."""
-
-    def build(world: World) -> None:
-        _ours(world, others, lambda who: holder(requests(who, LOCK, **options)))
-        process = world.process("T", 150)
-        for number in range(count):
-            world.actor(process, holder(requests(10, LOCK, **options)), crashable=number == 0)
-        world.checkers = usual(_newcomer(**options))
-
-    build.__doc__ = f"{count} tasks of one process and {others} others"
-    return build
-
-
-def beside(
-    other: Callable[[World], Program],
-    *,
-    ours: int = 1,
-    others: int = 1,
-    strict: bool = True,
-    protocol: str = "sema",
-    path: str = LOCK,
-    litter: tuple[str, ...] = (),
-    inside_for: float = 0.0,
-    age: float = OLD,
-    told: bool = True,
-) -> Callable[[World], None]:
-    """Ours beside other implementations."""
-
-    def build(world: World) -> None:
-        _ours(
-            world,
-            ours,
-            lambda who: holder(
-                requests(who, path, protocol=protocol), timeout=20.0, may_be_refused=True, inside_for=inside_for
-            ),
-        )
-        for number in range(others):
-            world.actor(world.process("xyz"[number], 201 + number), other(world), foreign=True, crashable=True)
-        newcomer = _newcomer(path=path, protocol=protocol)
-        world.checkers = [
-            Exclusion(),
-            Neighbours(strict=strict),
-            RecoveredFrom(),
-            Recovery(newcomer, bound=3.0, age=age),
-            NothingLeft(may_stay=litter),
-        ]
-        if told:
-            world.checkers.insert(0, Told())
-
-    return build
-
-
-def _paused_holder(world: World) -> None:
-    """A holder that is stopped for two hours, so that its heartbeat stops, and others who want the lock."""
-    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD))
-    world.actor(world.process("B", 102), holder(requests(1, LOCK), begins_after=0.001))
-    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=3, poll=OLD / 2), foreign=True, crashable=False)
-    world.checkers = [Exclusion(), Neighbours(strict=False), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def _beating_holder(world: World) -> None:
-    """A holder whose heart beats for two hours is not robbed by those who judge by age."""
-    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD, beat_every=1200))
-    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=4, poll=2000), foreign=True, crashable=False)
-    world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def _breaking(world: World) -> None:
-    """Two want the lock, and a third breaks it, whoever has it."""
-    _ours(world, 2, lambda who: holder(requests(who, LOCK), timeout=20.0, may_be_refused=True))
-    world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
-    world.checkers = [Exclusion(), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def _running(world: World) -> None:
-    """A command that inherits the guard goes on after its wrapper was killed; the lock is held until it ends."""
-    world.actor(world.process("W", 101), command(requests(0, LOCK), 301))
-    world.actor(world.process("B", 102), holder(requests(1, LOCK)))
-    world.checkers = [Exclusion(), Recovery(_newcomer()), NothingLeft()]
-
-
-def _containers(world: World) -> None:
-    """Two containers with the same process numbers."""
-    for number, namespace in enumerate(("1", "2", "2")):
-        process = world.process("ABC"[number], 101 if number < 2 else 102, namespace=namespace)
-        world.actor(process, holder(requests(number, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-def _views(world: World) -> None:
-    """Two views of one file that do not share its guard: a living holder is not robbed, whatever the guard says."""
-    lower, upper = Mount(1, domain=1, events=False), Mount(2, domain=2, events=False)
-    world.actor(world.process("A", 101, mount=lower), holder(requests(0, LOCK), inside_for=1.0), crashable=False)
-    world.actor(
-        world.process("B", 101, namespace="2", mount=upper),
-        holder(requests(1, LOCK), timeout=5.0, may_be_refused=True),
-        crashable=False,
-    )
-    world.checkers = [Exclusion(), Told(), NothingLeft()]
-
-
-def _waiting(world: World) -> None:
-    """One who only waits until the lock is free, beside two who want it."""
-    _ours(world, 2, lambda who: holder(requests(who, LOCK)))
-    world.actor(world.process("W", 105), waiter(requests(5, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-def _readers(world: World) -> None:
-    """Readers and a writer at a lock of the kernel alone."""
-    for number in range(3):
-        wanted = requests(number, LOCK, protocol="flock", shared=number < 2)
-        world.actor(world.process("ABC"[number], 101 + number), holder(wanted))
-    world.checkers = usual(_newcomer(protocol="flock"), bound=0.2)
-    world.checkers[-1] = NothingLeft(may_stay=("/l",))
-    world.kernel.readers_matter = True
-
-
-def _full(world: World) -> None:
-    """The disk is full for a while: who fails says so, and half a record never stays."""
-
-    def tries(who: int) -> Program:
-        inner = holder(requests(who, LOCK), rounds=1)
-
-        def program(me: Actor) -> None:
-            try:
-                inner(me)
-            except OSError:
-                me.wants = ""
-                me.note("the disk is full")
-
-        return program
-
-    def filler(me: Actor) -> None:
-        for full in (True, False):
-            me.step("fill" if full else "make room", None, (-1, -1))
-            me.world.kernel.full = full
-
-    _ours(world, 2, tries)
-    world.actor(world.process("F", 109), filler, crashable=False)
-    world.checkers = usual(_newcomer())
-
-
-def _clock(world: World) -> None:
-    """The wall clock jumps two hours ahead and back; no living holder of ours is robbed for that."""
-
-    def jumps(me: Actor) -> None:
-        for seconds in (OLD, -2 * OLD):
-            me.step("jump", seconds, (-1, -1))
-            me.world.kernel.wall += seconds
-
-    _ours(world, 2, lambda who: holder(requests(who, LOCK)))
-    world.actor(world.process("J", 109), jumps, crashable=False)
-    world.checkers = usual(_newcomer())
-    world.checkers.pop(2)  # what was taken over has another time by now
-
-
-def _mixed(world: World) -> None:
-    """Eight at one lock: processes, tasks of one process, one that gives up, one that only waits."""
-    _ours(world, 3, lambda who: holder(requests(who, LOCK), rounds=2))
-    process = world.process("T", 150)
-    for _ in range(2):
-        world.actor(process, holder(requests(10, LOCK)), crashable=True)
-    impatient = holder(requests(11, LOCK), timeout=0.004, may_be_refused=True)
-    world.actor(world.process("I", 151), impatient)
-    world.actor(world.process("N", 152), holder(requests(12, LOCK, fair=False)))
-    world.actor(world.process("W", 153), waiter(requests(13, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-NO_UNNAMED = Mount(unnamed=False)
-EXCLUSIVE_ONLY = Mount(unnamed=False, link=False)
-NO_EVENTS = Mount(events=False)
-FUSE = Mount(unnamed=False, lock_by_name=True, events=False)
-NO_FLOCK = Mount(flock=False)
-
-# Small ones, for every interleaving.
+# Two or three of ours, without the queue: publishing, takeover, waiting, release.
 Workload("two", contenders(2, fair=False))
 Workload("two-crash", contenders(2, fair=False), crashes=1)
 Workload("two-try", contenders(2, timeout=0, fair=False), crashes=1)
-Workload("two-fair", contenders(2), crashes=1)
 Workload("two-dead", dead_holder(contenders(2, fair=False)), crashes=1)
 Workload("two-dead-try", dead_holder(contenders(2, fair=False, timeout=0)), crashes=1)
 Workload("two-stale", stale_foreign(contenders(2, fair=False)), crashes=1)
-Workload("three", contenders(3, fair=False), crashes=1)
-Workload("two-named", on(NO_UNNAMED, contenders(2, fair=False)), crashes=1)
-Workload("two-exclusive", on(EXCLUSIVE_ONLY, contenders(2, fair=False)), crashes=1)
-Workload("two-flock", contenders(2, fair=False, protocol="flock"), crashes=1)
-Workload("two-slots", contenders(3, slots=2, fair=False), crashes=1)
+Workload("three", contenders(3, fair=False))
+Workload("three-crash", contenders(3, fair=False), crashes=1)
+Workload("three-dead", dead_holder(contenders(3, fair=False)), crashes=1)
+SMALL = list(WORKLOADS)
+
+# With the queue, tasks, slots, readers.
+Workload("fair", contenders(2), crashes=1, stalls=1)
+Workload("fair-three", contenders(3), crashes=1, stalls=2)
+Workload("impatient", contenders(3, timeout=0.004), crashes=1, stalls=3)
+Workload("rounds", contenders(3, rounds=2), crashes=1, stalls=2, step_seconds=20e-6)
+Workload("tasks", tasks(3, 1), crashes=1, stalls=1)
+Workload("tasks-only", tasks(3, 0), stalls=1)
+Workload("slots", contenders(3, slots=2, fair=False), crashes=1)
+Workload("slots-fair", contenders(4, slots=2), crashes=1, stalls=2, step_seconds=20e-6)
+Workload("flock", contenders(2, fair=False, protocol="flock"), crashes=1, readers_matter=True)
+Workload("flock-fair", contenders(3, protocol="flock"), crashes=1, stalls=1, readers_matter=True)
+Workload("readers", scenes.readers, crashes=1, stalls=1, readers_matter=True)
+Workload("waiting", scenes.waiting, crashes=1, stalls=1)
+Workload("idle-first", scenes.idle_first)
+Workload("five", contenders(5), crashes=2, stalls=3, step_seconds=20e-6)
+Workload("mixed", scenes.mixed, crashes=2, stalls=3, step_seconds=20e-6)
+
+# On lesser filesystems and kernels.
+Workload("named", on(scenes.NO_UNNAMED, contenders(2, fair=False)), crashes=1)
+Workload("named-dead", on(scenes.NO_UNNAMED, dead_holder(contenders(2, fair=False))), crashes=1)
+Workload("exclusive", on(scenes.EXCLUSIVE_ONLY, contenders(2, fair=False)), crashes=1)
+Workload("exclusive-three", on(scenes.EXCLUSIVE_ONLY, contenders(3, fair=False)), crashes=2)
+Workload("fuse", on(scenes.FUSE, contenders(2, fair=False)), crashes=1)
+Workload("no-flock", on(scenes.NO_FLOCK, contenders(2, fair=False)), crashes=1)
+Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(contenders(2, fair=False), guarded=False)), crashes=1)
+Workload("no-flock-reborn", on(scenes.NO_FLOCK, reborn(contenders(2, fair=False))), crashes=1)
+Workload("no-events", on(scenes.NO_EVENTS, contenders(3)), crashes=1, stalls=2)
+Workload("slow-close", contenders(2, fair=False), crashes=1, slow_close=True)
+Workload("slow-close-fair", contenders(3), crashes=1, stalls=1, slow_close=True)
+Workload("late-events", contenders(2), crashes=1, late_events=True)
+Workload("lost-events", contenders(3, bound=11.0), crashes=1, losses=3, late_events=True)
+Workload("overflow", contenders(3), crashes=1, queue_limit=0)
+Workload("reborn", reborn(contenders(2)), crashes=2)
+Workload("containers", scenes.containers, crashes=1)
+Workload("containers-no-flock", on(scenes.NO_FLOCK, scenes.living_elsewhere))
+Workload("views", scenes.views)
+Workload("full", scenes.full)
+Workload("full-exclusive", on(scenes.EXCLUSIVE_ONLY, scenes.full))
+Workload("clock", scenes.clock, crashes=1)
+
+# Beside others, and against them.
+_sema = lambda _world: foreign.sema(LOCK)  # noqa: E731
+_semats = lambda _world: foreign.semats(LOCK)  # noqa: E731
+_fs_safe = lambda _world: foreign.fs_safe(f"{LOCK}.lock")  # noqa: E731
+Workload("sema", beside(_sema), crashes=1)
+Workload("sema-more", beside(_sema, ours=2, others=2), crashes=1, stalls=1)
+Workload("sema-stale", stale_foreign(beside(_sema)))
+Workload("sema-stale-more", stale_foreign(beside(_sema, ours=2)), stalls=1)
+Workload("semats", beside(_semats, protocol="semats", litter=(".tmp",)), crashes=1)
+Workload("semats-more", beside(_semats, ours=2, protocol="semats", litter=(".tmp",)), crashes=1, stalls=1)
+Workload("semats-stale", stale_foreign(beside(_semats, protocol="semats", litter=(".tmp",))))
+Workload("fs-safe", beside(_fs_safe, protocol="sidecar"))
+Workload("beads", scenes.beads_beside, stalls=1)
+Workload("daemon", scenes.daemon_beside, crashes=1)
+Workload("paused", scenes.paused_holder, stalls=1)
+Workload("beating", scenes.beating_holder)
+Workload("old-neighbour", scenes.old_neighbour)
+Workload("breaking", scenes.breaking, stalls=1)
+Workload("command", scenes.running, crashes=1)

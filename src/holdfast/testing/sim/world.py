@@ -249,7 +249,7 @@ class World:
         """A name leads to another file by now, or to none; or the file was written over."""
         who = self.current
         for actor in self.actors:
-            if actor.inode == inode.number and actor is not who and (who is None or who.foreign or who.breaks):
+            if actor.inode == inode.number and actor is not who and _excuses(who):
                 actor.robbed = True
         for checker in self.checkers:
             checker.name_goes(self, inode, path)
@@ -262,6 +262,12 @@ class World:
         from .trace import described
 
         self._note(who.name, described(name, args, named, result))
+
+
+def _excuses(who: Actor | None) -> bool:
+    """Whether somebody's lock may go by this one's hand: not of holdfast, told to, or robbed itself a moment ago, between
+    its last look and its removal."""
+    return who is None or who.foreign or who.breaks or who.robbed
 
 
 __all__ = ["Crash", "Violation", "World"]

@@ -51,6 +51,15 @@ def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, enviro
     assert not env.open_descriptors()
 
 
+def test_a_release_in_the_midst_of_breaking_it_is_an_error(disk: Path, contend: Contend) -> None:
+    """R1: between the last look and the removal, its holder releases it: then there is nothing to remove."""
+    holder, remover = contend(disk / "l"), contend(disk / "l")
+    held = holder.get()
+    remover.env.once(remover.env.before, "unlink", held.release)
+    assert break_lock(remover.env, remover.request) is None
+    assert not remover.env.open_descriptors()
+
+
 def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) -> None:
     """R2: with the guard in hand, no contender can be taking the same file over."""
     path = disk / "l"

@@ -100,7 +100,10 @@ def _remove_announced(env: Environment, request: Request, seen: Observation, *, 
     removed = False
     try:
         if _is_unchanged(env, request, seen):
-            env.unlink(request.path)
+            try:
+                env.unlink(request.path)
+            except FileNotFoundError:
+                return False  # its holder has released it since the look, or somebody else has broken it
             removed = True
         return removed
     finally:

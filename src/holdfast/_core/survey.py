@@ -315,9 +315,12 @@ class Survey:
         status = one.status
         known = {waiter.pid for waiter in arrived}
         arrived += [waiter for waiter in status.waiters if waiter.pid not in known]
-        if one.condition == HELD:
+        watching = self._census.watchers(one.identity) if one.condition == HELD else ()
+        if watching:
+            # A holder may watch its own lock file, and so may the keeper of a shell's.
+            known.update(owner.pid for owner in self._census.owners(one.identity) if owner.pid and not owner.waiting)
             known.update(who.pid for who in (*arrived, *status.holders, status.holder) if who and who.pid)
-            arrived += [self._waiter(pid) for pid in self._census.watchers(one.identity) if pid not in known]
+            arrived += [self._waiter(pid) for pid in watching if pid not in known]
         if not arrived and slot is None:
             return one
         return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)

@@ -39,16 +39,19 @@ class LinuxCensus:
         self._inodes: set[int] = set()
         self._keepers: dict[tuple[tuple[int, int], bool, int], list[int]] | None = None
         self._watches: dict[tuple[int, int], dict[int, bool]] | None = None
+        self._users: dict[int, int | None] = {}
         self._watched_inodes: set[int] = set()
 
     def is_artificial(self, device: int) -> bool:
         return self._mounts.get(device, "") in _ARTIFICIAL
 
     def user(self, pid: int) -> int | None:
-        try:
-            return os.stat(f"/proc/{pid}").st_uid if self._tables else None
-        except OSError:
-            return None
+        if pid not in self._users:
+            try:
+                self._users[pid] = os.stat(f"/proc/{pid}").st_uid if self._tables else None
+            except OSError:
+                self._users[pid] = None
+        return self._users[pid]
 
     # -- locks ---------------------------------------------------------------------------------------------------------
 
@@ -89,9 +92,11 @@ class LinuxCensus:
         if self._locks is None:
             self._locks = {}
             # Twice, because entries may be missing from one reading (W5).
-            entries = dict.fromkeys(e for _ in range(2) for e in parse_locks(_read("/proc/locks")) if self._tables)
-            for entry in entries:
-                self._locks.setdefault(entry.file, []).append(entry)
+            first, second = (_read("/proc/locks"), _read("/proc/locks")) if self._tables else ("", "")
+            for entry in parse_locks(first) + (parse_locks(second) if second != first else []):
+                of_file = self._locks.setdefault(entry.file, [])
+                if entry not in of_file:
+                    of_file.append(entry)
                 self._inodes.add(entry.file[1])
         return self._locks
 

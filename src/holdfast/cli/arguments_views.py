@@ -10,8 +10,8 @@ _LS_NOTE = """\
 A directory is looked through one level deep, or with -r to the bottom; hidden
 directories too, but no symbolic links are followed. What counts as a lock file:
 a record of one of the protocols; a record that is damaged, under a name that lock
-files have; and any file that is locked by the kernel at this moment. What is
-named itself (no directory, no pattern) is shown whatever it is.
+files have, or may not be read, or is empty; and any file that is locked by the
+kernel at this moment. Files of text or data are none, whatever they are called.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or

@@ -23,6 +23,23 @@ def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
 
 
+def user_name(uid: int | None) -> str | None:
+    """The name of a user, or the number of one without."""
+    if uid is None:
+        return None
+    if uid not in _users:
+        try:
+            import pwd
+
+            _users[uid] = pwd.getpwuid(uid).pw_name
+        except (ImportError, KeyError, OverflowError):
+            _users[uid] = str(uid)
+    return _users[uid]
+
+
+_users: dict[int, str] = {}
+
+
 def state(status: Status) -> str:
     """One word."""
     return "held" if status.locked else "stale" if status.stale else "free"
@@ -35,7 +52,7 @@ def as_json(result: str, status: Status, **more: Any) -> str:
         {
             "result": result,
             "path": status.path,
-            "protocol": status.protocol,
+            "protocol": status.protocol or None,
             "state": state(status),
             "liveness": status.liveness.value,
             "evidence": {

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # How many tests run at a time; JOBS=0 runs them in this process, for a debugger.
 JOBS ?= 2
 
-.PHONY: demo test check bench storm docs clean
+.PHONY: demo test check bench storm filesystems docs clean
 
 $(VENV)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,14 @@ bench: $(VENV)/.test
 # Contenders of every kind, killed, stopped and forked, for each protocol: make storm SECONDS=600 is ten minutes in all.
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
+
+# The tests of the engine on each filesystem, which needs root and takes minutes each; PLACES="xfs btrfs" for some.
+PLACES ?= tmpfs ext4 xfs btrfs overlay upper fuse bind
+filesystems: $(VENV)/.test
+	@for place in $(PLACES); do echo "== $$place"; \
+	    $(BIN)/python tests/process/filesystem.py $$place $(abspath $(BIN))/python -m pytest -q -n $(JOBS) --dist worksteal \
+	        tests/process tests/unit $(ARGS) || failed="$$failed $$place"; done; \
+	    test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The pages are plain Markdown; this checks that their links and the tests that they cite exist.
 docs: $(VENV)/.test

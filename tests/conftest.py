@@ -13,8 +13,17 @@ from pathlib import Path
 
 import pytest
 
+PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
+"""Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
+    if PLACE and not hasattr(config, "workerinput") and config.option.basetemp is None:
+        config.option.basetemp = Path(tempfile.mkdtemp(prefix="holdfast-pytest-", dir=PLACE), "basetemp")
+    _heed_signals()
+
+
+def _heed_signals() -> None:
     """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):
         number = getattr(signal, name)
@@ -32,18 +41,18 @@ def _place(parent: str) -> Iterator[Path]:
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """A directory on disk (/tmp may be in memory, /var/tmp is not meant to be)."""
-    yield from _place("/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir())
+    yield from _place(PLACE or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()))
 
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
     """A directory in memory."""
-    if not os.access("/dev/shm", os.W_OK):
+    if not PLACE and not os.access("/dev/shm", os.W_OK):
         pytest.skip("/dev/shm is not there or not writable")
-    yield from _place("/dev/shm")
+    yield from _place(PLACE or "/dev/shm")
 
 
-@pytest.fixture(params=["disk", "shm"])
+@pytest.fixture(params=["disk"] if PLACE else ["disk", "shm"])
 def place(request: pytest.FixtureRequest) -> Path:
     """Both kinds of directory, one after the other."""
     chosen: Path = request.getfixturevalue(request.param)

@@ -6,7 +6,8 @@ import sys
 
 from ._core.acquire import acquire, give_back, look, wait_until_free
 from ._core.contest import Refusal
-from ._core.hold import numbers, undelivered
+from ._core.hold import numbers
+from ._core.own import undelivered
 from ._core.remove import break_lock
 from ._core.report import refused
 from ._core.request import Options, Request
@@ -76,6 +77,8 @@ class AsyncAcquirable(Resource):
             if isinstance(result, Refusal):
                 return result
             hold = AsyncHold(result, may_block)
+            if result.held.story is not None:
+                result.held.story.acquired(result.held)
             result.delivered = True  # from here to the caller there is no call, so no signal handler
             return hold
         except BaseException:

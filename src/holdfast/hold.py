@@ -141,4 +141,4 @@ def keep(env: GenericEnvironment, share: Share) -> None:
 
 
 def _is_kept(held: Held) -> bool:
-    return held.request.beat_every != NEVER or held.request.on_lost is not None
+    return held.request.beat_every != NEVER or held.request.watched

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 from ._core.acquire import acquire, give_back, look, wait_until_free
 from ._core.contest import Refusal
-from ._core.hold import numbers, own_hold, undelivered
+from ._core.hold import numbers
+from ._core.own import own_hold, undelivered
 from ._core.remove import break_lock
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
 from ._drive.sync import caller, drive
 from ._os import environment, forking
+from .events import INFO, fields, logger_for
 from .hold import NEVER, Hold, keep
 
 TYPE_CHECKING = False
@@ -126,6 +126,8 @@ class Acquirable(Resource):
             if not isinstance(result, Refusal):
                 hold = Hold(result)
                 keep(env, result)
+                if result.held.story is not None:
+                    result.held.story.acquired(result.held)
                 result.delivered = True  # from here to the caller there is no call, so no signal handler
                 return hold
         except BaseException:
@@ -228,6 +230,8 @@ class Lock(Acquirable):
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
       thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
+    - `on_event`: called with a `holdfast.events.Event` whenever this process begins to wait for the lock, acquires it,
+      gives up, loses or releases it; in the thread where that happens. See docs/observability.md.
 
     Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
     With `flock` these make none: `stale_after`, `heartbeat`, `durable`, a callable `stale`; the kernel knows who lives.
@@ -256,6 +260,6 @@ def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: O
 
 def _log_waiting(refusal: Refusal) -> None:
     """After a second of waiting, say so, to whoever has set logging up."""
-    logging = sys.modules.get("logging")
-    if logging is not None and logging.getLogger("holdfast").isEnabledFor(logging.INFO):  # who holds it costs a look
-        logging.getLogger("holdfast").info("%s", waiting(refusal))
+    logger = logger_for(INFO)
+    if logger is not None:  # who holds it costs a look
+        logger.info("%s", waiting(refusal), extra=fields(refusal.event()))

@@ -26,6 +26,7 @@ from .publish import publish
 from .queue import is_contended
 from .report import stale
 from .request import Request
+from .story import Story, begin
 from .waiters import waiters
 
 TYPE_CHECKING = False
@@ -47,21 +48,34 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation = env.generation
-    share = yield from _enter(env, requests, timeout, context)
-    if share is None:
-        contest = Contest(env, requests, timeout, context)
-        try:
-            try:
-                share = yield from _contend(env, contest)
-            finally:
-                contest.close()
-        except BaseException:
-            contest.close()  # it may be what was interrupted
-            if share is not None:
-                give_back(share)
-            raise
+    story = begin(env, requests[0], context)
+    try:
+        share = yield from _enter(env, requests, timeout, context)
         if share is None:
-            return contest.refusal()
+            story = story or Story(env, requests[0], context)
+            contest = Contest(env, requests, timeout, context, story=story)
+            try:
+                try:
+                    share = yield from _contend(env, contest)
+                finally:
+                    contest.close()
+            except BaseException:
+                contest.close()  # it may be what was interrupted
+                if share is not None:
+                    give_back(share)
+                raise
+            if share is None:
+                story.gave_up(contest.who)
+                return contest.refusal()
+            if contest.joined:
+                story.joined()
+                story = None
+    except BaseException:
+        if story is not None:
+            story.gave_up()
+        raise
+    if story is not None:
+        share.held.story = story  # whoever delivers the handle tells that the lock is acquired
     if generation != env.generation:
         # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
         env.holds.clear()
@@ -173,6 +187,8 @@ def give_back(share: Share) -> None:
             held.shares.remove(share)
         if not held.shares:
             held.give_back()
+    if held.released and held.story is not None:
+        held.story.undone(held)
 
 
 def wait_until_free(

@@ -18,10 +18,14 @@ from .kernel_sight import KernelSight
 from .queue import NAP, PATIENCE, Place
 from .request import Request
 from .sight import FIRST_POLL, Sight
+from .story import Story
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+
+    from ..events import Event
+    from ..model import Holder
 
 _NOTICE_AFTER = 1.0
 _MAX_SPINS = 50
@@ -34,8 +38,9 @@ class Refusal:
     Most are thrown away, and who holds a lock may take long to find out; so that is done when it is asked for.
     """
 
-    def __init__(self, sights: Sequence[Sight], waited: float) -> None:
+    def __init__(self, sights: Sequence[Sight], waited: float, story: Story | None = None) -> None:
         self._sights = sights
+        self._story = story
         self._statuses: tuple[Status, ...] | None = None
         self.target = sights[0].request.target
         self.waited = waited
@@ -50,6 +55,12 @@ class Refusal:
     def status(self) -> Status:
         return self.statuses[0]
 
+    def event(self) -> Event:
+        """That somebody waits, and for whom, as of now."""
+        first = self._sights[0]
+        story = self._story or Story(first.env, first.request, ())
+        return story.describe("waiting", None, self.status.holder)
+
 
 class Contest:
     """One contender's wait. Owns the sights and the place in the queue; `close` gives them up."""
@@ -62,6 +73,7 @@ class Contest:
         context: tuple[object, ...],
         *,
         queued: bool = True,
+        story: Story | None = None,
     ) -> None:
         self._env = env
         self._context = context
@@ -70,6 +82,9 @@ class Contest:
         self._started = env.monotonic()
         self._deadline = None if timeout is None else self._started + timeout
         self._noticed = self._request.notice is None
+        self._story = story
+        self.joined = False
+        """Whether the share is one of a hold that was there already."""
         self._again = False
         self._spins = 0
         self._changed: list[Sight] = []
@@ -117,6 +132,7 @@ class Contest:
             for sight in self.sights:
                 share = sight.join(self._context)
                 if share is not None:
+                    self.joined = True
                     return share
         return None
 
@@ -127,7 +143,9 @@ class Contest:
         missed = sight.missed
         sight.look()
         sight.missed = missed
-        return sight.join(self._context)
+        share = sight.join(self._context)
+        self.joined = share is not None
+        return share
 
     def is_behind(self) -> bool:
         """Whether it is somebody else's turn."""
@@ -174,7 +192,15 @@ class Contest:
         return self._deadline is not None and self._env.monotonic() >= self._deadline
 
     def refusal(self) -> Refusal:
-        return Refusal(self.sights, self._env.monotonic() - self._started)
+        return Refusal(self.sights, self._env.monotonic() - self._started, self._story)
+
+    def who(self) -> Holder | None:
+        """Who is in the way, as far as the lock file tells; the kernel's tables take milliseconds."""
+        if self._request.protocol.persistent:
+            return None
+        if not any(sight.there for sight in self.sights):
+            self.look(strict=False)  # who is behind others has not looked yet
+        return next((sight.describe().holder for sight in self.sights if sight.there), None)
 
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the caller itself is in the way everywhere."""
@@ -288,6 +314,8 @@ class Contest:
             )
 
     def _notify(self, now: float) -> None:
+        if self._story is not None:
+            self._story.waiting(self.who)
         if not self._noticed and self._request.notice is not None and now >= self._started + _NOTICE_AFTER:
             self._noticed = True
             self.look()

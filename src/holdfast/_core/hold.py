@@ -24,8 +24,10 @@ import itertools
 import math
 
 from ..errors import LockLost, NotHeld
+from ..events import is_heard, listeners
 from ..model import Record
 from .files import is_there, let_go
+from .story import Story
 from .tickets import MOMENT, tidy
 
 TYPE_CHECKING = False
@@ -71,6 +73,7 @@ class Held:
         "released",
         "request",
         "shares",
+        "story",
     )
 
     def __init__(
@@ -92,6 +95,8 @@ class Held:
         self.acquired = env.monotonic()
         self.place: Place | None = None
         """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
+        self.story: Story | None = None
+        """What is told of this hold, if anything has been."""
         self.mutex = _thread.RLock()
         self._enrol()
 
@@ -104,9 +109,12 @@ class Held:
     def join(self, context: tuple[object, ...]) -> Share | None:
         """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
-            if self.released or not self.shares or not self.check():
+            if self.released or not self.shares:
                 return None
-            return None if self.released else self.share(context)
+            if self.verify():
+                return None if self.released else self.share(context)
+        self.check()  # tells of the loss, without the mutex
+        return None
 
     @property
     def inert(self) -> bool:
@@ -117,31 +125,36 @@ class Held:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         if self.inert:
             return
-        with self.mutex:
-            if self.released or (share is not None and share not in self.shares):
-                return
-            # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
-            if share is not None and self.shares != [share]:
-                self.shares.remove(share)
-                return
-            self.released = True
-            try:
-                mine = self._remove()
-                self._drop()
-            except BaseException:
-                if self.fd >= 0:
-                    self._withdraw()  # H5
-                self._leave_queue()
-                raise
-        if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
-            tidy(self.env, self.request.queue)
-        if not mine:
-            lost = self.lost_error()
-            try:
-                self._tell_lost()
-            except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
-                raise lost from error
-            raise lost
+        ended = False
+        try:
+            with self.mutex:
+                if self.released or (share is not None and share not in self.shares):
+                    return
+                # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
+                if share is not None and self.shares != [share]:
+                    self.shares.remove(share)
+                    return
+                self.released = ended = True
+                try:
+                    mine = self._remove()
+                    self._drop()
+                except BaseException:
+                    if self.fd >= 0:
+                        self._withdraw()  # H5
+                    self._leave_queue()
+                    raise
+            if self.env.monotonic() - self.acquired > MOMENT:  # after a shorter hold it would take longer than all else
+                tidy(self.env, self.request.queue)
+            if not mine:
+                lost = self.lost_error()
+                try:
+                    self._tell_lost()
+                except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
+                    raise lost from error
+                raise lost
+        finally:
+            if ended and (self.story is not None or listeners):
+                self._story().released(self)
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
@@ -269,20 +282,21 @@ class Held:
     def _tell_lost(self) -> None:
         with self.mutex:
             first, self.lost = not self.lost, True
+        if not first:
+            return
         tell = self.request.on_lost
-        if first and tell is not None:
-            tell(self.lost_error())
+        try:
+            if tell is not None:
+                tell(self.lost_error())
+        finally:
+            if self.story is not None or is_heard("lost", self.request.on_event):
+                self._story().lost(self)
 
-
-def undelivered(env: Environment, context: tuple[object, ...], since: int) -> list[Share]:
-    """What this caller has acquired since that number, and has not got; not what a call has acquired that this one
-    interrupted, as a signal handler's does."""
-    return [
-        share
-        for held in list(env.holds.values())
-        for share in held.shares.copy()
-        if share.number > since and share.context == context and not share.delivered
-    ]
+    def _story(self) -> Story:
+        with self.mutex:
+            if self.story is None:
+                self.story = Story.of(self)
+            return self.story
 
 
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
@@ -290,16 +304,6 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
     held: Held | None = env.holds.get(identity)
     if held is not None and held.fd == fd:
         del env.holds[identity]
-
-
-def own_hold(env: Environment, path: str) -> Held | None:
-    """What this process holds of the file that the path names now."""
-    try:
-        found = env.stat(path)
-    except OSError:
-        return None
-    held: Held | None = env.holds.get((found.st_dev, found.st_ino))
-    return held
 
 
 def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:

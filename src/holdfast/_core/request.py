@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+from ..events import check_callback
 from ..model import marker_text
 from ..protocols import get
 from ..protocols.base import clean_tag
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypedDict
 
     from ..errors import LockLost
+    from ..events import Event
     from ..model import Status
     from ..protocols import Protocol
     from .contest import Refusal
@@ -52,6 +54,7 @@ class Options(TypedDict, total=False):
     shared: bool
     parents: bool
     on_lost: Callable[[LockLost], object] | None
+    on_event: Callable[[Event], object] | None
     payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
     holder: str | None
     version: str | None
@@ -78,6 +81,7 @@ class Request:
         "name",
         "notice",
         "on_behalf_of",
+        "on_event",
         "on_lost",
         "owner",
         "parents",
@@ -92,6 +96,7 @@ class Request:
         "target",
         "timeout",
         "unmarked",
+        "watched",
     )
 
     def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
@@ -123,6 +128,11 @@ class Request:
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
             raise TypeError("on_lost is a callable that takes the LockLost error")
+        self.on_event = options.get("on_event")
+        if self.on_event is not None:
+            check_callback("on_event", self.on_event)
+        # Whether somebody waits to be told of a loss: then it is to be noticed at once.
+        self.watched = self.on_lost is not None or self.on_event is not None
         hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)

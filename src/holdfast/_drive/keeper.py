@@ -4,10 +4,10 @@ K1  The thread starts with the first hold that needs it, and ends when it wakes 
     holds therefore neither wakes it nor starts it anew.
 K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table. With that beat
     come those that are nearly due, so that thousands of holds are looked through once for many beats.
-K3  A hold with `on_lost` is watched, so that loss is told in milliseconds; where no events arrive it is looked at once
-    a second. All of them make one wait: thousands cost one descriptor, and an event costs a look at one hold. A thread
-    of its own tells a loss: the caller's code takes its time, while the beats of other holds fall due and this thread
-    may be the one that reads the events for all waits of the process (inotify.py, N1).
+K3  A hold with `on_lost` or `on_event` is watched, so that loss is told in milliseconds; where no events arrive it is
+    looked at once a second. All of them make one wait: thousands cost one descriptor, and an event costs a look at one
+    hold. A thread of its own tells a loss: the caller's code takes its time, while the beats of other holds fall due
+    and this thread may be the one that reads the events for all waits of the process (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
 K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
@@ -64,7 +64,7 @@ class Keeper:
         self._watches: WatchSet | None = None
         self._watched: dict[int, Held] = {}
         self._unwatched: dict[Held, None] = {}
-        """Those with `on_lost` that are to be looked at each second, because no event can be relied on."""
+        """Those of K3 that are to be looked at each second, because no event can be relied on."""
         self._next_look = 0.0
         self._awaited = False
         """Whether the thread waits for the watches: then a new one needs no wake-up."""
@@ -93,7 +93,7 @@ class Keeper:
             held.next_beat = now + every
             self._due = min(self._due, held.next_beat)
             self._kept[held] = None
-        if held.request.on_lost is not None:
+        if held.request.watched:
             self._watch(held)
         with self._mutex:
             if held not in self._kept:
@@ -265,7 +265,7 @@ class Keeper:
 
     def _beat(self, held: Held) -> None:
         held.next_beat = time.monotonic() + held.request.beat_every
-        if held.request.on_lost is not None and not held.released and not held.verify():
+        if not held.released and not held.verify():
             self._tell_lost(held)
         else:
             held.beat()

@@ -1,0 +1,198 @@
+"""Events: what happens to the locks of this process, told to whoever listens.
+
+    waiting ──▶ gave-up                     refused, timed out, cancelled, interrupted
+       │    ──▶ joined                      the same owner got in meanwhile by another call
+       ▼
+    [reclaimed] ──▶ acquired ──▶ [lost] ──▶ released
+
+Of each acquisition the events come in this order, each at most once, also when several threads have a part in it;
+`_core/story.py` says how. Here is what one event is, who listens, and what goes to a log.
+
+U1  A callback that raises is logged, and breaks neither the lock nor another callback. What is no `Exception` (Ctrl-C)
+    goes on to the caller, once all have heard.
+U2  A callback is not told of what it does itself: one that uses locks would be called for ever.
+U3  Nothing is imported for a log that nobody has set up, and nothing is written to one that has no handler.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from .model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+    from typing import Any, Literal
+
+    from .model import Holder, Record
+
+    Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""As in `logging`, which is not imported for them."""
+_LEVELS = {"reclaimed": WARNING, "lost": ERROR}
+_COROUTINE = 0x80
+"""`inspect.CO_COROUTINE`: what an `async def` has among its flags."""
+
+
+class Event(Value):
+    """Something that happened to a lock of this process. Frozen; equal by its fields.
+
+    - `kind`: `"waiting"`: the lock is not free, and the caller begins to wait. `"acquired"`: it holds the lock.
+      `"gave-up"`: it does not, for whatever reason: a timeout, a try that failed, a cancellation, an error.
+      `"joined"`: it waited, and the hold that its `owner` has got meanwhile became its own. `"reclaimed"`: the lock was
+      that of a dead or stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or
+      written over. `"released"`: the hold has ended.
+    - `time`: when it happened, in seconds since the epoch.
+    - `path`: what the lock was made with, absolute; for a semaphore its base.
+    - `protocol`, `tag`: as the lock was made.
+    - `pid`: of this process.
+    - `number`: ties the events of one acquisition together. Unique in a process; a forked child goes on counting.
+    - `context`: the name of the task that acquires, or of the thread if there is none; in all events of an acquisition.
+    - `slot`: the number of the slot, once a semaphore is held. None for a lock.
+    - `waited`: for how many seconds the caller has waited, or had; 0 if the lock was free. None if that is not known,
+      because the hold is older than the listener.
+    - `held`: for how many seconds the lock has been held, in `lost` and `released`. None before that.
+    - `holder`: in `waiting` and `gave-up`, who was in the way when the wait began or ended, as far as the lock file
+      tells. Always None with `flock`: finding out takes milliseconds (ask `Lock.status`).
+    - `recovered_from`: the record of the holder that was replaced, from `reclaimed` on. None after an ordinary
+      acquisition.
+    """
+
+    kind: Kind
+    time: float
+    path: str
+    protocol: str
+    pid: int
+    number: int
+    context: str
+    tag: str | None = None
+    slot: int | None = None
+    waited: float | None = None
+    held: float | None = None
+    holder: Holder | None = None
+    recovered_from: Record | None = None
+
+
+listeners: dict[object, Callable[[Event], object]] = {}
+"""Those who hear of all locks of this process. Changed in steps that threads and signal handlers cannot interrupt."""
+
+_local = threading.local()
+_logger: logging.Logger | None = None
+
+
+def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
+    """Have `callback` called with each `Event` of every lock of this process, from now on; returns what ends that.
+
+    It is called where the event happens: in the thread, or on the event loop, of whoever acquires or releases, and for
+    a loss in a thread that looks after holds. Until it returns, that caller does not get on; nobody else is kept
+    waiting, and it may use locks itself. What it raises is logged. A forked child has the same listeners, and hears of
+    what the child does; nothing is said there of what its parent holds.
+
+    Ending it twice is harmless; a call that has begun in another thread is not waited for.
+
+    Raises TypeError for what cannot be called, or is an `async def`, which nobody would await.
+    """
+    check_callback("callback", callback)
+    key = object()
+    listeners[key] = callback
+
+    def end() -> None:
+        listeners.pop(key, None)
+
+    return end
+
+
+def check_callback(name: str, callback: object) -> None:
+    """TypeError for what is of no use as a callback, by that name."""
+    if not callable(callback):
+        raise TypeError(f"{name} is a callable that takes a holdfast.events.Event, not {callback!r}")
+    if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
+        raise TypeError(f"{name} is an `async def`, and nobody would await it; have a function start a task")
+
+
+def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
+    """Whether anybody would hear of such an event; `own` is the lock's callback."""
+    return own is not None or bool(listeners) or logger_for(_LEVELS.get(kind, DEBUG)) is not None
+
+
+def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
+    """Call all who want to hear of it (U1, U2)."""
+    try:
+        running: list[Callable[[Event], object]] = _local.running
+    except AttributeError:
+        running = _local.running = []
+    interruption: BaseException | None = None
+    for callback in (own, *listeners.copy().values(), _log):
+        if callback is None or callback in running:
+            continue
+        running.append(callback)
+        try:
+            callback(event)
+        except Exception as error:
+            _complain(callback, event, error)
+        except BaseException as error:
+            interruption = interruption or error
+        finally:
+            running.pop()
+    if interruption is not None:
+        raise interruption
+
+
+def logger_for(level: int) -> logging.Logger | None:
+    """The logger, if somebody has set up logging and wants to read what is of that level (U3)."""
+    global _logger
+    logger = _logger
+    if logger is None:
+        get_logger = getattr(sys.modules.get("logging"), "getLogger", None)  # missing while it is being imported
+        if get_logger is None:
+            return None
+        logger = _logger = get_logger("holdfast")
+    return logger if logger.isEnabledFor(level) and logger.hasHandlers() else None
+
+
+def fields(event: Event) -> dict[str, Any]:
+    """The event for `extra=` of a log line: each field, with `holdfast_` before its name."""
+    return {f"holdfast_{name}": getattr(event, name) for name in Event._fields}
+
+
+def name_of(context: tuple[object, ...]) -> str:
+    """What people call a caller: by its task, whose weak reference ends the tuple (asyncio.caller), or its thread."""
+    task: Any = context[-1]() if len(context) > 1 and callable(context[-1]) else None
+    name: str = threading.current_thread().name if task is None else task.get_name()
+    return name
+
+
+def _log(event: Event) -> None:
+    level = _LEVELS.get(event.kind, DEBUG)
+    logger = logger_for(level)
+    if logger is not None:
+        logger.log(level, "%s", _line(event), extra=fields(event))
+
+
+def _line(event: Event) -> str:
+    """The event for people; a path cannot begin another line."""
+    words = [f"{event.kind} {event.path!r}"]
+    if event.slot is not None:
+        words.append(f"slot {event.slot}")
+    if event.recovered_from is not None and event.kind == "reclaimed":
+        words.append(f"from process {event.recovered_from.pid}")
+    if event.holder is not None and event.holder.pid is not None:
+        words.append(f"held by process {event.holder.pid}")
+    if event.held is not None:
+        words.append(f"after {event.held:.6f} s")
+    elif event.waited:
+        words.append(f"after {event.waited:.6f} s of waiting")
+    return f"{' '.join(words)} ({event.context}, {event.number})"
+
+
+def _complain(callback: object, event: Event, error: Exception) -> None:
+    try:
+        import logging
+
+        logging.getLogger("holdfast").error("%r failed to hear %r", callback, event.kind, exc_info=error)
+    except Exception:  # a filter that fails, a `__repr__` that fails: nothing is left to tell
+        pass

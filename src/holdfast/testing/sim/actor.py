@@ -2,8 +2,8 @@
 
 The engine calls its environment from deep within ordinary functions, and plain Python cannot suspend those. Threads
 that hand over a baton could, at 10 to 20 µs a switch; a run has about a hundred switches and there are a million runs.
-So each actor is a greenlet, which switches in a fraction of a microsecond and nests in any call. The package `greenlet` is
-needed by this simulation and by nothing else of holdfast (`pip install 'holdfast[sim]'`).
+So each actor is a greenlet, which switches in a fraction of a microsecond and nests in any call. The package `greenlet`
+is needed by this simulation and by nothing else of holdfast (`pip install 'holdfast[sim]'`).
 """
 
 from __future__ import annotations

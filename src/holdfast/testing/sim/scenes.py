@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.queue import Place
 from ...model import Identity, marker_text
-from . import foreign
-from .checkers import Daemon, Exclusion, Neighbours, NothingLeft, RecoveredFrom, Recovery, Told, usual
+from .checkers import Exclusion, Neighbours, NothingLeft, RecoveredFrom, Recovery, Told, usual
 from .kernel import Mount
-from .ours import breaker, command, filler, holder, requests, waiter
+from .ours import filler, holder, requests
 from .world import World
 
 if TYPE_CHECKING:
@@ -21,14 +19,19 @@ if TYPE_CHECKING:
 LOCK = "/d/l"
 OLD = 7200.0
 """Seconds: older than any rule's limit."""
+NO_UNNAMED = Mount(unnamed=False)
+EXCLUSIVE_ONLY = Mount(unnamed=False, link=False)
+NO_EVENTS = Mount(events=False)
+FUSE = Mount(unnamed=False, lock_by_name=True, events=False)
+NO_FLOCK = Mount(flock=False)
 
 
-def _ours(world: World, count: int, make: Callable[[int], Program], **options: Any) -> None:
+def ours(world: World, count: int, make: Callable[[int], Program], **options: Any) -> None:
     for number in range(count):
         world.actor(world.process("ABCDEFGH"[number], 101 + number, **options), make(number))
 
 
-def _newcomer(slots: int | None = None, path: str = LOCK, **options: Any) -> Program:
+def newcomer(slots: int | None = None, path: str = LOCK, **options: Any) -> Program:
     """One that gets in; or one after the other into all slots."""
     if slots is not None:
         return filler(requests(99, path, slots, **options), slots)
@@ -48,7 +51,7 @@ def contenders(
     bounded = timeout is not None
 
     def build(world: World) -> None:
-        _ours(
+        ours(
             world,
             count,
             lambda who: holder(
@@ -56,7 +59,7 @@ def contenders(
             ),
         )
         flock = options.get("protocol") == "flock"
-        world.checkers = usual(_newcomer(slots, **options), slots=slots or 1, bound=0.2 if flock else bound)
+        world.checkers = usual(newcomer(slots, **options), slots=slots or 1, bound=0.2 if flock else bound)
         if flock:
             world.checkers[-1] = NothingLeft(may_stay=("/l", ".lock"))
 
@@ -131,11 +134,11 @@ def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
     """Several tasks of one process, and others."""
 
     def build(world: World) -> None:
-        _ours(world, others, lambda who: holder(requests(who, LOCK, **options)))
+        ours(world, others, lambda who: holder(requests(who, LOCK, **options)))
         process = world.process("T", 150)
         for number in range(count):
             world.actor(process, holder(requests(10, LOCK, **options)), crashable=number == 0)
-        world.checkers = usual(_newcomer(**options))
+        world.checkers = usual(newcomer(**options))
 
     build.__doc__ = f"{count} tasks of one process and {others} others"
     return build
@@ -144,7 +147,7 @@ def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
 def beside(
     other: Callable[[World], Program],
     *,
-    ours: int = 1,
+    count: int = 1,
     others: int = 1,
     strict: bool = True,
     protocol: str = "sema",
@@ -157,198 +160,24 @@ def beside(
     """Ours beside other implementations."""
 
     def build(world: World) -> None:
-        _ours(
+        ours(
             world,
-            ours,
+            count,
             lambda who: holder(
                 requests(who, path, protocol=protocol), timeout=20.0, may_be_refused=True, inside_for=inside_for
             ),
         )
         for number in range(others):
             world.actor(world.process("xyz"[number], 201 + number), other(world), foreign=True, crashable=True)
-        newcomer = _newcomer(path=path, protocol=protocol)
+        after = newcomer(path=path, protocol=protocol)
         world.checkers = [
             Exclusion(),
             Neighbours(strict=strict),
             RecoveredFrom(),
-            Recovery(newcomer, bound=3.0, age=age),
+            Recovery(after, bound=3.0, age=age),
             NothingLeft(may_stay=litter),
         ]
         if told:
             world.checkers.insert(0, Told())
 
     return build
-
-
-def paused_holder(world: World) -> None:
-    """A holder that is stopped for two hours, so that its heartbeat stops, and others who want the lock."""
-    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD))
-    world.actor(
-        world.process("B", 102), holder(requests(1, LOCK), begins_after=OLD - 100, timeout=200.0, may_be_refused=True)
-    )
-    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=3, poll=OLD / 2), foreign=True, crashable=False)
-    world.checkers = [Exclusion(), Neighbours(strict=False), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def beating_holder(world: World) -> None:
-    """A holder whose heart beats for two hours is not robbed by those who judge by age."""
-    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD, beat_every=1200))
-    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=4, poll=2000), foreign=True, crashable=False)
-    world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def breaking(world: World) -> None:
-    """Two want the lock, and a third breaks it, whoever has it."""
-    _ours(world, 2, lambda who: holder(requests(who, LOCK), timeout=20.0, may_be_refused=True))
-    world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
-    world.checkers = [Exclusion(), Told(), Recovery(_newcomer()), NothingLeft()]
-
-
-def running(world: World) -> None:
-    """A command that inherits the guard goes on after its wrapper was killed; the lock is held until it ends."""
-    world.actor(world.process("W", 101), command(requests(0, LOCK), 301))
-    world.actor(world.process("B", 102), holder(requests(1, LOCK)))
-    world.checkers = [Exclusion(), Recovery(_newcomer()), NothingLeft()]
-
-
-def containers(world: World) -> None:
-    """Two containers with the same process numbers."""
-    for number, namespace in enumerate(("1", "2", "2")):
-        process = world.process("ABC"[number], 101 if number < 2 else 102, namespace=namespace)
-        world.actor(process, holder(requests(number, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-def living_elsewhere(world: World) -> None:
-    """A holder without a guard lives in another container: its number means nothing here."""
-    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=1.0), crashable=False)
-    other = world.process("B", 102, namespace="2")
-    world.actor(other, holder(requests(1, LOCK), timeout=5.0, may_be_refused=True), crashable=False)
-    world.checkers = [Exclusion(), Told(), NothingLeft()]
-
-
-def views(world: World) -> None:
-    """Two views of one file that do not share its guard: a living holder is not robbed, whatever the guard says."""
-    lower, upper = Mount(1, domain=1, events=False), Mount(2, domain=2, events=False)
-    world.actor(world.process("A", 101, mount=lower), holder(requests(0, LOCK), inside_for=1.0), crashable=False)
-    world.actor(
-        world.process("B", 101, namespace="2", mount=upper),
-        holder(requests(1, LOCK), timeout=5.0, may_be_refused=True),
-        crashable=False,
-    )
-    world.checkers = [Exclusion(), Told(), NothingLeft()]
-
-
-def waiting(world: World) -> None:
-    """One who only waits until the lock is free, beside two who want it."""
-    _ours(world, 2, lambda who: holder(requests(who, LOCK)))
-    world.actor(world.process("W", 105), waiter(requests(5, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-def readers(world: World) -> None:
-    """Readers and a writer at a lock of the kernel alone."""
-    for number in range(3):
-        wanted = requests(number, LOCK, protocol="flock", shared=number < 2)
-        world.actor(world.process("ABC"[number], 101 + number), holder(wanted))
-    world.checkers = usual(_newcomer(protocol="flock"), bound=0.2)
-    world.checkers[-1] = NothingLeft(may_stay=("/l",))
-
-
-def full(world: World) -> None:
-    """The disk is full for a while: who fails says so, and half a record never stays."""
-
-    def tries(who: int) -> Program:
-        inner = holder(requests(who, LOCK), rounds=1)
-
-        def program(me: Actor) -> None:
-            try:
-                inner(me)
-            except OSError:
-                me.wants = ""
-                me.note("the disk is full")
-
-        return program
-
-    def fill(me: Actor) -> None:
-        for full in (True, False):
-            me.step("fill" if full else "make room", None, (-1, -1))
-            me.world.kernel.full = full
-
-    _ours(world, 2, tries)
-    world.actor(world.process("F", 109), fill, crashable=False)
-    world.checkers = usual(_newcomer())
-
-
-def clock(world: World) -> None:
-    """The wall clock jumps two hours ahead and back; no living holder of ours is robbed for that."""
-
-    def jumps(me: Actor) -> None:
-        for seconds in (OLD, -2 * OLD):
-            me.step("jump", seconds, (-1, -1))
-            me.world.kernel.wall += seconds
-
-    _ours(world, 2, lambda who: holder(requests(who, LOCK)))
-    world.actor(world.process("J", 109), jumps, crashable=False)
-    world.checkers = usual(_newcomer())
-    world.checkers.pop(2)  # what was taken over has another time by now
-
-
-def mixed(world: World) -> None:
-    """Eight at one lock: processes, tasks of one process, one that gives up, one that only waits."""
-    _ours(world, 3, lambda who: holder(requests(who, LOCK), rounds=2))
-    process = world.process("T", 150)
-    for _ in range(2):
-        world.actor(process, holder(requests(10, LOCK)), crashable=True)
-    impatient = holder(requests(11, LOCK), timeout=0.004, may_be_refused=True)
-    world.actor(world.process("I", 151), impatient)
-    world.actor(world.process("N", 152), holder(requests(12, LOCK, fair=False)))
-    world.actor(world.process("W", 153), waiter(requests(13, LOCK)))
-    world.checkers = usual(_newcomer())
-
-
-NO_UNNAMED = Mount(unnamed=False)
-EXCLUSIVE_ONLY = Mount(unnamed=False, link=False)
-NO_EVENTS = Mount(events=False)
-FUSE = Mount(unnamed=False, lock_by_name=True, events=False)
-NO_FLOCK = Mount(flock=False)
-
-
-def idle_first(world: World) -> None:
-    """The first in the queue was stopped when it had its ticket; the lock is not left lying there for that."""
-
-    def stopped(me: Actor) -> None:
-        wanted = requests(7, LOCK)[0]
-        place = Place(me.process, wanted, me.world.kernel.now - 1.0)
-        place.is_first()
-        place.queue_up(me.world.kernel.now)
-        me.sleep(100.0)
-        place.leave()
-
-    world.actor(world.process("S", 107), stopped, crashable=False)
-    _ours(world, 2, lambda who: holder(requests(who, LOCK)))
-    world.checkers = usual(_newcomer(), bound=1.5)
-
-
-def old_neighbour(world: World) -> None:
-    """Somebody else who lives holds the lock for longer than the rule's limit; evidence says that it lives."""
-    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=1, inside_for=OLD), foreign=True, crashable=False)
-    _ours(world, 2, lambda who: holder(requests(who, LOCK), begins_after=OLD - 100))
-    world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(_newcomer(), age=OLD), NothingLeft()]
-
-
-def daemon_beside(world: World) -> None:
-    """The beads daemon looks while ours come and go, and while the tool's own writer writes over them."""
-    _ours(world, 2, lambda who: holder(requests(who, "/d", protocol="beads"), timeout=20.0, may_be_refused=True))
-    path = requests(0, "/d", protocol="beads")[0].path
-    world.actor(world.process("d", 201), foreign.daemon(path), foreign=True, crashable=False)
-    world.checkers = [Exclusion(), Daemon(), Told(), Recovery(_newcomer(path="/d", protocol="beads")), NothingLeft()]
-
-
-def beads_beside(world: World) -> None:
-    """The tool's own writer writes over whatever is there: whoever was written over is told."""
-    _ours(world, 2, lambda who: holder(requests(who, "/d", protocol="beads"), timeout=20.0, may_be_refused=True))
-    path = requests(0, "/d", protocol="beads")[0].path
-    world.actor(world.process("x", 201), foreign.beads(path), foreign=True, crashable=False)
-    newcomer = _newcomer(path="/d", protocol="beads")
-    world.checkers = [Exclusion(), Told(), Recovery(newcomer), NothingLeft()]

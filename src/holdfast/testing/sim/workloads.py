@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import foreign, scenes
+from . import foreign, scenes, situations
 from .kernel import Kernel
 from .scenes import LOCK, beside, contenders, dead_holder, on, reborn, stale_foreign, tasks
 from .world import World
@@ -75,11 +75,11 @@ Workload("slots", contenders(3, slots=2, fair=False), crashes=1)
 Workload("slots-fair", contenders(4, slots=2), crashes=1, stalls=2, step_seconds=20e-6)
 Workload("flock", contenders(2, fair=False, protocol="flock"), crashes=1, readers_matter=True)
 Workload("flock-fair", contenders(3, protocol="flock"), crashes=1, stalls=1, readers_matter=True)
-Workload("readers", scenes.readers, crashes=1, stalls=1, readers_matter=True)
-Workload("waiting", scenes.waiting, crashes=1, stalls=1)
-Workload("idle-first", scenes.idle_first)
+Workload("readers", situations.readers, crashes=1, stalls=1, readers_matter=True)
+Workload("waiting", situations.waiting, crashes=1, stalls=1)
+Workload("idle-first", situations.idle_first)
 Workload("five", contenders(5), crashes=2, stalls=3, step_seconds=20e-6)
-Workload("mixed", scenes.mixed, crashes=2, stalls=3, step_seconds=20e-6)
+Workload("mixed", situations.mixed, crashes=2, stalls=3, step_seconds=20e-6)
 
 # On lesser filesystems and kernels.
 Workload("named", on(scenes.NO_UNNAMED, contenders(2, fair=False)), crashes=1)
@@ -97,29 +97,29 @@ Workload("late-events", contenders(2), crashes=1, late_events=True)
 Workload("lost-events", contenders(3, bound=11.0), crashes=1, losses=3, late_events=True)
 Workload("overflow", contenders(3), crashes=1, queue_limit=0)
 Workload("reborn", reborn(contenders(2)), crashes=2)
-Workload("containers", scenes.containers, crashes=1)
-Workload("containers-no-flock", on(scenes.NO_FLOCK, scenes.living_elsewhere))
-Workload("views", scenes.views)
-Workload("full", scenes.full)
-Workload("full-exclusive", on(scenes.EXCLUSIVE_ONLY, scenes.full))
-Workload("clock", scenes.clock, crashes=1)
+Workload("containers", situations.containers, crashes=1)
+Workload("containers-no-flock", on(scenes.NO_FLOCK, situations.living_elsewhere))
+Workload("views", situations.views)
+Workload("full", situations.full)
+Workload("full-exclusive", on(scenes.EXCLUSIVE_ONLY, situations.full))
+Workload("clock", situations.clock, crashes=1)
 
 # Beside others, and against them.
 _sema = lambda _world: foreign.sema(LOCK)  # noqa: E731
 _semats = lambda _world: foreign.semats(LOCK)  # noqa: E731
 _fs_safe = lambda _world: foreign.fs_safe(f"{LOCK}.lock")  # noqa: E731
 Workload("sema", beside(_sema), crashes=1)
-Workload("sema-more", beside(_sema, ours=2, others=2), crashes=1, stalls=1)
+Workload("sema-more", beside(_sema, count=2, others=2), crashes=1, stalls=1)
 Workload("sema-stale", stale_foreign(beside(_sema)))
-Workload("sema-stale-more", stale_foreign(beside(_sema, ours=2)), stalls=1)
+Workload("sema-stale-more", stale_foreign(beside(_sema, count=2)), stalls=1)
 Workload("semats", beside(_semats, protocol="semats", litter=(".tmp",)), crashes=1)
-Workload("semats-more", beside(_semats, ours=2, protocol="semats", litter=(".tmp",)), crashes=1, stalls=1)
+Workload("semats-more", beside(_semats, count=2, protocol="semats", litter=(".tmp",)), crashes=1, stalls=1)
 Workload("semats-stale", stale_foreign(beside(_semats, protocol="semats", litter=(".tmp",))))
 Workload("fs-safe", beside(_fs_safe, protocol="sidecar"))
-Workload("beads", scenes.beads_beside, stalls=1)
-Workload("daemon", scenes.daemon_beside, crashes=1)
-Workload("paused", scenes.paused_holder, stalls=1)
-Workload("beating", scenes.beating_holder)
-Workload("old-neighbour", scenes.old_neighbour)
-Workload("breaking", scenes.breaking, stalls=1)
-Workload("command", scenes.running, crashes=1)
+Workload("beads", situations.beads_beside, stalls=1)
+Workload("daemon", situations.daemon_beside, crashes=1)
+Workload("paused", situations.paused_holder, stalls=1)
+Workload("beating", situations.beating_holder)
+Workload("old-neighbour", situations.old_neighbour)
+Workload("breaking", situations.breaking, stalls=1)
+Workload("command", situations.running, crashes=1)

@@ -265,8 +265,8 @@ class World:
 
 
 def _excuses(who: Actor | None) -> bool:
-    """Whether somebody's lock may go by this one's hand: not of holdfast, told to, or robbed itself a moment ago, between
-    its last look and its removal."""
+    """Whether somebody's lock may go by this one's hand: not of holdfast, told to, or robbed itself a moment ago,
+    between its last look and its removal."""
     return who is None or who.foreign or who.breaks or who.robbed
 
 

@@ -1,0 +1,183 @@
+"""Single situations, each of its own kind: functions that fill a world. See workloads.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.queue import Place
+from . import foreign
+from .checkers import Daemon, Exclusion, Neighbours, NothingLeft, Recovery, Told, usual
+from .kernel import Mount
+from .ours import breaker, command, holder, requests, waiter
+from .scenes import LOCK, OLD, newcomer, ours
+
+if TYPE_CHECKING:
+    from .actor import Actor, Program
+    from .world import World
+
+
+def paused_holder(world: World) -> None:
+    """A holder that is stopped for two hours, so that its heartbeat stops, and others who want the lock."""
+    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD))
+    world.actor(
+        world.process("B", 102), holder(requests(1, LOCK), begins_after=OLD - 100, timeout=200.0, may_be_refused=True)
+    )
+    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=3, poll=OLD / 2), foreign=True, crashable=False)
+    world.checkers = [Exclusion(), Neighbours(strict=False), Told(), Recovery(newcomer()), NothingLeft()]
+
+
+def beating_holder(world: World) -> None:
+    """A holder whose heart beats for two hours is not robbed by those who judge by age."""
+    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=OLD, beat_every=1200))
+    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=4, poll=2000), foreign=True, crashable=False)
+    world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(newcomer()), NothingLeft()]
+
+
+def breaking(world: World) -> None:
+    """Two want the lock, and a third breaks it, whoever has it."""
+    ours(world, 2, lambda who: holder(requests(who, LOCK), timeout=20.0, may_be_refused=True))
+    world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
+    world.checkers = [Exclusion(), Told(), Recovery(newcomer()), NothingLeft()]
+
+
+def running(world: World) -> None:
+    """A command that inherits the guard goes on after its wrapper was killed; the lock is held until it ends."""
+    world.actor(world.process("W", 101), command(requests(0, LOCK), 301))
+    world.actor(world.process("B", 102), holder(requests(1, LOCK)))
+    world.checkers = [Exclusion(), Recovery(newcomer()), NothingLeft()]
+
+
+def containers(world: World) -> None:
+    """Two containers with the same process numbers."""
+    for number, namespace in enumerate(("1", "2", "2")):
+        process = world.process("ABC"[number], 101 if number < 2 else 102, namespace=namespace)
+        world.actor(process, holder(requests(number, LOCK)))
+    world.checkers = usual(newcomer())
+
+
+def living_elsewhere(world: World) -> None:
+    """A holder without a guard lives in another container: its number means nothing here."""
+    world.actor(world.process("A", 101), holder(requests(0, LOCK), inside_for=1.0), crashable=False)
+    other = world.process("B", 102, namespace="2")
+    world.actor(other, holder(requests(1, LOCK), timeout=5.0, may_be_refused=True), crashable=False)
+    world.checkers = [Exclusion(), Told(), NothingLeft()]
+
+
+def views(world: World) -> None:
+    """Two views of one file that do not share its guard: a living holder is not robbed, whatever the guard says."""
+    lower, upper = Mount(1, domain=1, events=False), Mount(2, domain=2, events=False)
+    world.actor(world.process("A", 101, mount=lower), holder(requests(0, LOCK), inside_for=1.0), crashable=False)
+    world.actor(
+        world.process("B", 101, namespace="2", mount=upper),
+        holder(requests(1, LOCK), timeout=5.0, may_be_refused=True),
+        crashable=False,
+    )
+    world.checkers = [Exclusion(), Told(), NothingLeft()]
+
+
+def waiting(world: World) -> None:
+    """One who only waits until the lock is free, beside two who want it."""
+    ours(world, 2, lambda who: holder(requests(who, LOCK)))
+    world.actor(world.process("W", 105), waiter(requests(5, LOCK)))
+    world.checkers = usual(newcomer())
+
+
+def readers(world: World) -> None:
+    """Readers and a writer at a lock of the kernel alone."""
+    for number in range(3):
+        wanted = requests(number, LOCK, protocol="flock", shared=number < 2)
+        world.actor(world.process("ABC"[number], 101 + number), holder(wanted))
+    world.checkers = usual(newcomer(protocol="flock"), bound=0.2)
+    world.checkers[-1] = NothingLeft(may_stay=("/l",))
+
+
+def full(world: World) -> None:
+    """The disk is full for a while: who fails says so, and half a record never stays."""
+
+    def tries(who: int) -> Program:
+        inner = holder(requests(who, LOCK), rounds=1)
+
+        def program(me: Actor) -> None:
+            try:
+                inner(me)
+            except OSError:
+                me.wants = ""
+                me.note("the disk is full")
+
+        return program
+
+    def fill(me: Actor) -> None:
+        for full in (True, False):
+            me.step("fill" if full else "make room", None, (-1, -1))
+            me.world.kernel.full = full
+
+    ours(world, 2, tries)
+    world.actor(world.process("F", 109), fill, crashable=False)
+    world.checkers = usual(newcomer())
+
+
+def clock(world: World) -> None:
+    """The wall clock jumps two hours ahead and back; no living holder of ours is robbed for that."""
+
+    def jumps(me: Actor) -> None:
+        for seconds in (OLD, -2 * OLD):
+            me.step("jump", seconds, (-1, -1))
+            me.world.kernel.wall += seconds
+
+    ours(world, 2, lambda who: holder(requests(who, LOCK)))
+    world.actor(world.process("J", 109), jumps, crashable=False)
+    world.checkers = usual(newcomer())
+    world.checkers.pop(2)  # what was taken over has another time by now
+
+
+def mixed(world: World) -> None:
+    """Eight at one lock: processes, tasks of one process, one that gives up, one that only waits."""
+    ours(world, 3, lambda who: holder(requests(who, LOCK), rounds=2))
+    process = world.process("T", 150)
+    for _ in range(2):
+        world.actor(process, holder(requests(10, LOCK)), crashable=True)
+    impatient = holder(requests(11, LOCK), timeout=0.004, may_be_refused=True)
+    world.actor(world.process("I", 151), impatient)
+    world.actor(world.process("N", 152), holder(requests(12, LOCK, fair=False)))
+    world.actor(world.process("W", 153), waiter(requests(13, LOCK)))
+    world.checkers = usual(newcomer())
+
+
+def idle_first(world: World) -> None:
+    """The first in the queue was stopped when it had its ticket; the lock is not left lying there for that."""
+
+    def stopped(me: Actor) -> None:
+        wanted = requests(7, LOCK)[0]
+        place = Place(me.process, wanted, me.world.kernel.now - 1.0)
+        place.is_first()
+        place.queue_up(me.world.kernel.now)
+        me.sleep(100.0)
+        place.leave()
+
+    world.actor(world.process("S", 107), stopped, crashable=False)
+    ours(world, 2, lambda who: holder(requests(who, LOCK)))
+    world.checkers = usual(newcomer(), bound=1.5)
+
+
+def old_neighbour(world: World) -> None:
+    """Somebody else who lives holds the lock for longer than the rule's limit; evidence says that it lives."""
+    world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=1, inside_for=OLD), foreign=True, crashable=False)
+    ours(world, 2, lambda who: holder(requests(who, LOCK), begins_after=OLD - 100))
+    world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(newcomer(), age=OLD), NothingLeft()]
+
+
+def daemon_beside(world: World) -> None:
+    """The beads daemon looks while ours come and go, and while the tool's own writer writes over them."""
+    ours(world, 2, lambda who: holder(requests(who, "/d", protocol="beads"), timeout=20.0, may_be_refused=True))
+    path = requests(0, "/d", protocol="beads")[0].path
+    world.actor(world.process("d", 201), foreign.daemon(path), foreign=True, crashable=False)
+    world.checkers = [Exclusion(), Daemon(), Told(), Recovery(newcomer(path="/d", protocol="beads")), NothingLeft()]
+
+
+def beads_beside(world: World) -> None:
+    """The tool's own writer writes over whatever is there: whoever was written over is told."""
+    ours(world, 2, lambda who: holder(requests(who, "/d", protocol="beads"), timeout=20.0, may_be_refused=True))
+    path = requests(0, "/d", protocol="beads")[0].path
+    world.actor(world.process("x", 201), foreign.beads(path), foreign=True, crashable=False)
+    after = newcomer(path="/d", protocol="beads")
+    world.checkers = [Exclusion(), Told(), Recovery(after), NothingLeft()]

@@ -6,7 +6,7 @@ E1  Nothing is changed and nobody is woken. What is no regular file is not opene
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
-E3  The process table and the kernel's tables are read once (`_Once`, `Census`). So what is said of ten thousand files
+E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
     is of about one moment, as a look at one of them is; nothing is decided by it.
 """
 
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import stat
 
-from ..model import Evidence, Holder, Liveness, Record, Status, Value, Waiter
+from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition, tickets
 from .environment import Environment, LockOwner
+from .findings import DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Once, Seen
+from .findings import Found as Found
+from .findings import Unseen as Unseen
 from .liveness import Assessment, assess
 from .locate import queue_of
-from .observe import UNFINISHED, Observation, read_record
+from .observe import UNFINISHED, read_record
 from .policy import Verdict, describe, judge
 from .request import Request
 from .waiters import read_ticket
@@ -27,102 +30,16 @@ from .waiters import read_ticket
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, Protocol
 
-    from .environment import Process, Stat
-
-    class Census(Protocol):
-        """The kernel's tables, read once."""
-
-        def is_artificial(self, device: int) -> bool:
-            """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
-
-        def user(self, pid: int) -> int | None:
-            """The user of a process, by number."""
-
-        def is_locked(self, identity: tuple[int, int]) -> bool:
-            """Whether some process has a kernel lock (`flock`) on this file."""
-
-        def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
-            """As `Environment.lock_owners`."""
-
-        def watchers(self, identity: tuple[int, int]) -> list[int]:
-            """As `Environment.watchers`."""
-
-        def heeds_readers(self, identity: tuple[int, int]) -> bool:
-            """Whether somebody who waits for this file hears of a reader that closes it."""
-
-    class Surroundings(Environment, Protocol):
-        """An environment that can take a census."""
-
-        def census(self) -> Census: ...
-
-
-HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
-CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
-
-
-class Found(Value):
-    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
-
-    `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
-    rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
-    as held; free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
-    number, if it is one of a semaphore for which somebody waits.
-    """
-
-    status: Status
-    condition: str
-    identity: tuple[int, int]
-    uid: int | None = None
-    slot: int | None = None
-
-
-class Unseen(Value):
-    """What could not be looked at, and why."""
-
-    path: str
-    error: OSError
-
-
-class _Seen(Observation):
-    __slots__ = ("uid",)
-
-    def __init__(self, found: Stat, fd: int = -1) -> None:
-        super().__init__(found, fd)
-        self.uid = found.st_uid
-
-
-class _Once:
-    """An environment that asks about each process once."""
-
-    def __init__(self, env: Environment) -> None:
-        self._env = env
-        self._processes: dict[int, Process] = {}
-        self._commands: dict[int, str | None] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._env, name)
-        self.__dict__[name] = value
-        return value
-
-    def inspect(self, pid: int) -> Process:
-        found = self._processes.get(pid)
-        if found is None:
-            found = self._processes[pid] = self._env.inspect(pid)
-        return found
-
-    def command(self, pid: int) -> str | None:
-        if pid not in self._commands:
-            self._commands[pid] = self._env.command(pid)
-        return self._commands[pid]
+    from .environment import Stat
+    from .findings import Surroundings as Surroundings
 
 
 class Survey:
     """Looks at many files at about one moment. To be made anew for the next look."""
 
     def __init__(self, env: Surroundings) -> None:
-        self._env: Environment = _Once(env)
+        self._env: Environment = Once(env)
         self._census = env.census()
         self._requests: dict[str, Request] = {}
         self._here = env.identity()
@@ -164,6 +81,14 @@ class Survey:
         queues = {q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)}
         return self._look(where, name, path, self._env.stat(path), queues)
 
+    def owners(self, path: str) -> list[LockOwner]:
+        """Who has the kernel lock on the file at this path, as far as can be seen."""
+        try:
+            found = self._env.stat(path)
+        except OSError:
+            return []
+        return [owner for owner in self._census.owners((found.st_dev, found.st_ino)) if not owner.waiting]
+
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: set[str]) -> Found | None:
@@ -178,9 +103,9 @@ class Survey:
             except PermissionError:
                 one = self._unreadable(name, path, found, locked=locked)
         elif locked:
-            one = self._by_the_kernel(path, _Seen(found), None)
+            one = self._by_the_kernel(path, Seen(found), None)
         elif not found.st_size:
-            one = self._damaged(name, path, _Seen(found))
+            one = self._damaged(name, path, Seen(found))
         if one is None or one.condition == FREE:
             return one
         return self._with_waiters(where, name, one, queues)
@@ -188,13 +113,13 @@ class Survey:
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
         if locked and self._census.heeds_readers((found.st_dev, found.st_ino)):
-            return self._by_the_kernel(path, _Seen(found), None)  # E1
+            return self._by_the_kernel(path, Seen(found), None)  # E1
         fd = env.open_existing(path, write=False)
         try:
             opened = env.fstat(fd)
             if not stat.S_ISREG(opened.st_mode):
                 return None
-            seen = _Seen(opened, fd)
+            seen = Seen(opened, fd)
             seen.data = read_record(env, fd)
             record = recognition.recognise(name, opened.st_mode, seen.data)
             if record is not None and record.protocol == "flock":
@@ -207,7 +132,7 @@ class Survey:
         finally:
             env.close(fd)
 
-    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: _Seen) -> Found:
+    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found:
         request = self._request("sema" if record is None else record.protocol, where, name, path)
         if record is None:
             seen.problem = "the record is empty"
@@ -237,14 +162,14 @@ class Survey:
         there = record.marker.identity
         return (there.boot, there.pid_namespace) != (here.boot, here.pid_namespace)
 
-    def _found(self, status: Status, condition: str, seen: _Seen) -> Found:
+    def _found(self, status: Status, condition: str, seen: Seen) -> Found:
         pid = status.holder.pid if status.holder is not None and condition == HELD else None
         uid = self._census.user(pid) if pid is not None else None
         return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
 
     # -- files that say little -----------------------------------------------------------------------------------------
 
-    def _by_the_kernel(self, path: str, seen: _Seen, record: Record | None) -> Found:
+    def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
         """A lock of the kernel alone: who holds it, and who waits, by the tables."""
         owners = self._census.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
@@ -273,7 +198,7 @@ class Survey:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
         return Holder(owner.pid, record.host, record.created, record.tag, command, not owner.exclusive)
 
-    def _damaged(self, name: str, path: str, seen: _Seen) -> Found | None:
+    def _damaged(self, name: str, path: str, seen: Seen) -> Found | None:
         """E2."""
         protocol = recognition.damaged(name, seen.data)
         if protocol is None:
@@ -283,7 +208,7 @@ class Survey:
     def _unreadable(self, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         if not locked and not recognition.is_named_so(name):
             return None
-        seen = _Seen(found)
+        seen = Seen(found)
         problem = "the lock file may not be read by this user"
         one = self._unusable("beads" if name == recognition.BEADS_NAME else "", path, seen, problem)
         if not locked:
@@ -294,7 +219,7 @@ class Survey:
         status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
         return self._found(status, HELD, seen)
 
-    def _unusable(self, protocol: str, path: str, seen: _Seen, problem: str) -> Found:
+    def _unusable(self, protocol: str, path: str, seen: Seen, problem: str) -> Found:
         evidence = Evidence("none", problem)
         status = Status(
             path, protocol, True, False, Liveness.UNKNOWN, evidence, Holder(), None,

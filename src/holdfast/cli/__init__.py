@@ -17,6 +17,7 @@ DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 STDOUT = "standard output"
 _MODULES = {
     "ls": "ls",
+    "status": "status",
     "doctor": "doctor",
     "watch": "watch",
     "top": "top",

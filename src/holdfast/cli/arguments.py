@@ -134,7 +134,7 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _require_of_protocol(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """A usage error for an option that the protocol does not have: it would silently do nothing."""
-    name = options.protocol
+    name = options.protocol or "sema"
     try:
         protocol = protocols.get(name)
     except (ValueError, HoldfastError) as error:
@@ -228,8 +228,9 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--no-keeper", action="store_true", help="leave the plain file: no process guards it or keeps it fresh")
     if name == "release":
         add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
-    add("-p", "--protocol", default="sema", metavar="NAME",
-        help="how the lock file is written and judged: one of those below (default: sema)")  # fmt: skip
+    chosen = "what the lock file says, else sema" if name == "status" else "sema"
+    add("-p", "--protocol", default=None if name == "status" else "sema", metavar="NAME",
+        help=f"how the lock file is written and judged: one of those below (default: {chosen})")  # fmt: skip
     if name in ("run", "try", "acquire"):
         add("--payload", type=payload, metavar="JSON", help="(-p sidecar) the object that the lock file holds")
         add("--holder", metavar="NAME", help="(-p beads) the name of the tool that holds the lock")

@@ -1,4 +1,4 @@
-"""`try`, `acquire`, `release`, `wait`, `status`: one lock, from a shell."""
+"""`try`, `acquire`, `release`, `wait`: one lock, from a shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..lock import Lock
 from ..model import Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
-from .output import as_json, as_text, lock_options
+from .output import as_json, lock_options
 from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
 
 TYPE_CHECKING = False
@@ -166,16 +166,6 @@ def wait_(options: argparse.Namespace) -> int:
     if free and options.verbose:
         say(f"{lock.path} is free")
     return DONE if free else int(options.held_code)
-
-
-def status_(options: argparse.Namespace) -> int:
-    """Show what is known; changes nothing."""
-    status = make_lock(options).status()
-    if options.json:
-        show(as_json("held" if status.locked else "free", status))
-    elif not options.quiet:
-        show(as_text(status))
-    return HELD if status.locked else DONE
 
 
 def make_lock(options: argparse.Namespace) -> Lock:

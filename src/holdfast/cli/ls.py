@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 
+from .._core.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._core.report import printable
-from .._core.survey import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Survey, Unseen
+from .._core.survey import Survey
 from .._os import environment
 from . import DONE, FAILED, say, show
-from .output import as_json, user_name
+from .output import as_json, of_survey, user_name
 from .table import OF_STATE, Column, age_of, lines, screen
 
 TYPE_CHECKING = False
@@ -75,11 +76,6 @@ def as_object(one: Found) -> str:
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
-def of_survey(one: Found) -> dict[str, Any]:
-    """What the JSON of a lock has besides its status."""
-    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot}
-
-
 def _everything(places: Iterable[str], *, recursive: bool) -> Iterator[Found | Unseen | str]:
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
@@ -98,7 +94,7 @@ def _everything(places: Iterable[str], *, recursive: bool) -> Iterator[Found | U
 
 
 def _of_place(survey: Survey, place: str, *, recursive: bool) -> Iterator[Found | Unseen | str]:
-    path = os.path.abspath(place)
+    path = os.path.join(os.getcwd(), place) if ".." in place.split("/") else os.path.abspath(place)
     try:
         os.lstat(path)
         if os.path.isdir(path):

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .._core.findings import Found
+
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents"),
     *("payload", "holder", "version"),
@@ -120,8 +122,8 @@ def _particulars(record: Record) -> list[tuple[str, str]]:
     return [("payload", dumped(members))]
 
 
-def as_text(status: Status) -> str:
-    """A few lines for a terminal, safe to print."""
+def rows_of(status: Status) -> list[tuple[str, str]]:
+    """What there is to say, each thing with its name."""
     rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
     holder = status.holder
     if holder is not None:
@@ -138,4 +140,14 @@ def as_text(status: Status) -> str:
         if status.locked or status.stale:
             rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
     rows += [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(status.waiters)]
+    return rows
+
+
+def text_of(rows: list[tuple[str, str]]) -> str:
+    """A few lines for a terminal, safe to print."""
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in rows)
+
+
+def of_survey(one: Found) -> dict[str, Any]:
+    """What the JSON of a lock has besides its status."""
+    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot}

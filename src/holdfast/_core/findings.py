@@ -1,0 +1,101 @@
+"""What a survey finds, and what it needs of the system (survey.py)."""
+
+from __future__ import annotations
+
+from ..model import Status, Value
+from .environment import Environment, LockOwner
+from .observe import Observation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from .environment import Process, Stat
+
+    class Census(Protocol):
+        """The kernel's tables, read once."""
+
+        def is_artificial(self, device: int) -> bool:
+            """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
+
+        def user(self, pid: int) -> int | None:
+            """The user of a process, by number."""
+
+        def is_locked(self, identity: tuple[int, int]) -> bool:
+            """Whether some process has a kernel lock (`flock`) on this file."""
+
+        def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+            """As `Environment.lock_owners`."""
+
+        def watchers(self, identity: tuple[int, int]) -> list[int]:
+            """As `Environment.watchers`."""
+
+        def heeds_readers(self, identity: tuple[int, int]) -> bool:
+            """Whether somebody who waits for this file hears of a reader that closes it."""
+
+    class Surroundings(Environment, Protocol):
+        """An environment that can take a census."""
+
+        def census(self) -> Census: ...
+
+
+HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
+
+
+class Found(Value):
+    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
+
+    `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
+    rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
+    as held; free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
+    number, if it is one of a semaphore for which somebody waits.
+    """
+
+    status: Status
+    condition: str
+    identity: tuple[int, int]
+    uid: int | None = None
+    slot: int | None = None
+
+
+class Unseen(Value):
+    """What could not be looked at, and why."""
+
+    path: str
+    error: OSError
+
+
+class Seen(Observation):
+    """One file that was seen, and whose it is."""
+
+    __slots__ = ("uid",)
+
+    def __init__(self, found: Stat, fd: int = -1) -> None:
+        super().__init__(found, fd)
+        self.uid = found.st_uid
+
+
+class Once:
+    """An environment that asks about each process once."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._processes: dict[int, Process] = {}
+        self._commands: dict[int, str | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        self.__dict__[name] = value
+        return value
+
+    def inspect(self, pid: int) -> Process:
+        found = self._processes.get(pid)
+        if found is None:
+            found = self._processes[pid] = self._env.inspect(pid)
+        return found
+
+    def command(self, pid: int) -> str | None:
+        if pid not in self._commands:
+            self._commands[pid] = self._env.command(pid)
+        return self._commands[pid]

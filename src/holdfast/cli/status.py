@@ -1,0 +1,138 @@
+"""`status`: all that can be known of one lock."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from .._core.environment import LockOwner
+from .._core.findings import FREE, HELD, MALFORMED, STALE, Found
+from .._core.outlook import heartbeat, in_words, outlook, own_view
+from .._core.report import advice, duration, printable
+from .._core.survey import Survey
+from .._os import environment
+from ..lock import Lock
+from ..model import Status
+from ..protocols import is_persistent
+from . import DONE, show
+from . import HELD as HELD_CODE
+from .output import as_json, lock_options, of_survey, rows_of, text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_USUAL = "sema"
+
+
+def status_(options: argparse.Namespace) -> int:
+    """Show what is known; changes nothing."""
+    survey = Survey(environment())
+    named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
+    lock = Lock(named, **lock_options(options))
+    status = lock.status()
+    found = _found(survey, status.path)
+    keepers = survey.owners(status.path) if status.locked else []
+    if options.json:
+        show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
+    elif not options.quiet:
+        rows = _rows(status, found, keepers)
+        if given is None and status.locked and (found is None or not found.status.protocol):
+            rows.insert(1, ("note", f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)"))
+        show(text_of(rows))
+    return HELD_CODE if status.locked else DONE
+
+
+def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
+    """What to ask for, and by which protocol, where only the lock file can tell. For looking, not for acquiring."""
+    if protocol is not None:
+        return given, protocol
+    one = _found(survey, given)
+    if one is not None and one.status.protocol:
+        protocol = one.status.protocol
+        if protocol == "sidecar" and given.endswith(".lock"):
+            return given[: -len(".lock")], protocol
+        if protocol == "beads":
+            return os.path.dirname(given) or ".", protocol
+        return given, protocol
+    for beside, protocol in ((f"{given}.lock", "sidecar"), (os.path.join(given, ".exclusive-lock"), "beads")):
+        one = _found(survey, beside) if given else None
+        if one is not None and one.status.protocol == protocol:
+            return given, protocol
+    return given, _USUAL
+
+
+def _found(survey: Survey, path: str) -> Found | None:
+    try:
+        return survey.file(os.path.join(os.getcwd(), path)) if path else None
+    except (OSError, ValueError):
+        return None
+
+
+def condition_of(status: Status, found: Found | None) -> str:
+    """As `ls` calls it; by the status where that comes from other options or another protocol."""
+    if found is not None and found.status.locked == status.locked:
+        return found.condition
+    if not status.locked:
+        return STALE if status.stale else FREE
+    return MALFORMED if status.record is None and not is_persistent(status.protocol) else HELD
+
+
+def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict[str, Any]:
+    """What JSON has besides the status."""
+    return {
+        "condition": condition_of(status, found),
+        **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None}),
+        "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
+        "stale_for": [
+            {"implementation": one.implementation, "at": one.at, "condition": one.condition or None}
+            for one in outlook(status)
+        ],
+        "heartbeat": heartbeat(status),
+        "next": advice(status) if status.locked else None,
+    }
+
+
+def _rows(status: Status, found: Found | None, keepers: list[LockOwner]) -> list[tuple[str, str]]:
+    rows = []
+    for name, text in rows_of(status):
+        if name == "state":
+            condition = condition_of(status, found)
+            text = text if condition in (text, FREE) else f"{text} ({condition})"
+        elif name == "liveness":
+            user = of_survey(found)["user"] if found is not None else None
+            if user is not None:
+                rows.append(("user", user))
+            text += _kept_by(status, keepers)
+        rows.append((name, text))
+        if name == "verdict":
+            rows += [("stale" if number == 0 else "", line) for number, line in enumerate(_expected(status))]
+    return rows
+
+
+def _kept_by(status: Status, keepers: list[LockOwner]) -> str:
+    """Who has the kernel lock, where that is not the one that the record names."""
+    env = environment()
+    named = []
+    for owner in keepers:
+        if owner.pid is not None:
+            command = env.command(owner.pid)
+            named.append(f"process {owner.pid}" + (f" ({printable(command, 120)})" if command else ""))
+    known = status.holder is not None and [owner.pid for owner in keepers] == [status.holder.pid]
+    if not named or status.evidence.source != "guard" or is_persistent(status.protocol):
+        return ""
+    return f" by it (process {keepers[0].pid})" if known else f" by {', '.join(named[:3])}"
+
+
+def _expected(status: Status) -> list[str]:
+    if is_persistent(status.protocol):
+        return ["never: the kernel frees it when its holder ends"]
+    if status.record is None:
+        return [own_view(status)]
+    now = time.time()
+    lines = [text for one in outlook(status) if (text := in_words(one, now))]
+    every = heartbeat(status)
+    if every is not None and status.locked:
+        lines.append(f"its holder refreshes the timestamp every {duration(every)}, unless it was told not to")
+    return [*lines, own_view(status)]

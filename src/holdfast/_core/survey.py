@@ -17,9 +17,7 @@ import stat
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition, tickets
 from .environment import Environment, LockOwner
-from .findings import DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Once, Seen
-from .findings import Found as Found
-from .findings import Unseen as Unseen
+from .findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
 from .liveness import Assessment, assess
 from .locate import queue_of
 from .observe import UNFINISHED, read_record
@@ -32,7 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .environment import Stat
-    from .findings import Surroundings as Surroundings
+    from .findings import Census, Surroundings
+
+__all__ = [
+    "CONDITIONS",
+    "DEAD",
+    "ELSEWHERE",
+    "FREE",
+    "HELD",
+    "MALFORMED",
+    "STALE",
+    "Census",
+    "Found",
+    "Surroundings",
+    "Survey",
+    "Unseen",
+]
 
 
 class Survey:
@@ -88,6 +101,11 @@ class Survey:
         except OSError:
             return []
         return [owner for owner in self._census.owners((found.st_dev, found.st_ino)) if not owner.waiting]
+
+    def alone(self, path: str) -> Found | None:
+        """The same, without those who queue for it."""
+        where, _, name = path.rpartition("/")
+        return self._look(where, name, path, self._env.stat(path), set())
 
     # -- one file ------------------------------------------------------------------------------------------------------
 

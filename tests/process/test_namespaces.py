@@ -1,4 +1,7 @@
-"""Containers and users: a number that means another process elsewhere, and files that belong to somebody else."""
+"""Containers and users: a number that means another process elsewhere, and files that belong to somebody else.
+
+What the protocols differ in is in test_namespaces_protocols.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Liveness, Lock
-from process.support import Peer, eventually, state
+from holdfast._os import environment
+from process.support import Peer, eventually, polling, state
 
 # A clock that is two hours slow, so that the record is old, by the protocol's letter, as soon as it is written.
 HOLD = """
@@ -40,6 +44,7 @@ hold.release()
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 ABROAD = ("unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child")
 HERE: tuple[str, ...] = ()
+USERS = ("unshare", "--user", "--map-root-user", *CONTAINER[1:])
 
 
 @pytest.fixture(autouse=True)
@@ -50,17 +55,39 @@ def _root() -> None:
         pytest.skip("unshare(1) is not installed")
 
 
-def end(peer: Peer) -> None:
-    """Kill the process itself, not the unshare(1) that waits for it."""
+def process_of(peer: Peer) -> int:
+    """The process itself, not the unshare(1) that waits for it."""
     children = Path(f"/proc/{peer.pid}/task/{peer.pid}/children").read_text().split()
-    for child in children or [str(peer.pid)]:
-        os.kill(int(child), 9)
+    return int(children[0]) if children else peer.pid
+
+
+def end(peer: Peer) -> None:
+    """Kill the process itself."""
+    os.kill(process_of(peer), 9)
 
 
 @pytest.mark.parametrize(
     ("where", "from_where"),
-    [(CONTAINER, HERE), (HERE, CONTAINER), (CONTAINER, CONTAINER), (ABROAD, HERE), (ABROAD, CONTAINER)],
-    ids=["inside-outside", "outside-inside", "two-containers", "another-host-name", "host-and-container"],
+    [
+        (CONTAINER, HERE),
+        (HERE, CONTAINER),
+        (CONTAINER, CONTAINER),
+        (ABROAD, HERE),
+        (ABROAD, CONTAINER),
+        (USERS, HERE),
+        (HERE, USERS),
+        (USERS, USERS),
+    ],
+    ids=[
+        "inside-outside",
+        "outside-inside",
+        "two-containers",
+        "another-host-name",
+        "host-and-container",
+        "users-inside-outside",
+        "users-outside-inside",
+        "two-with-users",
+    ],
 )
 def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
     spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...]
@@ -181,6 +208,130 @@ def test_without_proc_nothing_can_be_locked(spawn: Callable[..., Peer], path: st
     holder.say("release")
     holder.expect("released")
     contender.finish()
+
+
+# Nothing but an event ends this wait in time.
+WAIT = """
+import holdfast._core.queue, holdfast._core.sight
+holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 600.0
+say(Lock(path).try_acquire())
+hold = Lock(path).acquire(timeout=60)
+say("got it from", hold.recovered_from and hold.recovered_from.tag)
+hear()
+hold.release()
+"""
+
+
+@pytest.fixture
+def _events(path: str) -> None:
+    if not environment().events_reach(path):
+        pytest.skip("there are no events here (HOLDFAST_OS, HOLDFAST_WITHOUT, or the filesystem)")
+
+
+@pytest.mark.usefixtures("_events")
+@pytest.mark.parametrize("dies", [True, False], ids=["death", "release"])
+@pytest.mark.parametrize(("where", "from_where"), [(ABROAD, CONTAINER), (HERE, CONTAINER), (CONTAINER, HERE)])
+def test_an_event_does_not_reach_another_container(
+    spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...], dies: bool
+) -> None:
+    """A waiter behind another one, too: the first waits for the lock file, the second for the first's ticket."""
+    holder = spawn(HOLD, path, prefix=where)
+    holder.hear()
+    first, second = spawn(WAIT, path, prefix=from_where), spawn(WAIT, path, prefix=CONTAINER)
+    for waiter in (first, second):
+        waiter.expect("None")
+        eventually(lambda waiter=waiter: polling(process_of(waiter)), what="the wait")
+    if dies:
+        end(holder)
+    else:
+        holder.say("release")
+        holder.expect("released")
+    served = eventually(lambda: [waiter for waiter in (first, second) if not waiter.silent()], what="a wake-up")
+    (one,) = served
+    one.expect("got it from holder" if dies else "got it from None")
+    other = second if one is first else first
+    assert other.silent()
+    one.say("release")
+    one.finish()
+    other.expect("got it from None")
+    other.say("release")
+    other.finish()
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+# -- mounts ------------------------------------------------------------------------------------------------------------
+
+BOUND = ("unshare", "--mount", "sh", "-c", 'mount --bind "$1" /media && shift && exec "$@"', "sh")
+
+
+def test_a_directory_that_is_mounted_elsewhere_has_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
+    """A container's volume: the same directory by another path, seen by another mount and PID namespace."""
+    holder = spawn(HOLD, "/media/the.lock", prefix=(*CONTAINER, *BOUND, os.path.dirname(path)))
+    word, _, _ = holder.hear().split()
+    assert word == "holding"
+    assert os.listdir(os.path.dirname(path)) == ["the.lock"]
+    assert Lock(path).status().evidence.source == "guard"
+    assert Lock(path, stale="protocol").try_acquire() is None
+    contender = spawn(CONTEND, path)
+    contender.expect("True alive guard")
+    contender.expect("None None")
+    end(holder)
+    assert contender.hear().split()[1] == "1"
+    contender.say("release")
+    contender.finish()
+
+
+@pytest.fixture(params=["one filesystem", "two filesystems"])
+def layers(request: pytest.FixtureRequest, disk: Path, mount: Callable[..., None]) -> tuple[Path, Path, Path]:
+    """An overlay, its lower and its upper directory; in memory, as an overlay on an overlay may not be."""
+    base, merged = disk / "base", disk / "merged"
+    for directory in (base, merged):
+        directory.mkdir()
+    mount("-t", "tmpfs", "tmpfs", base)
+    for name in ("lower", "upper", "work"):
+        (base / name).mkdir()
+    lower = base / "lower"
+    if request.param == "two filesystems":
+        mount("-t", "tmpfs", "tmpfs", lower)
+    options = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work"
+    mount("-t", "overlay", "overlay", "-o", options, merged)
+    return merged, lower, base / "upper"
+
+
+def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_gone(
+    spawn: Callable[..., Peer], layers: tuple[Path, Path, Path]
+) -> None:
+    """L2: unknown, not dead, whether the holder lives or not: it is held until its protocol's age, and no longer."""
+    merged, _, upper = layers
+    young = HOLD.partition("hold =")[2].join(["hold =", ""])
+    holder = spawn(young, merged / "the.lock", prefix=CONTAINER)
+    holder.hear()
+    through = Lock(upper / "the.lock")
+
+    def is_unknown() -> None:
+        status = through.status()
+        assert (status.locked, status.stale, status.liveness) == (True, False, Liveness.UNKNOWN)
+        assert "another PID namespace" in status.evidence.text
+        assert through.try_acquire() is None
+
+    is_unknown()
+    end(holder)
+    holder.wait()
+    is_unknown()
+    with Lock(merged / "the.lock", timeout=5) as hold:
+        assert hold.recovered_from.pid == 1
+    assert os.listdir(merged) == []
+
+
+def test_a_stale_lock_in_an_image_is_never_taken_over(layers: tuple[Path, Path, Path]) -> None:
+    """It is in the lower layer: writing to it makes another file of it, and removing it leaves a mark."""
+    merged, lower, _ = layers
+    (lower / "the.lock").write_text(f"pid=2147483647\ntimestamp={int(time.time()) - 7200}\n")
+    for _ in range(2):
+        with Lock(merged / "the.lock", timeout=5) as hold:
+            hold.ensure_held()
+            assert Lock(merged / "the.lock").try_acquire() is None
+        assert os.listdir(merged) == []
 
 
 # -- users -------------------------------------------------------------------------------------------------------------

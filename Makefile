@@ -42,7 +42,7 @@ PLACES ?= tmpfs ext4 xfs btrfs overlay upper fuse bind
 filesystems: $(VENV)/.test
 	@for place in $(PLACES); do echo "== $$place"; \
 	    $(BIN)/python tests/process/filesystem.py $$place $(abspath $(BIN))/python -m pytest -q -n $(JOBS) --dist worksteal \
-	        tests/process tests/unit $(ARGS) || failed="$$failed $$place"; done; \
+	        tests/process tests/unit $(ARGS) || [ $$? -eq 77 ] || failed="$$failed $$place"; done; \
 	    test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The pages are plain Markdown; this checks that their links and the tests that they cite exist.

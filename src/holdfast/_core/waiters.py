@@ -30,9 +30,6 @@ def waiters(env: Environment, request: Request, seen: Observation | None, status
         seen_already = (*status.waiters, *status.holders, status.holder)
         known.update(who.pid for who in seen_already if who is not None and who.pid is not None)
         others = [pid for pid in env.watchers(seen.identity) if pid not in known]
-        if others:  # and a keeper that holds it for another process does
-            known.update(one.pid for one in env.lock_owners(seen.identity) if one.pid is not None and not one.waiting)
-            others = [pid for pid in others if pid not in known]
         if others:  # the keeper of a shell's lock is no holder by the record, but has its guard
             keepers = {owner.pid for owner in env.lock_owners(seen.identity) if not owner.waiting}
             others = [pid for pid in others if pid not in keepers]

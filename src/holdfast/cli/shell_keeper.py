@@ -188,6 +188,7 @@ class _Life:
         self._env.adopt(self._fd)  # type: ignore[attr-defined]
         self._request.beat_every = self._pace
         self._request.on_lost = lambda _lost: os.write(self._wake, b"\0")
+        self._request.watched = True
         held = Held(self._env, self._request, self._fd, self._identity, self._data, True)
         share = held.share(caller())
         share.delivered = True

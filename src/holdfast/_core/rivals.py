@@ -175,6 +175,24 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
         return None  # gone by now, made anew by another, or not ours to touch
 
 
+def why_left(env: Environment, path: str) -> str | None:
+    """Why what announces a removal is nobody's any more (Y3, Y4); None where it may be somebody's. Changes nothing."""
+    found = env.stat(path)
+    if not stat.S_ISDIR(found.st_mode) or env.list_directory(path):
+        return None
+    if env.guards and found.st_mode & _OURS:
+        fd = env.open_existing(path, write=False)
+        try:
+            held = env.guarded(fd)
+        finally:
+            env.close(fd)
+        if held is not None:
+            return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
+    if abs(env.time() - found.st_mtime) < _OLD:
+        return None
+    return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"
+
+
 def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
     """Take the guard of what is at the path, unless another has it or makes it anew; `surely`: even without guards."""
     if not env.guards:

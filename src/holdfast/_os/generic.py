@@ -204,6 +204,14 @@ class GenericEnvironment:
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)
 
+    def born(self, path: str) -> str | None:
+        """What tells the file at the path from those that had its place, and its number, before; None: not there."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        return f"{found.st_ino} {getattr(found, 'st_birthtime_ns', '')}"
+
     def open_limit(self) -> int | None:
         # Not the module `resource`: when this is asked, no descriptor may be left to import one with.
         limit = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1

@@ -138,6 +138,11 @@ class LinuxEnvironment(GenericEnvironment):
         with self._forking:  # it imports
             _link_empty_path(fd, path)
 
+    def born(self, path: str) -> str | None:
+        with self._forking:
+            from .birth import born
+        return born(path)
+
     # -- the guard -----------------------------------------------------------------------------------------------------
 
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:

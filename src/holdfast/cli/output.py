@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 
+from .._core.ids import id_of
 from .._core.report import advice, duration, moment, printable
+from .._os import environment
 from ..model import Holder, Record, Status, Value, Waiter
 
 TYPE_CHECKING = False
@@ -150,4 +152,9 @@ def text_of(rows: list[tuple[str, str]]) -> str:
 
 def of_survey(one: Found) -> dict[str, Any]:
     """What the JSON of a lock has besides its status."""
-    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot}
+    return {
+        "uid": one.uid,
+        "user": user_name(one.uid),
+        "slot": one.slot,
+        "id": id_of(environment(), one.status),
+    }

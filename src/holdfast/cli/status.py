@@ -8,6 +8,7 @@ import time
 
 from .._core.environment import LockOwner
 from .._core.findings import FREE, HELD, MALFORMED, STALE, Found
+from .._core.ids import id_of
 from .._core.outlook import heartbeat, in_words, outlook, own_view
 from .._core.report import advice, duration, printable
 from .._core.survey import Survey
@@ -84,6 +85,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
     return {
         "condition": condition_of(status, found),
         **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None}),
+        "id": id_of(environment(), status),
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
         "stale_for": [
             {"implementation": one.implementation, "at": one.at, "condition": one.condition or None}
@@ -106,6 +108,8 @@ def _rows(status: Status, found: Found | None, keepers: list[LockOwner]) -> list
                 rows.append(("user", user))
             text += _kept_by(status, keepers)
         rows.append((name, text))
+        if name == "state" and (its_id := id_of(environment(), status)) is not None:
+            rows.append(("id", its_id))
         if name == "verdict":
             rows += [("stale" if number == 0 else "", line) for number, line in enumerate(_expected(status))]
     return rows

@@ -25,6 +25,8 @@ _COMMANDS = {
 _GROUPED = {
     "ls": ("views", "list lock files: who holds them, for how long, and who waits"),
     "doctor": ("views", "say what the filesystem of a directory can do for locks, and what is amiss"),
+    "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),
+    "break": ("upkeep", "remove one lock, if it is still the one that was seen"),
 }
 """Commands whose options are in a module of their own group, `arguments_GROUP.py`; and what each does.
 

@@ -1,0 +1,132 @@
+"""`clean`: what the dead have left in some directories, and its removal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from .._core.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
+from .._core.findings import Found, Unseen
+from .._core.leftovers import Kept, Leftover, directories, leftovers, of_lock
+from .._core.report import printable
+from .._core.survey import Survey
+from .._drive.sync import drive
+from .._os import environment
+from ..errors import HoldfastError
+from . import DONE, FAILED, HELD, say, show
+from .output import dumped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOGETHER = 100
+"""So many settle at once: each has a descriptor open."""
+_WOULD, _KEPT, _FAILED = "would remove", "kept", "failed"
+_VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "could not remove", CHANGED: "left alone"}
+
+
+def clean_(options: argparse.Namespace) -> int:
+    """Show what may go, or remove it."""
+    report = _Report(options)
+    for place in options.places or ["."]:
+        pending: list[Leftover] = []
+        for one in _of_place(place, options):
+            if isinstance(one, Unseen):
+                say(f"{one.path}: {one.error.strerror or one.error}")
+                report.unseen += 1
+            elif isinstance(one, Kept):
+                report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")
+            elif not options.yes:
+                report.tell(_WOULD, one, one.why)
+            else:
+                pending.append(one)
+                if len(pending) == _TOGETHER:
+                    _remove(pending, options, report)
+                    pending = []
+        _remove(pending, options, report)
+    report.end()
+    if report.unseen:
+        return FAILED
+    return HELD if report.counts.get(_WOULD) or report.counts.get(_FAILED) else DONE
+
+
+def _of_place(place: str, options: argparse.Namespace) -> Iterator[Leftover | Kept | Unseen]:
+    env, approved = environment(), options.approve_stale
+    path = os.path.abspath(place)
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:
+        yield Unseen(path, error if isinstance(error, OSError) else OSError(0, str(error)))
+        return
+    survey = Survey(env)
+    if os.path.isdir(path):
+        for where in directories(env, path, recursive=options.recursive):
+            yield from leftovers(env, survey, where, approved=approved)
+        return
+    try:
+        found: Found | None = survey.file(path)
+    except OSError as error:
+        yield Unseen(path, error)
+        return
+    if found is None:
+        say(f"{path} is no lock file of a known protocol, so it is left alone")
+        return
+    one = of_lock(env, found, approved=approved)
+    if one is not None:
+        yield one
+
+
+def _remove(pending: list[Leftover], options: argparse.Namespace, report: _Report) -> None:
+    env = environment()
+    jobs = [remove(env, one, approved=options.approve_stale) for one in pending]
+    for one, removal in zip(pending, drive(side_by_side(jobs)), strict=True):
+        if isinstance(removal, Removal) and removal.result == REMOVED:
+            report.tell(REMOVED, one, one.why)
+        elif isinstance(removal, Removal) and removal.result != BLOCKED:
+            report.tell(CHANGED, one, "it is another one's by now")
+        else:
+            report.tell(_FAILED, one, _problem(removal))
+
+
+def _problem(failure: Removal | OSError | HoldfastError) -> str:
+    if isinstance(failure, Removal):
+        return failure.why
+    return (failure.strerror if isinstance(failure, OSError) else None) or str(failure)
+
+
+class _Report:
+    """Says what becomes of each thing, and counts."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self.counts: dict[str, int] = {}
+        self.unseen = 0
+
+    def tell(self, result: str, one: Leftover | Kept, why: str) -> None:
+        """One line for one thing."""
+        self.counts[result] = self.counts.get(result, 0) + 1
+        kind = one.kind if isinstance(one, Leftover) else "lock"
+        if self._options.json:
+            protocol = one.protocol or None
+            show(dumped({"result": result, "kind": kind, "path": one.path, "protocol": protocol, "why": why}))
+        elif result == _FAILED:
+            say(f"{one.path} could not be removed: {why}")
+        elif not self._options.quiet:
+            show(f"{_VERBS[result]} {_called(kind, one.protocol)} {printable(one.path, 4096)}: {printable(why)}")
+
+    def end(self) -> None:
+        """What all of it comes to."""
+        if self._options.quiet or self._options.json:
+            return
+        would, removed = self.counts.get(_WOULD, 0), self.counts.get(REMOVED, 0)
+        if would:
+            say(f"{would} would be removed; --yes removes what is still so then")
+        elif not self._options.yes:
+            say("nothing to remove")
+        else:
+            say(f"{removed} removed")
+
+
+def _called(kind: str, protocol: str) -> str:
+    return f"{protocol} {kind}" if protocol else kind

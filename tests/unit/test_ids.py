@@ -1,0 +1,121 @@
+"""Which acquisition it is: the same name as long as it lasts, and another one for the next (ids.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.acquire import look
+from holdfast._core.ids import id_of, name_of
+from holdfast._core.request import Request
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+PROTOCOLS = pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads"])
+
+
+def id_at(one: Contender) -> str | None:
+    return id_of(one.env, look(one.env, one.request))
+
+
+@PROTOCOLS
+def test_a_heartbeat_gives_another_name(protocol: str, place: Path, contend: Contend) -> None:
+    """I1: what a heartbeat rewrites is no part of the name."""
+    holder, other = contend(place / "l", protocol=protocol), contend(place / "l", protocol=protocol)
+    if protocol == "beads":
+        (place / "l").mkdir()
+    held = holder.get()
+    before, data = id_at(other), held.data
+    assert before is not None
+    later = holder.env.real.time() + 100
+    holder.env.instead["time"] = lambda: later
+    held.beat()
+    assert (held.data != data) == (protocol != "beads"), "a beads record has nothing to refresh"
+    assert id_at(other) == before
+    held.release()
+
+
+@pytest.mark.parametrize("payload", [{"createdAt": "2026-01-01T00:00:00.000Z"}, {"x": "1"}])
+def test_a_heartbeat_of_a_sidecar_with_a_payload_of_its_own_gives_another_name(
+    payload: dict[str, str], disk: Path, contend: Contend
+) -> None:
+    """I1."""
+    holder, other = (contend(disk / "l", protocol="sidecar", payload=payload) for _ in range(2))
+    held = holder.get()
+    before = id_at(other)
+    held.beat()
+    os.utime(held.path, (1, 1))
+    assert id_at(other) == before
+    held.release()
+
+
+@PROTOCOLS
+def test_the_same_process_acquires_again_under_the_same_name(protocol: str, place: Path, contend: Contend) -> None:
+    """I2: the record may be the same to the byte, and so may the number of the inode."""
+    env, names = contend(place / "l").env, set()
+    if protocol == "beads":
+        (place / "l").mkdir()
+    env.instead["time"] = lambda: 2e9
+    for _ in range(8):
+        one = contend(place / "l", env, protocol=protocol)
+        held = one.get()
+        names.add(id_at(one))
+        held.release()
+    assert len(names) == 8
+    assert None not in names
+
+
+def test_a_takeover_in_place_keeps_the_name(disk: Path, contend: Contend) -> None:
+    """I2: the inode stays, but the record changes."""
+    dead, next_one = contend(disk / "l"), contend(disk / "l", tag="next")
+    dead.get()
+    before, inode = id_at(next_one), (disk / "l").stat().st_ino
+    dead.crash()
+    assert id_at(next_one) == before, "that its holder has died makes it no other acquisition"
+    held = next_one.get()
+    assert (disk / "l").stat().st_ino == inode
+    assert id_at(next_one) != before
+    held.release()
+
+
+def test_a_record_that_is_replaced_during_the_look_gets_a_name_that_fits_something(
+    disk: Path, environments: Callable[..., Stepped]
+) -> None:
+    """I3: the record of one and the file of the next are neither's name."""
+    env, path = environments(), disk / "l"
+    request = Request(str(path), {})
+    path.write_bytes(sema_record(7, 1000, "first"))
+    status = look(env, request)
+    first = id_of(env, status)
+    other = disk / "other"
+    other.write_bytes(sema_record(8, 1000, "second"))
+    other.rename(path)
+    second = id_of(env, look(env, request))
+    assert len({first, second, id_of(env, status)}) == 3
+
+
+@pytest.mark.parametrize("kind", ["linux", "generic"])
+def test_what_is_not_there_or_says_nothing_cannot_be_named(
+    kind: str, disk: Path, environments: Callable[..., Stepped]
+) -> None:
+    env, path = environments(kind=kind), disk / "l"
+    request = Request(str(path), {})
+    assert id_of(env, look(env, request)) is None
+    assert name_of(env, str(path), "sema", b"x") is None
+    names = set()
+    for content in (b"", b"garbage", b"pid=1\ntimestamp=2\nholdfast=1 g torn\n", b"\xff\xfe"):
+        path.write_bytes(content)
+        names.add(id_of(env, look(env, request)))
+        assert name_of(env, str(path), "", content) is not None
+    assert len(names) == 4
+    assert None not in names
+
+
+def test_a_lock_of_the_kernel_alone_is_named_like_one_that_can_be_broken(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l", protocol="flock")
+    held = holder.get()
+    assert id_at(holder) is None
+    held.release()

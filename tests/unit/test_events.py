@@ -1,0 +1,651 @@
+"""What is told of locks: to callbacks, and to a log (events.py, _core/story.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, WouldDeadlock, acquire_all, events
+from holdfast._core import story
+from holdfast._core.hold import Held
+from holdfast._core.story import Story
+from holdfast.events import Event, listen
+from unit.elsewhere import elsewhere
+from unit.loops import LOOPS, run_on
+from unit.stepping import Contender, sema_record
+
+PATIENCE = 10.0
+Contend = Callable[..., Contender]
+
+
+@pytest.fixture
+def path(disk: Path) -> Path:
+    return disk / "l"
+
+
+@pytest.fixture
+def told() -> Iterator[list[Event]]:
+    """All events of this process, while the test runs."""
+    heard: list[Event] = []
+    end = listen(heard.append)
+    yield heard
+    end()
+    assert not events.listeners
+
+
+def kinds(told: list[Event]) -> list[str]:
+    return [event.kind for event in told]
+
+
+def dead_lock(path: Path) -> int:
+    """Leave the lock of a process that was killed; its number."""
+    code = "import os, sys, holdfast; holdfast.Lock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
+    child = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    return child.pid
+
+
+# -- what is told, and in which order ----------------------------------------------------------------------------------
+
+
+def test_an_event_is_missing_or_says_something_wrong(path: Path, told: list[Event]) -> None:
+    with Lock(path, tag="why") as hold:
+        assert kinds(told) == ["acquired"]
+        assert not hold.lost
+    acquired, released = told
+    for event in told:
+        assert (event.path, event.protocol, event.tag, event.slot) == (str(path), "sema", "why", None)
+        assert (event.pid, event.context) == (os.getpid(), "MainThread")
+        assert (event.holder, event.recovered_from) == (None, None)
+        assert event.waited == 0.0
+    assert (acquired.kind, acquired.held, released.kind) == ("acquired", None, "released")
+    assert released.held is not None
+    assert 0 <= released.held < PATIENCE
+    assert acquired.number == released.number
+    assert acquired.time <= released.time
+    with Lock(path):
+        pass
+    assert told[2].number == told[3].number > released.number
+    assert pickle.loads(pickle.dumps(released)) == released
+
+
+def test_a_wait_is_not_told_or_not_ended(path: Path, told: list[Event]) -> None:
+    """Who waits, for whom, and how it ended; in another thread."""
+    hold = Lock(path, tag="first").acquire()
+    begun = threading.Event()
+    second = Lock(path, tag="second", on_event=lambda event: event.kind == "waiting" and begun.set())
+
+    def work() -> None:
+        with second:
+            pass
+
+    thread = threading.Thread(target=work, name="worker")
+    thread.start()
+    assert begun.wait(PATIENCE)
+    hold.release()
+    thread.join(PATIENCE)
+    mine = [event for event in told if event.tag == "second"]
+    assert kinds(mine) == ["waiting", "acquired", "released"]
+    assert {event.context for event in mine} == {"worker"}
+    assert len({event.number for event in mine}) == 1
+    holder = mine[0].holder
+    assert holder is not None
+    assert (holder.pid, holder.tag) == (os.getpid(), "first")
+    assert mine[1].waited == mine[2].waited
+    assert mine[1].waited
+
+
+def test_who_gives_up_goes_on_waiting(path: Path, told: list[Event]) -> None:
+    """A timeout, a try that failed, a deadlock: `gave-up`, once, and never `acquired`."""
+    with Lock(path):
+        with pytest.raises(AcquireTimeout):
+            Lock(path).acquire(timeout=0.3)
+        assert kinds(told) == ["acquired", "waiting", "gave-up"]
+        assert told[1].number == told[2].number != told[0].number
+        assert told[2].waited
+        assert told[2].holder is not None
+        assert told[2].holder.pid == os.getpid()
+        del told[1:]
+        assert Lock(path).try_acquire() is None
+        with pytest.raises(WouldDeadlock):
+            Lock(path).acquire()
+        assert [event.kind for event in told[1:]] == ["gave-up", "gave-up"]
+    path.mkdir()
+    with pytest.raises(holdfast.InvalidPath):
+        Lock(path).acquire()
+    assert kinds(told)[-2:] == ["released", "gave-up"]
+    assert Lock(path).wait  # waiting without acquiring is told of nobody
+    path.rmdir()
+    assert Lock(path).wait(timeout=0)
+    assert kinds(told)[-1] == "gave-up"
+
+
+def test_a_ctrl_c_while_waiting_leaves_a_waiter(path: Path, told: list[Event]) -> None:
+    def interrupt(event: Event) -> None:
+        if event.kind == "waiting":
+            signal.raise_signal(signal.SIGINT)
+
+    with Lock(path):
+        with pytest.raises(KeyboardInterrupt):
+            Lock(path, on_event=interrupt).acquire(timeout=PATIENCE)
+        assert kinds(told) == ["acquired", "waiting", "gave-up"]
+
+
+def test_a_lock_of_a_dead_holder_is_reclaimed_in_silence(path: Path, told: list[Event]) -> None:
+    pid = dead_lock(path)
+    with Lock(path):
+        pass
+    assert kinds(told) == ["reclaimed", "acquired", "released"]
+    assert len({event.number for event in told}) == 1
+    for event in told:
+        assert event.recovered_from is not None
+        assert event.recovered_from.pid == pid
+
+
+def test_each_handle_of_an_owner_is_told(path: Path, told: list[Event]) -> None:
+    """One `acquired` and one `released` for each hold, however many share it, and whoever leaves last."""
+    lock = Lock(path, owner="me")
+    first = lock.acquire()
+    with lock:
+        first.release()
+        assert kinds(told) == ["acquired"]
+    assert kinds(told) == ["acquired", "released"]
+    assert told[0].number == told[1].number
+
+
+def test_one_who_waits_and_joins_waits_for_ever(path: Path, contend: Contend, told: list[Event]) -> None:
+    """The owner got in by another call meanwhile: its hold is told of, this wait has ended."""
+    holder = contend(path)
+    held = holder.get()
+    waiter = contend(path, owner="me", timeout=None)
+    waiter.step()
+    held.release()
+    other = contend(path, waiter.env, owner="me").get()
+    while not waiter.done:
+        waiter.step()
+    assert waiter.result is other
+    mine = [event for event in told if event.kind in ("waiting", "joined")]
+    assert kinds(mine) == ["waiting", "joined"]
+    assert mine[0].number == mine[1].number
+    assert [event.kind for event in told if event.number == mine[0].number] == ["waiting", "joined"]
+
+
+def test_a_slot_is_not_told(disk: Path, told: list[Event]) -> None:
+    semaphore = Semaphore(disk / "s", 2)
+    with semaphore, semaphore, pytest.raises(AcquireTimeout):
+        semaphore.acquire(timeout=0.3)
+    assert [(event.kind, event.slot) for event in told] == [
+        ("acquired", 0),
+        ("acquired", 1),
+        ("waiting", None),
+        ("gave-up", None),
+        ("released", 1),
+        ("released", 0),
+    ]
+    assert {event.path for event in told} == {str(disk / "s")}
+
+
+def test_several_together_are_told_as_one_or_not_undone(disk: Path, told: list[Event]) -> None:
+    with Lock(disk / "b"):
+        with pytest.raises(AcquireTimeout):
+            acquire_all([Lock(disk / "b"), Lock(disk / "a")], timeout=0.3)
+        assert [(event.kind, Path(event.path).name) for event in told[1:]] == [
+            ("acquired", "a"),
+            ("waiting", "b"),
+            ("gave-up", "b"),
+            ("released", "a"),
+        ]
+    del told[:]
+    with acquire_all([Lock(disk / "b"), Lock(disk / "a")]):
+        pass
+    assert kinds(told) == ["acquired", "acquired", "released", "released"]
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_loss_is_told_twice_or_after_the_release(path: Path, told: list[Event], protocol: str) -> None:
+    hold = Lock(path, protocol=protocol).acquire()
+    path.unlink()
+    assert hold.lost
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+    assert kinds(told) == ["acquired", "lost", "released"]
+    hold = Lock(path, protocol=protocol).acquire()
+    path.unlink()
+    with pytest.raises(LockLost):
+        hold.release()  # finds it itself
+    assert kinds(told)[3:] == ["acquired", "lost", "released"]
+
+
+def test_a_loss_is_not_told_until_somebody_looks(path: Path) -> None:
+    """As with `on_lost`: whoever asks for the events of a lock hears of its loss while the holder works."""
+    lost = threading.Event()
+    hold = Lock(path, on_event=lambda event: event.kind == "lost" and lost.set()).acquire()
+    path.unlink()
+    assert lost.wait(PATIENCE)
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path, contend: Contend) -> None:
+    """U4: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
+    told: list[Event] = []
+
+    def on_lost(_error: LockLost) -> None:
+        with contextlib.suppress(LockLost):
+            held.release()
+
+    held = contend(path, on_lost=on_lost, on_event=told.append).get()
+    path.unlink()
+    assert not held.check()
+    assert kinds(told) == ["acquired", "lost", "released"]
+    path.touch()
+
+
+def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Contend) -> None:
+    """U4."""
+    for _ in range(30):
+        told: list[Event] = []
+        held = contend(path, on_event=told.append).get()
+        path.write_bytes(sema_record(1, 1))
+        start = threading.Barrier(4)
+
+        def end(held: Held = held, start: threading.Barrier = start, release: bool = False) -> None:
+            start.wait(PATIENCE)
+            with contextlib.suppress(LockLost):
+                held.release() if release else held.check()
+
+        threads = [threading.Thread(target=end, kwargs={"release": number > 1}) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert kinds(told) == ["acquired", "lost", "released"]
+        path.unlink()
+
+
+def test_a_hold_from_before_the_listener_is_not_told_or_told_wrong(path: Path, told: list[Event]) -> None:
+    saved = dict(events.listeners)
+    events.listeners.clear()
+    hold = Lock(path).acquire()
+    events.listeners.update(saved)
+    hold.release()
+    assert kinds(told) == ["released"]
+    assert told[0].waited is None
+    assert told[0].held is not None
+
+
+# -- whoever listens ---------------------------------------------------------------------------------------------------
+
+
+def test_a_listener_hears_on_after_its_end(path: Path) -> None:
+    told: list[Event] = []
+    end, other = listen(told.append), listen(told.append)
+    with Lock(path):
+        end()
+        end()
+    assert kinds(told) == ["acquired", "acquired", "released"]
+    other()
+    with Lock(path):
+        pass
+    assert len(told) == 3
+
+
+def test_a_callback_that_fails_breaks_the_lock_or_another_callback(
+    path: Path, told: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """U1."""
+
+    def fail(event: Event) -> None:
+        raise ZeroDivisionError(event.kind)
+
+    end, last = listen(fail), listen(told.append)
+    hold = Lock(path).acquire()
+    with pytest.raises(AcquireTimeout):
+        Lock(path).acquire(timeout=0.3)
+    path.unlink()
+    with pytest.raises(LockLost):
+        hold.release()
+    end()
+    last()
+    assert told[::2] == told[1::2]
+    del told[::2]
+    assert kinds(told) == ["acquired", "waiting", "gave-up", "lost", "released"]
+    failures = [record for record in caplog.records if record.levelno == logging.ERROR and record.exc_info]
+    assert [str(record.exc_info[1]) for record in failures if record.exc_info] == kinds(told)
+
+
+def test_a_ctrl_c_in_a_callback_leaves_a_lock_that_nobody_has(path: Path, told: list[Event]) -> None:
+    """U1: it goes on to the caller when all have heard, and what the caller does not get is given back."""
+    raised: list[str] = []
+
+    def interrupt(event: Event) -> None:
+        if not raised:
+            raised.append(event.kind)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Lock(path, on_event=interrupt).acquire()
+    assert raised == ["acquired"]
+    assert kinds(told) == ["acquired", "released"]
+    assert not path.exists()
+    raised[:] = []
+    hold = Lock(path, on_event=lambda event: event.kind == "released" and interrupt(event)).acquire()
+    with pytest.raises(KeyboardInterrupt):
+        hold.release()
+    assert kinds(told)[2:] == ["acquired", "released"]
+    assert not path.exists()
+
+
+def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -> None:
+    """U2, U5: it may use others' locks and the very lock that it is about."""
+    told: list[Event] = []
+
+    def callback(event: Event) -> None:
+        told.append(event)
+        with Lock(disk / "journal"):
+            Lock(path).status()
+            with contextlib.suppress(AcquireTimeout):
+                Lock(path).acquire(timeout=0).release()
+
+    end = listen(callback)
+    with Lock(path):
+        pass
+    end()
+    assert kinds(told) == ["acquired", "released"]
+    assert {event.path for event in told} == {str(path)}
+
+
+def test_a_callback_runs_under_a_mutex(path: Path) -> None:
+    """U5: another thread uses the very hold, while the callback waits for it."""
+    made: list[Held] = []
+    done: list[str] = []
+    stories: list[Story] = []
+
+    def look(event: Event) -> None:
+        for held in [held for held in lock._env.holds.values() if held.path == str(path)]:
+            made.append(held)
+            if held.story is not None:
+                stories.append(held.story)
+
+        def use() -> None:
+            for held in set(made):
+                held.verify()
+                held.join(())
+                with held.mutex:
+                    pass
+            for told in set(stories):
+                with told._mutex:
+                    done.append(event.kind)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+    end = listen(look)  # not on_event: the keeper would find the loss as well, at its own time
+    lock = Lock(path, owner="me")
+    hold = lock.acquire()
+    shares = made[0].shares
+    del shares[1:]
+    path.unlink()
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+    end()
+    assert [kind for number, kind in enumerate(done) if kind not in done[:number]] == ["acquired", "lost", "released"]
+
+
+def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, contend: Contend) -> None:
+    """U5."""
+    owned: list[bool] = []
+    held = contend(path, owner="me", on_lost=lambda _error: owned.append(held.mutex._is_owned())).get()  # type: ignore[attr-defined]
+    path.write_bytes(sema_record(1, 1))
+    assert held.join(()) is None
+    assert owned == [False]
+    with pytest.raises(LockLost):
+        held.release()
+
+
+def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: Contend) -> None:
+    """U5: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
+    told: list[str] = []
+    inside, go = threading.Event(), threading.Event()
+
+    def callback(event: Event) -> None:
+        if event.kind == "lost":
+            inside.set()
+            assert go.wait(PATIENCE)
+        told.append(event.kind)
+
+    held = contend(path, on_event=callback).get()
+    path.write_bytes(sema_record(1, 1))
+    thread = threading.Thread(target=held.check)
+    thread.start()
+    assert inside.wait(PATIENCE)
+    with pytest.raises(LockLost):
+        held.release()
+    assert told == ["acquired"]
+    go.set()
+    thread.join(PATIENCE)
+    assert told == ["acquired", "lost", "released"]
+
+
+def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U6: no event, and on the short way not even a story."""
+
+    def made(*_arguments: object) -> None:
+        raise AssertionError("made for nobody")
+
+    monkeypatch.setattr(story, "Event", made)
+    with Lock(path), pytest.raises(AcquireTimeout):
+        Lock(path).acquire(timeout=0.3)
+    monkeypatch.setattr(Story, "__init__", made)
+    with Lock(path) as hold:
+        assert hold._held.story is None
+
+
+def test_a_child_tells_of_what_its_parent_holds_or_hears_nothing(path: Path, disk: Path, told: list[Event]) -> None:
+    """U7."""
+    outer = Lock(path)
+    with outer as hold:
+        with pytest.raises(AcquireTimeout):
+            Lock(path).acquire(timeout=0.3)
+        before = len(told)
+
+        def child() -> list[tuple[str, str, bool]]:
+            assert len(told) == before
+            hold.release()
+            hold._held.check()
+            hold._held.give_back()
+            assert hold._held.story is None or hold._held.story.undone(hold._held) is None
+            with Lock(disk / "mine"):
+                pass
+            return [(event.kind, Path(event.path).name, event.pid == os.getpid()) for event in told[before:]]
+
+        assert elsewhere(child) == [("acquired", "mine", True), ("released", "mine", True)]
+        assert len(told) == before
+    assert kinds(told)[before:] == ["released"]
+
+
+def test_what_is_no_callback_is_accepted(path: Path) -> None:
+    async def nobody_awaits(event: Event) -> None: ...
+
+    for wrong in (3, "print", nobody_awaits):
+        with pytest.raises(TypeError, match="on_event"):
+            Lock(path, on_event=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="callback"):
+            listen(wrong)  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(Lock(path, on_event=print)))._options["on_event"] is print
+
+
+def test_an_exit_releases_in_silence(path: Path) -> None:
+    code = (
+        "import sys, holdfast, holdfast.events\n"
+        "holdfast.events.listen(lambda event: print(event.kind, flush=True))\n"
+        "holdfast.Lock(sys.argv[1]).acquire()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout.split(), done.stderr) == (["acquired", "released"], "")
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_task_is_told_as_its_thread_or_not_at_all(path: Path, told: list[Event], kind: str, durable: bool) -> None:
+    """Also where its steps run in threads of their own."""
+
+    async def main() -> None:
+        lock = AsyncLock(path, durable=durable)
+        async with lock:
+            with pytest.raises(AcquireTimeout):
+                await asyncio.create_task(lock.acquire(timeout=0.3), name="patient")
+            waiting = asyncio.create_task(lock.acquire(), name="impatient")
+            while kinds(told).count("waiting") < 2:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    run_on(kind)(asyncio.wait_for(main(), PATIENCE))
+    numbers = {event.number: event for event in told}
+    by_task = {
+        event.context: [other.kind for other in told if other.number == number] for number, event in numbers.items()
+    }
+    assert by_task.pop("patient") == ["waiting", "gave-up"]
+    assert by_task.pop("impatient") == ["waiting", "gave-up"]
+    assert list(by_task.values()) == [["acquired", "released"]]
+    assert next(iter(by_task)).startswith("Task-")
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_task_that_is_cancelled_as_it_gets_the_lock_is_told_to_hold_it(
+    path: Path, told: list[Event], durable: bool
+) -> None:
+    """Whatever the moment: `acquired` and `released`, or `gave-up`."""
+
+    async def main() -> None:
+        for delay in range(12):
+            lock = AsyncLock(path, durable=durable)
+            hold = await lock.acquire()
+            task = asyncio.create_task(lock.acquire())
+            while kinds(told)[-1] != "waiting":
+                await asyncio.sleep(0)
+            await hold.release()
+            for _ in range(delay):
+                await asyncio.sleep(0.0005 if delay % 2 else 0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await task).release()
+            assert not path.exists()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    for number in {event.number for event in told}:
+        course = [event.kind for event in told if event.number == number]
+        assert course in (["acquired", "released"], ["waiting", "acquired", "released"], ["waiting", "gave-up"])
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_lacks_a_line_a_level_or_a_field(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dead_lock(path)
+    with caplog.at_level(logging.DEBUG, "holdfast"):
+        hold = Lock(path, tag="t").acquire()
+        assert Lock(path).try_acquire() is None
+        with pytest.raises(AcquireTimeout):
+            Lock(path).acquire(timeout=0.3)
+        path.unlink()
+        with pytest.raises(LockLost):
+            hold.release()
+    lines: list[Any] = caplog.records
+    assert [(line.holdfast_kind, line.levelname) for line in lines] == [
+        ("reclaimed", "WARNING"),
+        ("acquired", "DEBUG"),
+        ("gave-up", "DEBUG"),
+        ("waiting", "DEBUG"),
+        ("gave-up", "DEBUG"),
+        ("lost", "ERROR"),
+        ("released", "DEBUG"),
+    ]
+    assert {line.name for line in lines} == {"holdfast"}
+    assert {line.holdfast_path for line in lines} == {str(path)}
+    assert (lines[0].holdfast_tag, lines[0].holdfast_number) == ("t", lines[1].holdfast_number)
+    assert set(events.fields(events.Event("lost", 1.0, "p", "sema", 1, 2, "c"))) <= set(vars(lines[0]))
+    assert all(str(path) in line.getMessage() for line in lines)
+
+
+def test_a_warning_needs_a_log_of_everything(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also of an acquisition that took the short way, when nobody listened."""
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        with pytest.raises(LockLost), Lock(path):
+            path.unlink()
+        dead_lock(path)
+        with Lock(path):
+            pass
+    assert [line.holdfast_kind for line in caplog.records] == ["lost", "reclaimed"]  # type: ignore[attr-defined]
+
+
+def test_a_long_wait_is_logged_without_its_fields(
+    path: Path, contend: Contend, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = Lock(path, tag="busy").acquire()
+    lock = Lock(path, tag="mine")
+    env = contend(path).env
+    lock._env = env  # type: ignore[assignment]
+    clock = env.real.monotonic
+    env.instead["monotonic"] = lambda: clock() + (1.3 if "watch" in env.steps else 0)
+    with caplog.at_level(logging.INFO, "holdfast"), pytest.raises(AcquireTimeout):
+        lock.acquire(timeout=1.35)
+    hold.release()
+    (line,) = list[Any](caplog.records)
+    assert (line.levelname, line.holdfast_kind, line.holdfast_tag) == ("INFO", "waiting", "mine")
+    assert line.holdfast_waited > 1
+    assert line.holdfast_holder.tag == "busy"
+    assert line.getMessage().startswith(f"waiting for {path}: held by")
+
+
+def test_a_path_begins_another_line_of_the_log(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "holdfast"), Lock(disk / "a\nERROR b"):
+        pass
+    assert all("\n" not in line.getMessage() for line in caplog.records)
+
+
+def test_a_log_is_imported_or_written_to_that_nobody_set_up(path: Path) -> None:
+    """U3."""
+    code = (
+        "import sys, holdfast\n"
+        "with holdfast.Lock(sys.argv[1]): holdfast.Lock(sys.argv[1]).try_acquire()\n"
+        "assert 'logging' not in sys.modules\n"
+        "import logging, os\n"
+        "hold = holdfast.Lock(sys.argv[1]).acquire()\n"
+        "os.unlink(sys.argv[1])\n"
+        "assert hold.lost\n"
+        "logging.basicConfig(format='%(levelname)s %(holdfast_kind)s', stream=sys.stdout, level='DEBUG')\n"
+        "holdfast.Lock(sys.argv[1]).acquire().release()\n"
+        "os._exit(0)\n"
+    )
+    # -S: whatever site packages import by themselves is not our doing.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, path],
+        env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["DEBUG acquired", "DEBUG released"], "")

@@ -29,7 +29,7 @@ LAYERS = {
     "protocols": {"errors", "model", "protocols"},
     "events": {"model"},
     "_core": {"_core", "protocols", "events", "errors", "model"},
-    "_os": {"_os", "_core.environment", "_core.publish", "errors", "model"},
+    "_os": {"_os", "_core.environment", "_core.findings", "_core.publish", "errors", "model"},
     "_drive": {"_drive", "_core", "protocols", "errors", "model"},
     "hold": {"_drive", "_core", "_os", "errors", "model"},
     # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.

@@ -1,4 +1,4 @@
-"""Cleaning: removing what may go (leftovers.py), with the care of a takeover.
+"""Cleaning: removing what may go (remains.py), with the care of a takeover.
 
 J1  What was found decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it
     was: a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
@@ -19,10 +19,10 @@ from ..errors import HoldfastError, LockLost
 from ..model import Liveness, Value
 from . import recognition, tickets
 from .environment import Environment, Wait
-from .leftovers import ANNOUNCEMENT, LOCK, QUEUE, RECLAIM, TICKET, Leftover, why_no_rival, why_orphan
 from .liveness import Assessment, assess
 from .observe import Observation, forget, observe
 from .policy import Verdict, judge
+from .remains import ANNOUNCEMENT, LOCK, QUEUE, RECLAIM, TICKET, Leftover, why_no_rival, why_orphan
 from .remove import remove_if
 from .request import Request
 from .rivals import announce_removal, end_removal, why_left

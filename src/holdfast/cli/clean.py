@@ -7,7 +7,7 @@ import os
 
 from .._core.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
 from .._core.findings import Found, Unseen
-from .._core.leftovers import Kept, Leftover, directories, leftovers, of_lock
+from .._core.remains import Kept, Leftover, directories, leftovers, of_lock
 from .._core.report import printable
 from .._core.survey import Survey
 from .._drive.sync import drive

@@ -1,0 +1,211 @@
+"""What may go: of the lock files in a directory, and of what lies beside them. Finding changes nothing.
+
+J2  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
+    (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
+    never one that is known to live, never a lock of the kernel alone, never what cannot be read.
+J5  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
+    number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let be
+    until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
+J6  Claim files stay until a record has been replaced (claims.py, C3): one that is missing from a chain means nothing.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..errors import MalformedRecord
+from ..model import Liveness, Value
+from ..protocols import get
+from . import recognition, tickets
+from .environment import Environment
+from .findings import Found, Unseen
+from .observe import read_record
+from .publish import temporary_name
+from .rivals import has_ended, why_left
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .findings import Surroundings
+    from .survey import Survey
+
+LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
+RECLAIM = ".reclaim"
+_YOUNG = 1.0
+"""Seconds for which a temporary file of semats, or a ticket without content, is let be (rivals.py, Y2)."""
+
+
+class Leftover(Value):
+    """What may go, and why. `protocol` is empty for what is holdfast's own."""
+
+    kind: str
+    path: str
+    protocol: str
+    why: str
+
+
+class Kept(Value):
+    """A lock that its protocol's rule calls stale, and that goes only if the caller approves; and why it stays."""
+
+    path: str
+    protocol: str
+    why: str
+
+
+def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
+    """The directory, and those in it; no links are followed, and none of the kernel's inventions are entered."""
+    census = env.census()
+    pending = [top]
+    while pending:
+        where = pending.pop()
+        yield where
+        if not recursive:
+            return
+        try:
+            names = sorted(env.list_directory(where), reverse=True)
+        except OSError:
+            continue  # whoever looks for locks in there hears of it
+        for name in names:
+            path = _joined(where, name)
+            if recognition.is_beside(name):
+                continue
+            try:
+                found = env.stat(path)
+            except OSError:
+                continue
+            if stat.S_ISDIR(found.st_mode) and not census.is_artificial(found.st_dev):
+                pending.append(path)
+
+
+def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) -> Iterator[Leftover | Kept | Unseen]:
+    """What may go in one directory. Changes nothing (survey.py, E1)."""
+    for one in survey.directory(where):
+        found = one if isinstance(one, Unseen) else of_lock(env, one, approved=approved)
+        if found is not None:
+            yield found
+    try:
+        names = sorted(env.list_directory(where))
+    except OSError:
+        return  # the survey has told
+    for name in names:
+        if not recognition.is_beside(name):
+            continue
+        path = _joined(where, name)
+        try:
+            yield from _beside(env, where, name, path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            continue  # what may not be looked at is not recognised
+        except OSError as error:
+            yield Unseen(path, error)
+
+
+def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
+    """Whether a lock file may go, as it was found (J2)."""
+    status = found.status
+    if not status.protocol and not status.stale:
+        return None
+    protocol = get(status.protocol or "sema")
+    if protocol.persistent:
+        return None
+    if status.stale:
+        return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
+    record = status.record
+    if record is None or status.liveness is Liveness.ALIVE:
+        return None
+    if not protocol.is_stale(record, status.liveness, env.time(), protocol.stale_after):
+        return None
+    rule = f"the {protocol.name} rule calls it stale"
+    if approved:
+        return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
+    return Kept(status.path, protocol.name, f"{rule}, but nothing proves that its holder is dead")
+
+
+def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Leftover]:
+    if recognition.is_queue(name):
+        yield from _of_queue(env, path)
+    elif name.endswith(RECLAIM):
+        why = why_left(env, path)
+        if why is not None:
+            yield Leftover(ANNOUNCEMENT, path, "sidecar", why)
+    elif recognition.is_rival(name):
+        why = why_no_rival(env, where, name)
+        if why is not None:
+            yield Leftover(TEMPORARY, path, "semats", why)
+    else:
+        why = why_orphan(env, where, name)
+        if why is not None:
+            yield Leftover(TEMPORARY, path, "", why)
+
+
+def _of_queue(env: Environment, queue: str) -> Iterator[Leftover]:
+    if not stat.S_ISDIR(env.stat(queue).st_mode):
+        return
+    names = sorted(env.list_directory(queue))
+    if not names:
+        yield Leftover(QUEUE, queue, "", "nobody waits: it is empty")
+    for name in names:
+        path = f"{queue}/{name}"
+        if tickets.is_ticket(name) and _is_abandoned(env, path):
+            yield Leftover(TICKET, path, "", "who waited has ended: its kernel lock is gone")
+
+
+def _is_abandoned(env: Environment, path: str) -> bool:
+    try:
+        found = env.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        if not found.st_size and abs(env.time() - found.st_mtime) < _YOUNG:
+            return False  # it may be being made (tickets.py, Q2)
+        fd = env.open_existing(path, write=False)
+    except OSError:
+        return False
+    try:
+        return env.guarded(fd) is False
+    finally:
+        env.close(fd)
+
+
+def why_orphan(env: Environment, where: str, name: str) -> str | None:
+    """Why a temporary file of ours is nobody's (J5)."""
+    who = env.identity()
+    prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
+    if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
+        return None
+    return _why_ended(env, name[len(prefix) :].partition("-")[0], _joined(where, name))
+
+
+def why_no_rival(env: Environment, where: str, name: str) -> str | None:
+    """Why a temporary file of semats is nobody's (J5): by its name, its age and its content."""
+    path = _joined(where, name)
+    base = name.rsplit(".", 3)[0]
+    pid = get("semats").rival(name, base)
+    if pid is None or abs(env.time() - env.stat(path).st_mtime) < _YOUNG:
+        return None
+    why = _why_ended(env, str(pid), path)
+    if why is None:
+        return None
+    fd = env.open_existing(path, write=False)
+    try:
+        data = read_record(env, fd)
+        if data and get("semats").decode(data).pid != pid:
+            return None
+    except MalformedRecord:
+        return None
+    finally:
+        env.close(fd)
+    return why
+
+
+def _why_ended(env: Environment, pid: str, path: str) -> str | None:
+    if not stat.S_ISREG(env.stat(path).st_mode):
+        return None
+    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not has_ended(env, int(pid)):
+        return None
+    return f"process {pid}, which made it, has ended"
+
+
+def _joined(where: str, name: str) -> str:
+    return where + name if where.endswith("/") else f"{where}/{name}"

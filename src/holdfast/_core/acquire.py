@@ -20,6 +20,7 @@ import errno
 
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
+from .files import located
 from .hold import Share
 from .kernel import take
 from .publish import publish
@@ -48,6 +49,23 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation = env.generation
+    try:
+        result = yield from _acquire(env, requests, timeout, context)
+    except OSError as error:
+        located(error, requests[0].target)
+        raise
+    if isinstance(result, Refusal):
+        return result
+    if generation != env.generation:
+        # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
+        env.holds.clear()
+        raise RuntimeError(f"the process was forked while it acquired {requests[0].target}; acquire again in the child")
+    return result
+
+
+def _acquire(
+    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Share | Refusal]:
     story = begin(env, requests[0], context)
     try:
         share = yield from _enter(env, requests, timeout, context)
@@ -76,10 +94,6 @@ def acquire(
         raise
     if story is not None:
         share.held.story = story  # whoever delivers the handle tells that the lock is acquired
-    if generation != env.generation:
-        # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
-        env.holds.clear()
-        raise RuntimeError(f"the process was forked while it acquired {requests[0].target}; acquire again in the child")
     return share
 
 
@@ -205,6 +219,9 @@ def wait_until_free(
             contest.require_no_deadlock()
             yield from contest.pause()
         return None
+    except OSError as error:
+        located(error, requests[0].target)
+        raise
     finally:
         contest.close()
 
@@ -223,5 +240,8 @@ def look_at_all(env: Environment, requests: Sequence[Request]) -> tuple[Status, 
         statuses = [sight.describe() for sight in contest.sights]
         found = waiters(env, first.request, first.seen if first.there else None, statuses[0])
         return tuple([status.replaced(waiters=found) for status in statuses])
+    except OSError as error:
+        located(error, requests[0].target)
+        raise
     finally:
         contest.close()

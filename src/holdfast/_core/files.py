@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from ..errors import HoldfastError
 from .environment import Environment
 
 
@@ -14,6 +15,17 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return (found.st_dev, found.st_ino) == identity
+
+
+def located(error: OSError, path: str) -> None:
+    """Have the error say where: of a step on a descriptor, or by other names of ours, the system does not."""
+    if isinstance(error, (HoldfastError, ConnectionError)):
+        return  # it says so in our words; it is of a caller's function, and about no file
+    if error.filename2 is not None:
+        error.filename = error.filename2
+        del error.filename2
+    if error.filename is None:
+        error.filename = path
 
 
 def write_all(env: Environment, fd: int, data: bytes) -> None:

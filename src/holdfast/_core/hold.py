@@ -15,6 +15,8 @@ H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file wou
 H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
     remove and create anew (another inode) or write over (same inode).
 H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us.
+H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
+    to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import math
 from ..errors import LockLost, NotHeld
 from ..events import is_heard, listeners
 from ..model import Record
-from .files import is_there, let_go
+from .files import is_there, let_go, located
 from .story import Story
 from .tickets import MOMENT, tidy
 
@@ -95,8 +97,7 @@ class Held:
         self.acquired = env.monotonic()
         self.place: Place | None = None
         """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
-        self.story: Story | None = None
-        """What is told of this hold, if anything has been."""
+        self.story: Story | None = None  # what is told of this hold
         self.mutex = _thread.RLock()
         self._enrol()
 
@@ -135,26 +136,44 @@ class Held:
                     self.shares.remove(share)
                     return
                 self.released = ended = True
-                try:
-                    mine = self._remove()
-                    self._drop()
-                except BaseException:
-                    if self.fd >= 0:
-                        self._withdraw()  # H5
-                    self._leave_queue()
-                    raise
-            if self.env.monotonic() - self.acquired > MOMENT:  # after a shorter hold it would take longer than all else
-                tidy(self.env, self.request.queue)
-            if not mine:
-                lost = self.lost_error()
-                try:
-                    self._tell_lost()
-                except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
-                    raise lost from error
-                raise lost
+                mine = self._end()
+            self._after(mine=mine)
         finally:
-            if ended and (self.story is not None or listeners):
+            if ended and self.released and (self.story is not None or listeners):
                 self._story().released(self)
+
+    def _end(self) -> bool:
+        """The steps of a release (H3, H5); whether the lock was ours."""
+        try:
+            mine = self._remove()
+            self._drop()
+            return mine
+        except OSError as error:
+            if self.fd >= 0 and not self.guarded:
+                self.released = False  # H6
+            else:
+                self._abort()
+            located(error, self.path)
+            raise
+        except BaseException:
+            self._abort()
+            raise
+
+    def _after(self, *, mine: bool) -> None:
+        if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
+            tidy(self.env, self.request.queue)
+        if not mine:
+            lost = self.lost_error()
+            try:
+                self._tell_lost()
+            except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
+                raise lost from error
+            raise lost
+
+    def _abort(self) -> None:
+        if self.fd >= 0:
+            self._withdraw()  # H5
+        self._leave_queue()
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
@@ -202,6 +221,7 @@ class Held:
         forget_hold(self.env, self.identity, self.fd)
 
     def _withdraw(self) -> None:
+        self._forget()
         withdraw(self.env, self.request, self.fd, self.data)
 
     def _leave_queue(self) -> None:
@@ -218,9 +238,10 @@ class Held:
                 return False
             try:
                 ours = self._is_ours()
-            except OSError:
+            except OSError as error:
                 if self._was_released():
                     return False
+                located(error, self.path)
                 raise
             return ours and not self._was_released()
 

@@ -143,10 +143,13 @@ def read_record(env: Environment, fd: int) -> bytes:
 
 
 def forget(env: Environment, seen: Observation | None) -> None:
-    """Close the descriptor."""
+    """Close the descriptor. What closing says of a file that was only read is no news."""
     if seen is not None and seen.fd >= 0:
-        env.close(seen.fd)
-        seen.fd = -1
+        fd, seen.fd = seen.fd, -1
+        try:
+            env.close(fd)
+        except OSError:
+            pass
 
 
 def require_same_protocol(request: Request, seen: Observation) -> None:

@@ -31,7 +31,7 @@ import zlib
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
-from .files import is_there, write_all
+from .files import is_there, unlink_quietly, write_all
 from .hold import Held, kinds_of_marker, withdraw
 from .observe import UNFINISHED, explained
 from .request import Request
@@ -103,7 +103,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         env.swept[request.directory] = now + _SWEPT_LASTS
         sweep(env, request.directory)
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
-    data = b""
+    data, named = b"", True
     fd = env.open_new(temporary, request.mode)
     try:
         try:
@@ -114,6 +114,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
             env.link(temporary, request.path)
         finally:
             env.unlink(temporary)
+            named = False
         if request.durable:
             env.sync_directory(request.directory)
         # From here on only the lock path's own descriptor counts: the other name may have another guard (P3).
@@ -129,6 +130,8 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         env.close(fd)
         raise
     except BaseException:
+        if named:
+            unlink_quietly(env, temporary)  # once more: while this process lives, nobody else removes it
         withdraw(env, request, fd, data)
         raise
 

@@ -13,7 +13,7 @@ from ..errors import HoldfastError
 from ..model import Identity, Liveness, Record
 from .acquire import look
 from .environment import Environment
-from .files import is_there
+from .files import is_there, located
 from .liveness import Assessment, assess
 from .observe import Observation, forget, observe, reread
 from .report import advice, sentence
@@ -38,7 +38,11 @@ def break_lock(env: Environment, request: Request) -> Record | None:
 def remove_if(env: Environment, request: Request, agreed: Callable[[Observation, Assessment], bool]) -> Record | None:
     """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed."""
     for _ in range(_TRIES):
-        seen = observe(env, request)
+        try:
+            seen = observe(env, request)
+        except OSError as error:
+            located(error, request.path)
+            raise
         if seen is None:
             return None
         try:
@@ -47,6 +51,9 @@ def remove_if(env: Environment, request: Request, agreed: Callable[[Observation,
                 return None
             if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
                 return seen.record
+        except OSError as error:
+            located(error, request.path)
+            raise
         finally:
             forget(env, seen)
     raise HoldfastError(

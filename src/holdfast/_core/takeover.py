@@ -89,7 +89,7 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
                     guarded = env.guard(fd) is True  # taken by the claim already, or not to be had here
                     new = request.compose(env, found.st_dev, guarded=guarded)
                     data = new.ljust(len(seen.data), request.protocol.padding)
-                    _write_or_restore(env, fd, data, seen.data)
+                    _write_or_restore(env, request, fd, data, seen)
                     replaced = True
                     if is_there(env, request.path, seen.identity):  # T4
                         held = Held(env, request, fd, seen.identity, data, guarded)
@@ -113,16 +113,25 @@ def _is_as_judged(env: Environment, request: Request, seen: Observation, fd: int
     return is_there(env, request.path, seen.identity) and read_record(env, fd) == seen.data
 
 
-def _write_or_restore(env: Environment, fd: int, data: bytes, old: bytes) -> None:
+def _write_or_restore(env: Environment, request: Request, fd: int, data: bytes, seen: Observation) -> None:
     try:
         write_all(env, fd, data)  # T3
     except OSError:
-        # The disk is full or failing. Half a record would count as held for ever; the old one can be judged again.
+        # The disk is full or failing. Half a record would count as held for ever, or as ours; the old one can be judged
+        # again. Where that cannot be written either, nothing at all is the truth.
         try:
-            env.write(fd, old.ljust(len(read_record(env, fd)), b"\n"), 0)
+            write_all(env, fd, seen.data.ljust(len(read_record(env, fd)), request.protocol.padding))
         except OSError:
-            pass
+            _remove_damaged(env, request, fd, seen)
         raise
+
+
+def _remove_damaged(env: Environment, request: Request, fd: int, seen: Observation) -> None:
+    try:
+        if read_record(env, fd) != seen.data and is_there(env, request.path, seen.identity):
+            env.unlink(request.path)
+    except OSError:
+        pass  # the first failure is the one to report
 
 
 def _remove(env: Environment, request: Request, seen: Observation) -> bool:

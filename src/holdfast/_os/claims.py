@@ -51,19 +51,19 @@ class Claims:
                 continue  # C2: dead; the next link of the chain is named after it
             except BaseException:
                 if _read_claim(claim) == mine:
-                    _unlink_if_there(claim)
+                    _remove(claim)
                 raise
             if all(self._is_gone(_read_claim(earlier)) for earlier in chain[:-1]):
                 self._chains[fd] = chain
                 return True
-            _unlink_if_there(claim)  # C4
+            _remove(claim)  # C4
             return False
 
     def end(self, fd: int, *, replaced: bool) -> None:
         """Take the claim of `fd` away, if it has one; after a replacement, those of the dead as well."""
         chain = self._chains.pop(fd, [])
         for claim in self._outdated(chain) if chain and replaced else chain[-1:]:
-            _unlink_if_there(claim)
+            _remove(claim)
 
     def _outdated(self, chain: list[str]) -> list[str]:
         """C3: the claims that mean nothing any more, now that the record has been replaced."""
@@ -100,18 +100,23 @@ class Claims:
             except FileExistsError:
                 raise
             except OSError:
-                _unlink_if_there(path)  # half a claim would count as somebody's for ever
+                _remove(path)  # half a claim would count as somebody's for ever
                 raise
         finally:
-            self._env.close(fd)
-            os.unlink(temporary)
+            try:
+                self._env.close(fd)
+            finally:
+                _remove(temporary)
 
 
-def _unlink_if_there(path: str) -> None:
+def _remove(path: str) -> None:
+    """Twice, if need be: what stays counts as this process's for as long as it lives."""
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
+    except OSError:
+        os.unlink(path)
 
 
 def _read_claim(claim: str) -> bytes:

@@ -99,3 +99,41 @@ class Once:
         if pid not in self._commands:
             self._commands[pid] = self._env.command(pid)
         return self._commands[pid]
+
+
+class Abilities(Value):
+    """What can be done in a directory. None: that cannot be tried there.
+
+    `guard_by_names` and `guard_by_mounts`: whether a held guard is seen through another name of the file, and where
+    else the directory is mounted without it being seen. `events`: whether all changes are told of.
+    """
+
+    filesystem: str
+    network: bool
+    served: bool
+    mode: int
+    uid: int
+    exclusive: bool
+    unnamed: bool
+    link_proc: bool | None
+    link_empty: bool | None
+    link: bool
+    guard: bool | None
+    guard_by_names: bool | None
+    guard_by_mounts: tuple[str, ...]
+    events: bool
+    sync: bool
+    bits: bool
+
+
+class Limits(Value):
+    """What may run out. None: there is no limit, or it cannot be known."""
+
+    instances: int
+    most_instances: int | None
+    watches: int
+    most_watches: int | None
+    descriptors: int | None
+    most_descriptors: int | None
+    free_bytes: int
+    free_files: int | None

@@ -1,0 +1,147 @@
+"""What the locks of this process do, as Prometheus metrics: `pip install 'holdfast[metrics]'`.
+
+    holdfast_acquired_total  holdfast_gave_up_total  holdfast_reclaimed_total  holdfast_lost_total     counters
+    holdfast_wait_seconds    holdfast_hold_seconds                                                     histograms
+    holdfast_waiters         holdfast_holds                                                            gauges
+
+Each has the labels `protocol` and `name`. A time series for each path could be any number of them, so the path is no
+label; `name` is whatever the caller makes of an event, and empty unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from .events import Event, listen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Upper bounds of the histograms, in seconds: from a hand-over between processes to a batch job."""
+
+
+def export(
+    registry: CollectorRegistry = REGISTRY,
+    *,
+    name: str | Callable[[Event], str] = "",
+    buckets: Sequence[float] = BUCKETS,
+) -> Callable[[], None]:
+    """Count what happens to all locks of this process from now on; returns what ends that and takes the metrics away.
+
+    `name` is the label of that name: one for all, or a function that makes it of an `Event`, and is asked once for each
+    acquisition. It should know few answers: each is a time series of its own, which lives as long as the process.
+    `buckets` are in seconds.
+
+    Waits that were given up count in `holdfast_wait_seconds`, too, and a lock that was free counts with 0 s. A hold
+    that is lost is no hold any more. After a fork the child begins its gauges anew, with the first event there; its
+    counters go on from its parent's.
+
+    Raises ValueError if the registry has such metrics already: export once.
+    """
+    exporter = _Exporter(registry, name, buckets)
+    end_listening = listen(exporter)
+
+    def end() -> None:
+        end_listening()
+        exporter.leave()
+
+    return end
+
+
+class _Exporter:
+    def __init__(
+        self, registry: CollectorRegistry, name: str | Callable[[Event], str], buckets: Sequence[float]
+    ) -> None:
+        self._registry = registry
+        self._name = name
+        self._pid: int | None = None
+        self._labels: dict[int, tuple[str, str]] = {}
+        """Of each acquisition that goes on, by its number."""
+        self._waiting: set[int] = set()
+        self._holding: set[int] = set()
+        self._made: list[Counter | Gauge | Histogram] = []
+        try:
+            self._counters = {
+                "acquired": self._counter("acquired", "Locks acquired."),
+                "gave-up": self._counter("gave_up", "Acquisitions that ended without the lock."),
+                "reclaimed": self._counter("reclaimed", "Locks taken over from a dead or stale holder."),
+                "lost": self._counter("lost", "Holds whose lock file was removed, replaced or written over."),
+            }
+            self._wait = self._histogram("wait", "How long callers waited, whatever the end.", buckets)
+            self._hold = self._histogram("hold", "How long locks were held.", buckets)
+            self._waiters = self._gauge("waiters", "Callers of this process that wait for a lock.")
+            self._holds = self._gauge("holds", "Locks that this process holds.")
+        except ValueError:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Take the metrics out of the registry; the second time, do nothing."""
+        while self._made:
+            self._registry.unregister(self._made.pop())
+
+    def __call__(self, event: Event) -> None:
+        if event.pid != self._pid:
+            self._begin(event.pid)
+        labels = self._labels.get(event.number) or self._labels_of(event)
+        self._labels[event.number] = labels
+        self._count(event, labels)
+        self._follow(event, labels)
+
+    def _begin(self, pid: int) -> None:
+        """What our parent held and waited for is not ours."""
+        self._pid = pid
+        self._labels.clear()
+        self._waiting.clear()
+        self._holding.clear()
+        self._waiters.clear()
+        self._holds.clear()
+
+    def _labels_of(self, event: Event) -> tuple[str, str]:
+        return event.protocol, self._name if isinstance(self._name, str) else str(self._name(event))
+
+    def _count(self, event: Event, labels: tuple[str, str]) -> None:
+        counter = self._counters.get(event.kind)
+        if counter is not None:
+            counter.labels(*labels).inc()
+        if event.kind in ("acquired", "gave-up") and event.waited is not None:
+            self._wait.labels(*labels).observe(event.waited)
+        elif event.kind == "released" and event.held is not None:
+            self._hold.labels(*labels).observe(event.held)
+
+    def _follow(self, event: Event, labels: tuple[str, str]) -> None:
+        """The gauges. Who was waiting or holding before we listened is not in the sets, so it does not count here."""
+        number, kind = event.number, event.kind
+        if kind == "waiting":
+            self._waiting.add(number)
+            self._waiters.labels(*labels).inc()
+        elif kind != "reclaimed" and number in self._waiting:
+            self._waiting.discard(number)
+            self._waiters.labels(*labels).dec()
+        if kind == "acquired":
+            self._holding.add(number)
+            self._holds.labels(*labels).inc()
+        elif kind in ("lost", "released") and number in self._holding:
+            self._holding.discard(number)
+            self._holds.labels(*labels).dec()
+        if kind in ("gave-up", "joined", "released"):
+            self._labels.pop(number, None)
+
+    def _counter(self, name: str, about: str) -> Counter:
+        made = Counter(f"holdfast_{name}", about, ("protocol", "name"), registry=self._registry)
+        self._made.append(made)
+        return made
+
+    def _gauge(self, name: str, about: str) -> Gauge:
+        made = Gauge(f"holdfast_{name}", about, ("protocol", "name"), registry=self._registry)
+        self._made.append(made)
+        return made
+
+    def _histogram(self, name: str, about: str, buckets: Sequence[float]) -> Histogram:
+        made = Histogram(
+            f"holdfast_{name}_seconds", about, ("protocol", "name"), registry=self._registry, buckets=buckets
+        )
+        self._made.append(made)
+        return made

@@ -1,0 +1,110 @@
+"""What the locks of this process do, as OpenTelemetry spans: `pip install 'holdfast[tracing]'`.
+
+    holdfast.wait    from the moment when a caller begins to wait until it has the lock or gives up
+    holdfast.hold    from the acquisition to the release
+
+Both are children of the span that is current where the lock is acquired. A lock that is free makes no wait.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
+
+from .events import Event, listen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WAIT, _HOLD = "holdfast.wait", "holdfast.hold"
+
+
+def trace(provider: TracerProvider | None = None) -> Callable[[], None]:
+    """Make spans of what happens to all locks of this process from now on; returns what ends that.
+
+    `provider` is whose tracer makes them; None: the global one. A span ends where the wait or the hold does, in any
+    thread or task, and becomes current nowhere: what runs while a lock is held is its sibling.
+
+    Attributes: `holdfast.path`, `.protocol`, `.number` (the same for the wait and the hold of one acquisition),
+    `.context` and, where there are such, `.tag`, `.slot`, `.holder.pid`, `.holder.tag`, `.holder.host`,
+    `.recovered_from.pid`; when it has ended, `.outcome`: `acquired`, `gave-up` or `joined` of a wait, `released` or
+    `lost` of a hold. A hold that is lost has the status ERROR and an event `lost`; a timeout is no error, as many
+    callers live on them.
+
+    Ending it ends the spans that are open. A forked child goes on with none of its parent's.
+    """
+    tracer = get_tracer("holdfast", tracer_provider=provider)
+    spans = _Spans(tracer)
+    end_listening = listen(spans)
+
+    def end() -> None:
+        end_listening()
+        spans.leave()
+
+    return end
+
+
+class _Spans:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._pid: int | None = None
+        self._open: dict[tuple[str, int], Span] = {}
+        self._lost: set[int] = set()
+
+    def leave(self) -> None:
+        """End what is open, now."""
+        while self._open:
+            self._open.popitem()[1].end()
+
+    def __call__(self, event: Event) -> None:
+        if event.pid != self._pid:
+            self._pid, self._open = event.pid, {}  # what our parent has begun, it will end
+        if event.kind == "waiting":
+            self._start(_WAIT, event)
+        elif event.kind in ("acquired", "gave-up", "joined"):
+            self._end(_WAIT, event)
+            if event.kind == "acquired":
+                self._start(_HOLD, event)
+        elif event.kind == "lost":
+            span = self._open.get((_HOLD, event.number))
+            if span is not None:
+                span.add_event("lost", timestamp=_nanoseconds(event))
+                self._lost.add(event.number)
+                span.set_status(Status(StatusCode.ERROR, "the lock file was removed, replaced or written over"))
+        elif event.kind == "released":
+            self._end(_HOLD, event)
+
+    def _start(self, name: str, event: Event) -> None:
+        """The current context is the acquirer's: those who listen are called in its thread or task."""
+        self._open[name, event.number] = self._tracer.start_span(
+            name, attributes=_attributes(event), start_time=_nanoseconds(event)
+        )
+
+    def _end(self, name: str, event: Event) -> None:
+        span = self._open.pop((name, event.number), None)
+        if span is None:
+            return  # begun before anybody listened, or a lock that was free
+        outcome = "lost" if event.number in self._lost else event.kind
+        self._lost.discard(event.number)
+        span.set_attributes({"holdfast.outcome": outcome, **_attributes(event)})
+        span.end(_nanoseconds(event))
+
+
+def _attributes(event: Event) -> dict[str, str | int]:
+    found: dict[str, str | int | None] = {
+        "path": event.path,
+        "protocol": event.protocol,
+        "number": event.number,
+        "context": event.context,
+        "tag": event.tag,
+        "slot": event.slot,
+    }
+    if event.holder is not None:
+        found |= {"holder.pid": event.holder.pid, "holder.tag": event.holder.tag, "holder.host": event.holder.host}
+    if event.recovered_from is not None:
+        found["recovered_from.pid"] = event.recovered_from.pid
+    return {f"holdfast.{name}": value for name, value in found.items() if value is not None}
+
+
+def _nanoseconds(event: Event) -> int:
+    return int(event.time * 1e9)

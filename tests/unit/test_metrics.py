@@ -1,0 +1,172 @@
+"""The metrics of the locks of this process, in a real registry (metrics.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, events
+from holdfast.metrics import export
+from unit.elsewhere import elsewhere
+from unit.stepping import Contender, sema_record
+
+PATIENCE = 10.0
+Values = Callable[..., float | None]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def value(registry: CollectorRegistry) -> Iterator[Values]:
+    """The value of a metric of the locks of this test, which are counted under the name `it`."""
+
+    def find(metric: str, name: str = "it", protocol: str = "sema") -> float | None:
+        return registry.get_sample_value(f"holdfast_{metric}", {"protocol": protocol, "name": name})
+
+    end = export(registry, name=lambda event: event.tag or "it")
+    yield find
+    end()
+    assert not list(registry.collect())
+    assert not events.listeners
+
+
+def test_an_acquisition_does_not_count(disk: Path, value: Values) -> None:
+    lock = Lock(disk / "l")
+    assert value("acquired_total") is None
+    with lock:
+        assert (value("acquired_total"), value("holds")) == (1, 1)
+        assert lock.try_acquire() is None
+        with pytest.raises(AcquireTimeout):
+            lock.acquire(timeout=0.2)
+    assert (value("acquired_total"), value("gave_up_total"), value("holds"), value("waiters")) == (1, 2, 0, 0)
+    assert (value("wait_seconds_count"), value("hold_seconds_count")) == (3, 1)
+    wait, hold = value("wait_seconds_sum"), value("hold_seconds_sum")
+    assert wait is not None
+    assert hold is not None
+    assert 0.2 <= wait < hold + 0.1 < PATIENCE
+    with Lock(disk / "f", protocol="flock", tag="other"):
+        pass
+    assert value("acquired_total", "other", "flock") == 1
+    assert value("acquired_total") == 1
+
+
+def test_a_path_becomes_a_label(disk: Path, registry: CollectorRegistry) -> None:
+    end = export(registry)
+    for number in range(3):
+        with Lock(disk / str(number)):
+            pass
+    end()
+    end = export(registry, name="mine")
+    with Lock(disk / "a"):
+        pass
+    text = generate_latest(registry).decode()
+    end()
+    assert str(disk) not in text
+    assert 'holdfast_acquired_total{name="mine",protocol="sema"} 1.0' in text
+
+
+def test_a_waiter_is_counted_for_ever_or_not_at_all(disk: Path, value: Values) -> None:
+    waiting = threading.Event()
+    lock = Lock(disk / "l", on_event=lambda event: event.kind == "waiting" and waiting.set())
+    hold = Lock(disk / "l").acquire()
+    thread = threading.Thread(target=lambda: lock.acquire().release())
+    thread.start()
+    assert waiting.wait(PATIENCE)
+    hold.release()
+    thread.join(PATIENCE)
+    assert (value("acquired_total"), value("waiters"), value("holds")) == (2, 0, 0)
+
+    async def main() -> None:
+        with Lock(disk / "l"):
+            task = asyncio.create_task(AsyncLock(disk / "l").acquire())
+            while value("waiters") != 1:
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        assert value("waiters") == 0
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert value("gave_up_total") == 1
+
+
+def test_one_who_joins_is_counted_as_waiting(disk: Path, contend: Callable[..., Contender], value: Values) -> None:
+    held = contend(disk / "l").get()
+    waiter = contend(disk / "l", owner="me", timeout=None)
+    waiter.step()
+    assert value("waiters") == 1
+    held.release()
+    contend(disk / "l", waiter.env, owner="me").get()
+    while not waiter.done:
+        waiter.step()
+    assert value("waiters") == 0
+    assert value("gave_up_total") is None
+
+
+def test_a_lost_or_reclaimed_lock_is_not_counted_or_counted_as_held(disk: Path, value: Values) -> None:
+    hold = Lock(disk / "l").acquire()
+    (disk / "l").write_bytes(sema_record(1, 1))
+    assert hold.lost
+    assert (value("lost_total"), value("holds")) == (1, 0)
+    with pytest.raises(LockLost):
+        hold.release()
+    assert (value("lost_total"), value("holds"), value("hold_seconds_count")) == (1, 0, 1)
+    code = "import os, sys, holdfast; holdfast.Lock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(disk / "m")], timeout=PATIENCE)
+    with Lock(disk / "m"):
+        pass
+    assert (value("reclaimed_total"), value("acquired_total")) == (1, 2)
+
+
+def test_a_hold_from_before_makes_less_than_none(disk: Path, registry: CollectorRegistry) -> None:
+    hold = Lock(disk / "l").acquire()
+    end = export(registry)
+    hold.release()
+    labels = {"protocol": "sema", "name": ""}
+    assert registry.get_sample_value("holdfast_holds", labels) in (None, 0)
+    assert registry.get_sample_value("holdfast_hold_seconds_count", labels) == 1
+    end()
+
+
+def test_a_child_holds_what_its_parent_does(disk: Path, value: Values) -> None:
+    with Lock(disk / "l"):
+
+        def child() -> list[float | None]:
+            with Lock(disk / "mine"):
+                return [value("holds"), value("acquired_total")]
+
+        assert elsewhere(child) == [1, 2]
+        assert value("holds") == 1
+    assert value("holds") == 0
+
+
+def test_exporting_twice_leaves_half_of_it(registry: CollectorRegistry) -> None:
+    end = export(registry)
+    before = len(events.listeners)
+    with pytest.raises(ValueError, match="holdfast_acquired"):
+        export(registry)
+    assert len(events.listeners) == before
+    assert {family.name for family in registry.collect()} >= {"holdfast_acquired", "holdfast_holds"}
+    end()
+    end()
+    export(registry)()
+
+
+def test_what_need_not_be_installed_is_imported() -> None:
+    code = (
+        "import sys, holdfast, holdfast.events\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('prometheus_client', 'opentelemetry')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout.strip() == "[]"

@@ -61,8 +61,8 @@ def _impossible(directory: str, error: OSError) -> Finding:
         if missing
         else {
             errno.ENOTDIR: "choose a directory",
-            errno.EACCES: "choose a directory that you may write to and search; no lock can be acquired in this one, and "
-            "those in it can only be looked at",
+            errno.EACCES: "choose a directory that you may write to and search; no lock can be acquired in this one, "
+            "and those in it can only be looked at",
             errno.EPERM: "choose a directory that you may write to",
             errno.EROFS: "choose a directory on a filesystem that may be written",
             errno.ENOSPC: "make room",

@@ -29,10 +29,11 @@ T = TypeVar("T")
 
 
 class Actor:
-    """One program in one process. `op`, `arg` and `footprint` are of the step that it is about to take."""
+    """One program in one process. `op`, `arg` and `footprint` are of the step that it takes next."""
 
     __slots__ = (
         "arg",
+        "before",
         "breaks",
         "context",
         "crashable",
@@ -69,6 +70,8 @@ class Actor:
         self.foreign = foreign
         self.crashable = crashable
         self.crashed = False
+        self.before = ""
+        """The step before."""
         self.op = "start"
         self.arg: object = None
         self.footprint: Footprint = world.kernel.critical.r

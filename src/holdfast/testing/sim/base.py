@@ -64,6 +64,7 @@ class BaseProcess:
         self.slowest_event = 0.002
         self.unread = 0
         self.generation = 0
+        self.clock_shift = 0.0
         self.holds: dict[tuple[int, ...], Any] = {}
         self.swept: dict[str, float] = {}
         self.lines: dict[str, Any] = {}
@@ -85,7 +86,7 @@ class BaseProcess:
             raise Crash
         actor = self.actor
         assert actor is not None
-        actor.op, actor.arg = op, arg
+        actor.before, actor.op, actor.arg = actor.op, op, arg
         actor.footprint = both(footprint, self.mark.w) if self.shared else footprint
         self.switch()
         if self.dead:

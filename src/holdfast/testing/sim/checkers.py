@@ -12,6 +12,7 @@ from .kernel import EXCLUSIVE
 from .world import Violation
 
 if TYPE_CHECKING:
+    from ...model import Record
     from .actor import Actor, Program
     from .kernel import Inode
     from .process import Process
@@ -54,7 +55,11 @@ class Exclusion(Checker):
         self.slots = slots
 
     def enters(self, world: World, who: Actor) -> None:
-        if who.foreign or who.robbed:
+        if who.foreign:
+            return
+        if who.robbed and not any(other.foreign or other.breaks for other in world.actors):
+            raise Violation(f"{who.name} is inside, and {who.inside} is not its own")
+        if who.robbed:
             return
         others = [a for a in world.actors if a.inside is not None and a is not who and not a.foreign and not a.robbed]
         for other in others:
@@ -73,6 +78,8 @@ class Neighbours(Checker):
 
     def enters(self, world: World, who: Actor) -> None:
         if who.robbed:
+            if self.strict and not who.foreign:
+                raise Violation(f"{who.name} enters, and somebody else has taken the lock away from it")
             return
         for other in world.actors:
             if other.inside != who.inside or other is who or other.robbed or other.foreign == who.foreign:
@@ -126,7 +133,15 @@ class RecoveredFrom(Checker):
                 before = record
         found = held.recovered_from
         if (before and (before.pid, before.created)) != (found and (found.pid, found.created)):
-            raise Violation(f"{who.name} has recovered from {found}, and it was {before}")
+            raise Violation(f"{who.name} has recovered from {_named(found)}, and it was {_named(before)}")
+        if found is not None and found.marker is not None:
+            started = found.marker.identity.started
+            if any(process.started == started for process in world.kernel.processes.values()):
+                raise Violation(f"{who.name} has recovered from {_named(found)}, which lives")
+
+
+def _named(record: Record | None) -> str:
+    return "nobody" if record is None else f"process {record.pid}"
 
 
 class Refusals(Checker):
@@ -199,6 +214,25 @@ class NothingLeft(Checker):
             raise Violation(f"left behind: {', '.join(left)}")
 
 
+class Tidy(NothingLeft):
+    """Where nobody was killed, nothing is left without a newcomer's help, either."""
+
+    def at_end(self, world: World) -> None:
+        if not any(actor.crashed for actor in world.actors):
+            super().at_end(world)
+
+
+class MeantThat(Checker):
+    """Whoever breaks a lock removes the one that it has looked at: as far as a look just before the removal can tell."""
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        if who is None or not who.breaks or path.endswith(".queue"):
+            return
+        if who.before != "stat" and all(file.inode is not inode for file in who.process.files.values()):
+            raise Violation(f"{who.name} removes {path}, which is another lock by now")
+
+
 class Recovery(Checker):
     """After all is over, a newcomer gets in within `bound` seconds, however the others have ended. `age`: so many
     seconds later, because somebody else's record must be that old."""
@@ -228,7 +262,7 @@ class Recovery(Checker):
             raise Violation(f"a newcomer got in only after {world.kernel.now - began:.3f} s")
 
 
-def usual(program: Program, *, slots: int = 1, bound: float = 0.1) -> list[Checker]:
+def usual(program: Program, *, slots: int = 1, bound: float = 0.1, may_stay: tuple[str, ...] = ()) -> list[Checker]:
     """What holds among ours."""
     return [
         Exclusion(slots),
@@ -236,8 +270,9 @@ def usual(program: Program, *, slots: int = 1, bound: float = 0.1) -> list[Check
         RecoveredFrom(),
         Refusals(),
         Wakefulness(bound),
+        Tidy(may_stay=may_stay),
         Recovery(program, bound=max(bound, 0.1)),
-        NothingLeft(),
+        NothingLeft(may_stay=may_stay),
     ]
 
 

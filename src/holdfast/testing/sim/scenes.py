@@ -45,23 +45,28 @@ def contenders(
     timeout: float | None = None,
     slots: int | None = None,
     bound: float = 0.1,
+    stay: float = 0.0,
     **options: Any,
 ) -> Callable[[World], None]:
     """So many that want the lock at the same time."""
     bounded = timeout is not None
+    flock = options.get("protocol") == "flock"
+    may_stay = ("/l",) if flock else ()
+    bound = 0.2 if flock else bound
 
     def build(world: World) -> None:
         ours(
             world,
             count,
             lambda who: holder(
-                requests(who, LOCK, slots, **options), timeout=timeout, rounds=rounds, may_be_refused=bounded
+                requests(who, LOCK, slots, **options),
+                timeout=timeout,
+                rounds=rounds,
+                may_be_refused=bounded,
+                inside_for=stay,
             ),
         )
-        flock = options.get("protocol") == "flock"
-        world.checkers = usual(newcomer(slots, **options), slots=slots or 1, bound=0.2 if flock else bound)
-        if flock:
-            world.checkers[-1] = NothingLeft(may_stay=("/l", ".lock"))
+        world.checkers = usual(newcomer(slots, **options), slots=slots or 1, bound=bound, may_stay=may_stay)
 
     build.__doc__ = f"{count} contenders, {rounds} rounds, timeout {timeout}, {options}"
     return build
@@ -137,7 +142,8 @@ def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
         ours(world, others, lambda who: holder(requests(who, LOCK, **options)))
         process = world.process("T", 150)
         for number in range(count):
-            world.actor(process, holder(requests(10, LOCK, **options)), crashable=number == 0)
+            task = holder(requests(10, LOCK, **options), inside_for=0.001, rounds=2)
+            world.actor(process, task, crashable=number == 0)
         world.checkers = usual(newcomer(**options))
 
     build.__doc__ = f"{count} tasks of one process and {others} others"

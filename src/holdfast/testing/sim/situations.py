@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.queue import Place
 from . import foreign
-from .checkers import Daemon, Exclusion, Neighbours, NothingLeft, Recovery, Told, usual
+from .checkers import Daemon, Exclusion, MeantThat, Neighbours, NothingLeft, Recovery, Told, usual
 from .kernel import Mount
 from .ours import breaker, command, holder, requests, waiter
 from .scenes import LOCK, OLD, newcomer, ours
@@ -37,7 +37,7 @@ def breaking(world: World) -> None:
     """Two want the lock, and a third breaks it, whoever has it."""
     ours(world, 2, lambda who: holder(requests(who, LOCK), timeout=20.0, may_be_refused=True))
     world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
-    world.checkers = [Exclusion(), Told(), Recovery(newcomer()), NothingLeft()]
+    world.checkers = [Exclusion(), MeantThat(), Told(), Recovery(newcomer()), NothingLeft()]
 
 
 def running(world: World) -> None:
@@ -87,8 +87,7 @@ def readers(world: World) -> None:
     for number in range(3):
         wanted = requests(number, LOCK, protocol="flock", shared=number < 2)
         world.actor(world.process("ABC"[number], 101 + number), holder(wanted))
-    world.checkers = usual(newcomer(protocol="flock"), bound=0.2)
-    world.checkers[-1] = NothingLeft(may_stay=("/l",))
+    world.checkers = usual(newcomer(protocol="flock"), bound=0.2, may_stay=("/l",))
 
 
 def full(world: World) -> None:

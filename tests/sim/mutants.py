@@ -1,0 +1,406 @@
+"""Planted bugs: each takes one thing away that the engine's invariants rest on, and names the workload that must notice.
+
+A mutant is a function of a `pytest.MonkeyPatch`; it changes the engine for as long as that is in force.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast._core import contest, liveness, policy, publish, queue, remove, sight, takeover, tickets
+from holdfast._core.files import is_there, let_go, write_all
+from holdfast._core.hold import Held
+from holdfast._core.observe import Observation
+from holdfast._core.policy import Verdict
+from holdfast.model import Liveness
+from holdfast.testing.sim.process import Process
+
+Patch = pytest.MonkeyPatch
+
+
+class Mutant(NamedTuple):
+    mutate: Callable[[Patch], None]
+    workload: str
+    way: str = "search"
+    """`search`: every interleaving; `preempt`: those with two preemptions; `random`."""
+
+
+def no_check_before_the_takeover(patch: Patch) -> None:
+    """T2 is gone altogether."""
+    patch.setattr(takeover, "_is_as_judged", lambda *_: True)
+
+
+def no_comparison_of_bytes(patch: Patch) -> None:
+    """T2 looks at the inode only."""
+    patch.setattr(takeover, "_is_as_judged", lambda env, request, seen, _fd: is_there(env, request.path, seen.identity))
+
+
+def no_claim(patch: Patch) -> None:
+    """T1: a dead lock is taken over without its guard."""
+    patch.setattr(Process, "claim", lambda *_, **__: True)
+    patch.setattr(Process, "guard", lambda self, fd, shared=False: self._lock(fd, 2, "guard") or True)
+
+
+def no_settling(patch: Patch) -> None:
+    """T5."""
+
+    def enter(_env: object, held: Held) -> Any:
+        yield from ()
+        return held
+
+    patch.setattr(takeover, "_settle", enter)
+
+
+def published_by_renaming(patch: Patch) -> None:
+    """P1: over whatever is there."""
+
+    def link(self: Process, fd: int, path: str) -> None:
+        self.step("rename", path, self._addition(path))
+        if path in self.kernel.names:
+            self.kernel.remove(path)
+        self.kernel.add(path, 0, self.files[fd].inode)
+
+    patch.setattr(Process, "link_unnamed", link)
+
+
+def marked_before_it_is_guarded(patch: Patch) -> None:
+    """P2: the name appears, and the guard is taken afterwards."""
+
+    def publish_unnamed(env: Any, request: Any) -> Held:
+        fd = env.open_unnamed(request.directory, request.mode)
+        found = env.fstat(fd)
+        data = request.compose(env, found.st_dev, guarded=True)
+        write_all(env, fd, data)
+        try:
+            env.link_unnamed(fd, request.path)
+        except FileExistsError:
+            env.close(fd)
+            raise
+        env.guard(fd)
+        return Held(env, request, fd, (found.st_dev, found.st_ino), data, True)
+
+    patch.setattr(publish, "_publish_unnamed", publish_unnamed)
+
+
+def named_as_guarded_from_the_start(patch: Patch) -> None:
+    """P3: the record says `g` before the guard is taken."""
+    patch.setattr(publish, "kinds_of_marker", lambda request: (b"holdfast=1 g ", b"holdfast=1 g "))
+    real = publish.Request.compose
+    patch.setattr(publish.Request, "compose", lambda self, env, device, guarded: real(self, env, device, guarded=True))
+
+
+def finished_although_it_is_not_empty(patch: Patch) -> None:
+    """X1: whoever gets the guard of a new file writes its record, though another has done so."""
+
+    def finish(env: Any, request: Any, fd: int, *, created: bool) -> Any:
+        while env.guard(fd) is False:
+            yield publish.Wait((), env.monotonic() + 0.0005)
+        found = env.fstat(fd)
+        data = request.compose(env, found.st_dev, guarded=True)
+        write_all(env, fd, data)
+        env.chmod(fd, stat.S_IMODE(found.st_mode) & ~publish.UNFINISHED)
+        return Held(env, request, fd, (found.st_dev, found.st_ino), data, True)
+
+    patch.setattr(publish, "finish", finish)
+    patch.setattr(takeover, "finish", finish)
+
+
+def no_second_look(patch: Patch) -> None:
+    """A2: after the watch was armed, it waits without another look."""
+    real = sight.Sight.prepare
+
+    def prepare(self: sight.Sight) -> bool:
+        armed = self._armed
+        changed = real(self)
+        return changed and armed
+
+    patch.setattr(sight.Sight, "prepare", prepare)
+    patch.setattr(sight, "_DYING", 0.0)
+
+
+def no_burst(patch: Patch) -> None:
+    """A4: after a close event, one look and no more."""
+    patch.setattr(sight.Sight, "hurry", lambda self: None)
+    patch.setattr(sight, "_DYING", 0.0)
+
+
+def a_watch_is_relied_upon_at_once(patch: Patch) -> None:
+    """A4: what happened just before the watch is forgotten."""
+    patch.setattr(sight, "_DYING", 0.0)
+
+
+def no_deadline(patch: Patch) -> None:
+    """A3: it waits for events alone."""
+    for module in (sight, queue):
+        patch.setattr(module, "RECHECK", math.inf)
+    patch.setattr(sight, "_DYING", math.inf)
+    patch.setattr(queue, "_RECHECK_EACH", math.inf)
+
+
+def the_watch_stays_on_the_old_file(patch: Patch) -> None:
+    """A6."""
+
+    def observe(self: sight.Sight) -> bool:
+        armed, watch = self._armed, self._watch
+        self._armed, self._watch = False, None
+        try:
+            return real(self)
+        finally:
+            self._armed, self._watch = armed, watch
+
+    real = sight.Sight._observe
+    patch.setattr(sight.Sight, "_observe", observe)
+    patch.setattr(sight, "_DYING", 0.0)
+
+
+def released_without_comparing(patch: Patch) -> None:
+    """H4: whatever is at the path is removed."""
+    patch.setattr(Held, "_is_ours", lambda self: True)
+
+
+def released_without_comparing_bytes(patch: Patch) -> None:
+    """H4: the inode is ours, the record another's."""
+    patch.setattr(Held, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
+
+
+def unlocked_before_it_is_removed(patch: Patch) -> None:
+    """H3."""
+    real = Held._remove
+
+    def remove_late(self: Held) -> bool:
+        self.env.unguard(self.fd)
+        return real(self)
+
+    patch.setattr(Held, "_remove", remove_late)
+
+
+def nothing_is_removed(patch: Patch) -> None:
+    """A release that leaves the file behind."""
+    patch.setattr(Held, "_remove", lambda self: True)
+
+
+def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
+    """Q4: who gives up leaves its ticket."""
+
+    def drop(self: queue.Place) -> None:
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self.env.close(ticket._fd)
+
+    patch.setattr(queue.Place, "_drop_ticket", drop)
+
+
+def a_dead_ticket_counts(patch: Patch) -> None:
+    """Q2: a ticket without a guard is waited for."""
+    patch.setattr(queue.tickets, "is_guarded", lambda env, path: env.exists(path))
+
+
+def nobody_loses_patience(patch: Patch) -> None:
+    """Q6."""
+    patch.setattr(contest, "PATIENCE", math.inf)
+
+
+def the_next_task_is_not_told(patch: Patch) -> None:
+    """Whoever leaves a line tells nobody."""
+    patch.setattr(queue.Line, "wake_first", lambda self: None)
+
+
+def no_wait_for_rivals(patch: Patch) -> None:
+    """Y1: whoever has published enters at once."""
+
+    def enter(_env: object, _request: object, held: Held | None) -> Any:
+        yield from ()
+        return held
+
+    patch.setattr(publish, "quieten", enter)
+    patch.setattr(takeover, "quieten", enter)
+
+
+def no_look_after_the_rivals(patch: Patch) -> None:
+    """Y1: whoever has waited for the rivals does not look whether it still has the lock."""
+    patch.setattr(Held, "verify", lambda self: True)
+
+
+def a_number_is_a_process(patch: Patch) -> None:
+    """L3: whoever has the number now is the holder."""
+    real = Process.inspect
+
+    def inspect(self: Process, pid: int) -> Any:
+        return real(self, pid).replaced(started="-", since=None)
+
+    patch.setattr(Process, "inspect", inspect)
+
+
+def numbers_mean_the_same_everywhere(patch: Patch) -> None:
+    """L3: a process number of another container is looked up in this one."""
+    real = liveness.assess
+
+    def assess(env: Any, seen: Observation) -> Any:
+        record = seen.record
+        if record is not None and record.marker is not None and not record.marker.guarded:
+            return liveness._by_process(env, record, record.marker)
+        return real(env, seen)
+
+    patch.setattr(sight, "assess", assess)
+
+
+def any_free_guard_proves_death(patch: Patch) -> None:
+    """L2: whatever the device."""
+    real = liveness.assess
+
+    def assess(env: Any, seen: Observation) -> Any:
+        record = seen.record
+        if record is not None and record.marker is not None and record.marker.guarded and not env.guarded(seen.fd):
+            evidence = liveness.Evidence("guard", "gone", proven=True)
+            return liveness.Assessment(Liveness.DEAD, evidence)
+        return real(env, seen)
+
+    patch.setattr(sight, "assess", assess)
+
+
+def the_rule_alone_decides(patch: Patch) -> None:
+    """V3: what is old is reclaimed, whoever lives."""
+
+    def judge(env: Any, request: Any, seen: Any, assessed: Any) -> Verdict:
+        verdict = policy.judge(env, request, seen, assessed)
+        record = seen.record
+        if record is not None and record.marker is None:
+            stale = request.protocol.is_stale(record, assessed.liveness, env.time(), request.stale_after)
+            return Verdict(stale, False, "", verdict.stale_at)
+        return verdict
+
+    patch.setattr(sight, "judge", judge)
+
+
+def a_descriptor_stays_open(patch: Patch) -> None:
+    """A contender that is done forgets to close what it looked at."""
+
+    def rest(self: sight.Sight) -> None:
+        self._disarm()
+        self._seen = None
+
+    patch.setattr(sight.Sight, "rest", rest)
+
+
+def a_watch_stays(patch: Patch) -> None:
+    """A contender that is done forgets its watch."""
+
+    def disarm(self: sight.Sight) -> None:
+        self._armed = self._waiting = False
+        self._watch = None
+        self._unwatch_process()
+
+    patch.setattr(sight.Sight, "_disarm", disarm)
+
+
+def nobody_was_replaced(patch: Patch) -> None:
+    """`recovered_from` is forgotten."""
+    real = sight.take_over
+
+    def take_over(*args: Any) -> Any:
+        held = yield from real(*args)
+        if held is not None:
+            held.recovered_from = None
+        return held
+
+    patch.setattr(sight, "take_over", take_over)
+
+
+def a_failed_takeover_stays_guarded(patch: Patch) -> None:
+    """T1: who finds that another was faster keeps the guard of the file."""
+
+    def keep(env: Any, fd: int) -> None:
+        pass
+
+    patch.setattr(takeover, "let_go", keep)
+
+
+def the_wrong_lock_is_broken(patch: Patch) -> None:
+    """R1: what is there now is removed, whatever was judged."""
+    patch.setattr(remove, "_is_unchanged", lambda *_: True)
+
+
+def a_full_disk_leaves_half_a_lock(patch: Patch) -> None:
+    """P4: who cannot write its record leaves the file."""
+    patch.setattr(publish, "withdraw", lambda env, _request, fd, _data: let_go(env, fd))
+
+
+def temporary_names_are_never_swept(patch: Patch) -> None:
+    """A crash of one that publishes by a temporary name leaves it for ever."""
+    patch.setattr(publish, "sweep", lambda _env, _directory: None)
+
+
+def all_slots_are_one(patch: Patch) -> None:
+    """A semaphore's holders do not keep each other out of a slot: publishing renames over the others'."""
+    published_by_renaming(patch)
+    patch.setattr("holdfast._core.acquire._is_taken", lambda _env, _request: False)
+
+
+def the_queue_directory_stays(patch: Patch) -> None:
+    """The last to leave does not clear up."""
+    for module in (tickets, queue.tickets):
+        patch.setattr(module, "remove_queue", lambda _env, _queue: None)
+
+
+def the_lock_of_the_kernel_is_taken_by_two(patch: Patch) -> None:
+    """F1, F4: a guard that was refused counts."""
+    patch.setattr("holdfast._core.kernel.try_guard", lambda env, _request, fd, shared=False: env.guard(fd) or True)
+    patch.setattr(
+        "holdfast._core.kernel_sight.try_guard", lambda env, _request, fd, shared=False: env.guard(fd) or True
+    )
+
+
+def a_heart_does_not_beat(patch: Patch) -> None:
+    """A long hold's record is never refreshed."""
+    patch.setattr(Held, "beat", lambda self: None)
+
+
+MUTANTS = {
+    mutant.mutate.__name__: mutant
+    for mutant in (
+        Mutant(no_check_before_the_takeover, "two-dead", "random"),
+        Mutant(no_comparison_of_bytes, "two-dead", "random"),
+        Mutant(no_claim, "two-dead", "random"),
+        Mutant(no_settling, "sema-stale"),
+        Mutant(published_by_renaming, "two"),
+        Mutant(marked_before_it_is_guarded, "two"),
+        Mutant(named_as_guarded_from_the_start, "named", "random"),
+        Mutant(finished_although_it_is_not_empty, "exclusive", "random"),
+        Mutant(no_second_look, "two-crash", "random"),
+        Mutant(no_burst, "slow-close"),
+        Mutant(a_watch_is_relied_upon_at_once, "slow-close"),
+        Mutant(no_deadline, "lost-events", "random"),
+        Mutant(the_watch_stays_on_the_old_file, "staying", "random"),
+        Mutant(released_without_comparing, "breaking", "random"),
+        Mutant(released_without_comparing_bytes, "beads", "random"),
+        Mutant(unlocked_before_it_is_removed, "two"),
+        Mutant(nothing_is_removed, "two"),
+        Mutant(a_ticket_stays_after_a_timeout, "impatient", "random"),
+        Mutant(a_dead_ticket_counts, "fair-three", "random"),
+        Mutant(nobody_loses_patience, "idle-first", "random"),
+        Mutant(the_next_task_is_not_told, "tasks-only", "random"),
+        Mutant(no_wait_for_rivals, "semats"),
+        Mutant(no_look_after_the_rivals, "semats", "random"),
+        Mutant(a_number_is_a_process, "no-flock-reborn", "random"),
+        Mutant(numbers_mean_the_same_everywhere, "containers-no-flock"),
+        Mutant(any_free_guard_proves_death, "views"),
+        Mutant(the_rule_alone_decides, "old-neighbour", "random"),
+        Mutant(a_descriptor_stays_open, "two-try"),
+        Mutant(a_watch_stays, "two"),
+        Mutant(nobody_was_replaced, "two-dead"),
+        Mutant(a_failed_takeover_stays_guarded, "two-dead", "random"),
+        Mutant(the_wrong_lock_is_broken, "breaking", "random"),
+        Mutant(a_full_disk_leaves_half_a_lock, "full-exclusive", "random"),
+        Mutant(temporary_names_are_never_swept, "named", "random"),
+        Mutant(all_slots_are_one, "slots"),
+        Mutant(the_queue_directory_stays, "fair", "random"),
+        Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock"),
+        Mutant(a_heart_does_not_beat, "beating", "random"),
+    )
+}
+"""By name."""

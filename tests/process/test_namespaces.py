@@ -44,6 +44,7 @@ hold.release()
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 ABROAD = ("unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child")
 HERE: tuple[str, ...] = ()
+OTHER_CLOCK = ("unshare", "--time", "--boottime", "432000", "--monotonic", "432000", "--fork", "--kill-child")
 USERS = ("unshare", "--user", "--map-root-user", *CONTAINER[1:])
 
 
@@ -257,6 +258,33 @@ def test_an_event_does_not_reach_another_container(
     other.say("release")
     other.finish()
     assert os.listdir(os.path.dirname(path)) == []
+
+
+@pytest.mark.usefixtures("_events")
+@pytest.mark.parametrize(
+    "wheres", [(OTHER_CLOCK, HERE), (HERE, OTHER_CLOCK)], ids=["later clock first", "later clock second"]
+)
+def test_a_waiter_whose_clock_is_shifted_is_served_out_of_turn(
+    spawn: Callable[..., Peer], path: str, wheres: tuple[tuple[str, ...], ...]
+) -> None:
+    """A time namespace shifts the monotonic clock, by which those who wait are told apart; five days here."""
+    if not os.path.exists("/proc/self/timens_offsets"):
+        pytest.skip("this kernel has no time namespaces")
+    with Lock(path):
+        waiters: list[Peer] = []
+        queue = Path(path).parent / ".holdfast-the.lock.queue"
+        for where in wheres:
+            waiters.append(spawn(WAIT, path, prefix=where))
+            waiters[-1].expect("None")
+            eventually(lambda: queue.exists() and len(os.listdir(queue)) == len(waiters), what="the ticket")
+    first, second = waiters
+    first.expect("got it from None")
+    assert second.silent()
+    first.say("release")
+    second.expect("got it from None")
+    second.say("release")
+    for waiter in waiters:
+        waiter.finish()
 
 
 # -- mounts ------------------------------------------------------------------------------------------------------------

@@ -174,6 +174,8 @@ class Environment(Protocol):
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
+    clock_shift: float
+    """Seconds by which `monotonic()` is ahead of the clock that all processes share: a time namespace shifts it."""
     holds: dict[tuple[int, ...], Any]
     """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible."""
     swept: dict[str, float]

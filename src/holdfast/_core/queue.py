@@ -125,7 +125,8 @@ class Place:
         self.signal = Signal()
         self._request = request
         self._generation = env.generation
-        self.name = tickets.name_of(started, env.identity().pid, env.token(), shared=request.shared)
+        arrival = started - env.clock_shift
+        self.name = tickets.name_of(arrival, env.identity().pid, env.token(), shared=request.shared)
         self._ticket: Ticket | None = None
         self._hopeless = False
         """No ticket can be had here: no kernel locks, no right to write, a full disk."""

@@ -83,7 +83,7 @@ def issue(env: Environment, request: Request, name: str, since: float) -> Ticket
 
 
 def name_of(arrival: float, pid: int, token: str, *, shared: bool) -> str:
-    """The name of a ticket. `arrival` is on the monotonic clock, which all processes share."""
+    """The name of a ticket. `arrival` is on the monotonic clock of the machine, which all processes share."""
     return f"{int(arrival * 1e9):020d}-{'s' if shared else 'x'}-{pid}-{token}"
 
 

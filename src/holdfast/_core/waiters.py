@@ -81,7 +81,7 @@ def _in_line(env: Environment, request: Request) -> list[Arrival]:
     pid = env.identity().pid
     command = env.command(pid)
     return [
-        (place.started, Waiter(None, pid, ago + place.started, place.tag, command))
+        (place.started - env.clock_shift, Waiter(None, pid, ago + place.started, place.tag, command))
         for place in line.places.copy()
         if not place.holding
     ]

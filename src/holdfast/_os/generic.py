@@ -13,6 +13,7 @@ from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from ..model import Identity
 from . import forking
 from .claims import Claims
+from .timens import clock_shift
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class GenericEnvironment:
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
         self.generation = 0
+        self.clock_shift = clock_shift()
         self.holds: dict[tuple[int, ...], Any] = {}
         self.lines: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
@@ -64,6 +66,7 @@ class GenericEnvironment:
                 pass
         self._descriptors.clear()
         self._identity = None
+        self.clock_shift = clock_shift()
         self._claims = Claims(self)
         self.holds = {}
         self.lines = {}

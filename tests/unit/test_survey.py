@@ -1,0 +1,289 @@
+"""Finding lock files without being told of them (survey.py, recognition.py, census.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.survey import Found, Survey, Unseen
+from holdfast._os import census as tables
+from holdfast._os.nothing import NoCensus
+from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.stepping import Contender, Stepped
+from unit.test_waiters import queued
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+NOW = int(time.time())
+STRAYS = {
+    "notes.txt": b"pid and timestamp\n",
+    "Cargo.lock": b'# This file is generated\nversion = 3\n[[package]]\nname = "pid"\n',
+    "composer.lock": b'{"_readme": ["locks"], "content-hash": "x", "packages": []}',
+    "Pipfile.lock": b'{"_meta": {"hash": {"sha256": "1"}, "pid": 5}, "default": {}}',
+    "yarn.lock": b"# yarn lockfile v1\n\n",
+    "package.json": b'{"pid": 5, "createdAt": "2026-01-01T00:00:00.000Z"}',
+    "service.log": b"level=info pid=5\npid=5\ntimestamp=17\n",
+    "app.ini": b"[app]\npid=5\ntimestamp=17\n",
+    "half.ini": b"pid=five\ntimestamp=17\n",
+    "record.json": json.dumps(
+        {"holder": "x", "pid": 1, "hostname": "h", "started_at": "2026-01-01T00:00:00Z", "version": ""}
+    ).encode(),
+    "empty": b"",
+    "empty.txt": b"",
+    "binary.lock": bytes(range(256)) * 20,
+    "large.lock": b"pid=5\ntimestamp=17\n" + b"#" * (1 << 20),
+    "l.5.0123456789abcdef.tmp": b"pid=5\ntimestamp=17\n",
+    "l.lock.reclaim": b"pid=5\ntimestamp=17\n",
+    ".holdfast-00000000-5-x.tmp": b"pid=5\ntimestamp=17\n",
+}
+
+
+def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
+    every = list(Survey(env).directory(str(directory), recursive=recursive))
+    assert not [one for one in every if isinstance(one, Unseen)]
+    found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
+    assert len(found) == len(every), "a file comes twice"
+    return found
+
+
+def conditions(env: Stepped, directory: Path) -> dict[str, tuple[str, str]]:
+    return {name: (one.status.protocol, one.condition) for name, one in found_in(env, directory).items()}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_stray_file_is_called_a_lock(shm: Path, environments: Environments, name: str) -> None:
+    """E2: neither by a lock's name with something else in it, nor by something like a record under another name."""
+    (shm / name).write_bytes(STRAYS[name])
+    assert found_in(environments(), shm) == {}
+    (shm / name).unlink()
+
+
+def test_a_lock_of_some_protocol_is_overlooked(
+    disk: Path, contend: Contend, environments: Environments, dead_pid: int
+) -> None:
+    """E2: each protocol's lock files, held and not, are found and called what they are."""
+    (disk / "db").mkdir()
+    for protocol, name in (("sema", "a"), ("semats", "b"), ("sidecar", "c"), ("beads", "db"), ("flock", "f")):
+        contend(disk / name, protocol=protocol, tag="why").get()
+    contend(disk / "crashed").get()
+    crashed = contend(disk / "crashed.too")
+    crashed.get()
+    crashed.crash()
+    (disk / "old").write_text(f"pid={dead_pid}\ntimestamp={NOW - 5000}\n")
+    (disk / "young").write_text(f"pid={dead_pid}\ntimestamp={NOW}\n")
+    (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    (disk / "there.lock").write_text(json.dumps({"pid": 5, "host": "another", "createdAt": "2999-01-01T00:00:00.000Z"}))
+    (disk / "late.lock").write_text('{"createdAt": "2020-01-01T00:00:00.000Z"}')
+    (disk / "torn.lock").write_text('{"pid": 5, "createdAt": "20')
+    (disk / "bad.lock").write_text("pid=5\ntimestamp=x\n")
+    (disk / "empty.lock").touch()
+    (disk / ".exclusive-lock").write_text("{}")
+    env = environments()
+    assert conditions(env, disk) == {
+        "a": ("sema", "held"),
+        "b": ("semats", "held"),
+        "c.lock": ("sidecar", "held"),
+        "f": ("flock", "held"),
+        "crashed": ("sema", "held"),
+        "crashed.too": ("sema", "dead"),
+        "old": ("sema", "stale"),
+        "young": ("sema", "held"),
+        "free": ("flock", "free"),
+        "there.lock": ("sidecar", "elsewhere"),
+        "late.lock": ("sidecar", "stale"),
+        "torn.lock": ("sidecar", "malformed"),
+        "bad.lock": ("sema", "malformed"),
+        "empty.lock": ("", "malformed"),
+        ".exclusive-lock": ("beads", "malformed"),
+    }
+    below = found_in(env, disk, recursive=True)["db/.exclusive-lock"]
+    assert (below.status.protocol, below.condition, below.uid) == ("beads", "held", os.getuid())
+    assert {"a", "f"} <= {name for name, one in found_in(env, disk).items() if one.status.locked}
+    held = found_in(env, disk)["f"].status
+    assert (held.holder and held.holder.pid, held.holder and held.holder.tag) == (os.getpid(), "why")
+
+
+def test_a_file_of_data_that_the_kernel_locks_is_overlooked(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E2: also an empty one, and under any name; and when it is released, it is a file of data again."""
+    for name, data in (("script.sh", b"#!/bin/sh\n"), ("nothing", b""), ("large", b"x" * (1 << 21))):
+        (disk / name).write_bytes(data)
+        held = contend(disk / name, protocol="flock").get()
+        assert conditions(environments(), disk) == {name: ("flock", "held")}
+        held.release()
+        assert conditions(environments(), disk) == {}
+        (disk / name).unlink()
+
+
+def test_what_can_be_no_lock_file_is_opened(disk: Path, environments: Environments) -> None:
+    """E1: a FIFO, a link, a socket, a directory under a lock's name; what is empty or too large; `..` and loops."""
+    os.mkfifo(disk / "fifo.lock")
+    (disk / "directory.lock").mkdir()
+    (disk / "empty.lock").touch()
+    (disk / "large").write_bytes(b"pid=1\ntimestamp=1\n" * 70_000)
+    (disk / "link.lock").symlink_to("target")
+    (disk / "directory.lock" / "loop").symlink_to("..")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(disk / "socket.lock"))
+        env = environments()
+        assert [*found_in(env, disk, recursive=True)] == ["empty.lock"]
+    assert "open_existing" not in env.steps
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_look_wakes_one_who_waits(disk: Path, contend: Contend, environments: Environments, protocol: str) -> None:
+    """E1: neither by closing the file, nor in any other way."""
+    (disk / "l").write_bytes(b"data\n" if protocol == "flock" else b"")
+    if protocol == "sema":
+        (disk / "l").unlink()
+    contend(disk / "l", protocol=protocol).get()
+    waiter = contend(disk / "l", protocol=protocol, timeout=None)
+    assert waiter.step() is not None
+    watch = waiter.env.real.watch(str(disk / "l"), readers=protocol == "flock")
+    try:
+        env = environments()
+        one = found_in(env, disk)["l"]
+        assert (one.condition, one.status.protocol) == ("held", protocol)
+        assert watch.take() == 0
+        assert ("open_existing" in env.steps) == (protocol == "sema")
+        assert not {"guard", "write", "unlink", "remove_directory", "chmod", "truncate"} & set(env.steps)
+    finally:
+        watch.close()
+
+
+def test_the_process_table_is_asked_about_each_file(
+    disk: Path, environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3, W7: fifty files of one process cost one look at that process, and one at the kernel's tables."""
+    for number in range(50):
+        (disk / f"l{number}").write_text(f"pid={live_pid}\ntimestamp={NOW + 10}\n")
+    read: list[str] = []
+    real = tables._read
+    monkeypatch.setattr(tables, "_read", lambda path: (read.append(path), real(path))[1])
+    env = environments()
+    assert len(found_in(env, disk)) == 50
+    asked: list[str] = [step for step in env.steps if step == "inspect"]
+    assert len(asked) == 1
+    assert read.count("/proc/locks") == 2
+    assert env.steps.count("list_directory") == 1
+
+
+def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
+    disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W8: where the tables name the device otherwise, an inode number is a hint, and the file is asked about itself."""
+    (disk / "data").write_bytes(b"data")
+    (disk / "other").write_bytes(b"data")
+    contend(disk / "data", protocol="flock").get()
+    one = environments().real.census()
+    identity = ((disk / "data").stat().st_dev + 1, (disk / "data").stat().st_ino)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(tables, "lock_owners", lambda file, _inspect: asked.append(file) or [])
+    assert not one.is_locked(identity)
+    assert asked == [identity]
+    assert not one.is_locked((identity[0], (disk / "other").stat().st_ino))
+    assert asked == [identity]
+    assert one.is_locked((identity[0] - 1, identity[1]))
+
+
+def test_those_who_wait_for_one_of_many_are_not_seen(disk: Path, contend: Contend, environments: Environments) -> None:
+    clock = [1000.0]
+    for name in "ab":
+        contend(disk / name).get()
+    waiting = [queued(contend(disk / "a", timeout=None, fair=True, tag=tag), clock) for tag in "xy"]
+    env = environments()
+    seen = found_in(env, disk)
+    assert [(w.position, w.tag) for w in seen["a"].status.waiters] == [(1, "x"), (2, "y")]
+    assert seen["b"].status.waiters == ()
+    assert [*seen] == ["a", "b"], "a ticket is taken for a lock"
+    assert len(waiting) == 2
+
+
+def test_those_who_wait_for_a_slot_are_not_seen(disk: Path, contend: Contend, environments: Environments) -> None:
+    clock = [1000.0]
+    holders = [contend(disk / "s", slots=2) for _ in range(2)]
+    for holder in holders:
+        holder.get()
+    waiter = queued(contend(disk / "s", slots=2, timeout=None, fair=True, tag="me"), clock)
+    seen = found_in(environments(), disk)
+    assert {name: (one.slot, [w.tag for w in one.status.waiters]) for name, one in seen.items()} == {
+        "s.0.lock": (0, ["me"]),
+        "s.1.lock": (1, ["me"]),
+    }
+    assert waiter.step() is not None
+
+
+def test_a_file_that_vanishes_meanwhile_is_told_as_an_error(disk: Path, environments: Environments) -> None:
+    (disk / "a").write_text(f"pid=1\ntimestamp={NOW}\n")
+    (disk / "b").write_text(f"pid=1\ntimestamp={NOW}\n")
+    env = environments()
+    env.once(env.before, "open_existing", (disk / "a").unlink)
+    assert [*found_in(env, disk)] == ["b"]
+
+
+@needs_root
+def test_a_lock_that_may_not_be_read_is_left_out(disk: Path, contend: Contend) -> None:
+    """E2: by its name, or by the kernel's tables; other files that may not be read are nobody's business."""
+    for name in ("theirs.lock", "diary", "locked"):
+        (disk / name).write_text("secret")
+        (disk / name).chmod(0o600)
+    contend(disk / "locked", protocol="flock").get()
+
+    def look() -> list[tuple[str, str, str]]:
+        from holdfast._os.linux import LinuxEnvironment
+
+        every = Survey(LinuxEnvironment()).directory(str(disk))
+        return [
+            (os.path.basename(o.status.path), o.status.protocol, o.condition) for o in every if isinstance(o, Found)
+        ]
+
+    assert elsewhere(look, user=NOBODY) == [("locked", "", "held"), ("theirs.lock", "", "malformed")]
+
+
+def test_where_there_are_no_tables_nothing_is_found(disk: Path, contend: Contend, environments: Environments) -> None:
+    contend(disk / "a", environments(kind="generic")).get()
+    (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    env = environments(kind="generic")
+    assert isinstance(env.census(), NoCensus)
+    assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
+
+
+def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environments: Environments) -> None:
+    for name in ("a", "b", "c"):
+        (disk / name).mkdir()
+        (disk / name / "l").write_text(f"pid=1\ntimestamp={NOW}\n")
+    env = environments()
+
+    def refuse(path: str) -> None:
+        if path.endswith("/b"):
+            raise PermissionError(13, "Permission denied", path)
+
+    env.before["list_directory"] = refuse
+    every = list(Survey(env).directory(str(disk), recursive=True))
+    assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
+        f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
+    ]  # fmt: skip
+
+
+def test_a_lock_held_by_one_who_inherited_it_names_the_dead(disk: Path, environments: Environments) -> None:
+    """W3: the one who took it has ended; the lock lives on in its child."""
+    (disk / "l").write_bytes(b"data")
+    done = subprocess.run(
+        ["sh", "-c", 'exec 9<>"$1"; flock 9; sleep 1000 >/dev/null 2>&1 & echo $!', "sh", str(disk / "l")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pid = int(done.stdout)
+    try:
+        holder = found_in(environments(), disk)["l"].status.holder
+        assert (holder and holder.pid) == pid
+    finally:
+        os.kill(pid, 9)

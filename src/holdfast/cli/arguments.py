@@ -12,6 +12,7 @@ from .typed import code, mode, payload, pid, seconds, slots
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
     from typing import Any
 
 _COMMANDS = {
@@ -29,6 +30,7 @@ _GROUPED = {
     "doctor": ("views", "say what the filesystem of a directory can do for locks, and what is amiss"),
     "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),
     "break": ("upkeep", "remove one lock, if it is still the one that was seen"),
+    "completion": ("completion", "print what makes a shell complete the words of this command line"),
 }
 """Commands whose options are in a module of their own group, `arguments_GROUP.py`; and what each does.
 
@@ -72,7 +74,7 @@ _DROP_INS = {
     "sema": "the command line of the sema tool",
     "semats": "the command line of the semats tool",
 }
-_ALL = {**_COMMANDS, **{name: summary for name, (_, summary) in _GROUPED.items()}, **_DROP_INS}
+SUMMARIES = {**_COMMANDS, **{name: summary for name, (_, summary) in _GROUPED.items()}, **_DROP_INS}
 _OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
 """Options of `Lock` that only some protocols have, as they are typed."""
 _NOTES = {
@@ -118,10 +120,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _parse_grouped(name: str, words: list[str]) -> argparse.Namespace:
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of any command that has one; `beads` and the drop-ins have their own ways."""
+    if name in _COMMANDS:
+        return _parser(name)
+    parser: argparse.ArgumentParser = _group(name).parser(name)
+    return parser
+
+
+def _group(name: str) -> ModuleType:
     from importlib import import_module
 
-    group = import_module(f".arguments_{_GROUPED[name][0]}", __package__)
+    return import_module(f".arguments_{_GROUPED[name][0]}", __package__)
+
+
+def _parse_grouped(name: str, words: list[str]) -> argparse.Namespace:
+    group = _group(name)
     parser: argparse.ArgumentParser = group.parser(name)
     options = parser.parse_args(words)
     options.command = name
@@ -156,10 +170,10 @@ def _require_of_protocol(parser: argparse.ArgumentParser, options: argparse.Name
 def overview_of(
     prog: str = "holdfast",
     description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
-    commands: Mapping[str, str] = _ALL,
+    commands: Mapping[str, str] = SUMMARIES,
 ) -> argparse.ArgumentParser:
-    whole = commands is _ALL
-    listed = "commands:\n" + "\n".join(f"  {name:<9} {summary}" for name, summary in commands.items())
+    whole = commands is SUMMARIES
+    listed = "commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in commands.items())
     parser = Parser(
         prog,
         "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",

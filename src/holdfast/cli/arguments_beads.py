@@ -30,20 +30,19 @@ exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
 signal that ended it"""
 
 
-def parse(words: list[str]) -> argparse.Namespace:
-    step, *words = words or [""]
-    if step not in _BEADS:
-        overview = overview_of("holdfast beads", "The daemon's side of the beads protocol.", _BEADS)
-        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
-        overview.error(f"the command comes first, not {step!r}")
+STEPS = tuple(_BEADS)
+
+
+def parser(step: str) -> argparse.ArgumentParser:
+    """The parser of one of `STEPS`."""
     runs = step == "daemon"
-    parser = Parser(
+    made = Parser(
         f"holdfast beads {step}",
         "[options] DIR -- CMD [ARG ...]" if runs else "[options] DIR",
         f"{_BEADS[step][0].upper()}{_BEADS[step][1:]}.",
         _DAEMON_NOTE if runs else _CHECK_NOTE,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("lock", metavar="DIR", help="directory of the database, which the lock file .exclusive-lock is in")
     if runs:
         add("--interval", type=duration, default=60.0, metavar="DURATION",
@@ -53,9 +52,19 @@ def parse(words: list[str]) -> argparse.Namespace:
     else:
         add("-j", "--json", action="store_true", help="print one JSON object on stdout")
         add("-q", "--quiet", action="store_true", help="print nothing; the exit status says it")
-    words, command = split(words) if runs else (words, [])
-    options = parser.parse_args(words)
-    if runs and (not command or not command[0]):
-        parser.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
+    return made
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    step, *words = words or [""]
+    if step not in _BEADS:
+        overview = overview_of("holdfast beads", "The daemon's side of the beads protocol.", _BEADS)
+        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
+        overview.error(f"the command comes first, not {step!r}")
+    made = parser(step)
+    words, command = split(words) if step == "daemon" else (words, [])
+    options = made.parse_args(words)
+    if step == "daemon" and (not command or not command[0]):
+        made.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
     options.command, options.step, options.cmd = "beads", step, command
     return options

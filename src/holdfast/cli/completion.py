@@ -1,0 +1,272 @@
+"""`completion`: a script that makes a shell complete this command line. Nothing in it is written by hand twice."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from . import DONE, show
+from .arguments import SUMMARIES
+from .catalogue import Command, Option, commands, groups
+
+_TOP = (Option(("-h", "--help"), None, "show the commands"), Option(("--version",), None, "print the version and exit"))
+
+
+def completion_(options: argparse.Namespace) -> int:
+    """Print the script of one shell."""
+    show({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](commands()))
+    return DONE
+
+
+def _quoted(text: str) -> str:
+    """For a POSIX shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _flags(options: tuple[Option, ...]) -> str:
+    return " ".join(flag for option in options for flag in option.flags)
+
+
+# -- bash --------------------------------------------------------------------------------------------------------------
+
+_BASH = r"""# bash completion for holdfast; made by: holdfast completion bash
+_holdfast() {
+    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} key at words=
+    COMPREPLY=()
+    # bash makes --option=value three words.
+    if [[ $current == = ]]; then
+        current=
+    elif [[ $before == = ]]; then
+        before=${COMP_WORDS[COMP_CWORD-2]}
+    fi
+    if (( COMP_CWORD == 1 )); then
+        COMPREPLY=($(compgen -W "@COMMANDS@ @TOP@" -- "$current"))
+        return
+    fi
+    key=${COMP_WORDS[1]}
+    case $key in
+@SECONDS@
+    esac
+    case $key in
+        @RUNNERS@)
+            for (( at = 2; at < COMP_CWORD; at++ )); do
+                [[ ${COMP_WORDS[at]} == -- ]] || continue
+                if declare -F _command_offset >/dev/null; then
+                    _command_offset $((at + 1))
+                elif (( COMP_CWORD == at + 1 )); then
+                    COMPREPLY=($(compgen -c -- "$current"))
+                fi
+                return
+            done ;;
+    esac
+    case "$key $before" in
+@VALUES@
+        @FILES@)
+            return ;;
+        @PROCESSES@)
+            words=$(ps -e -o pid= 2>/dev/null) ;;
+        @PLAIN@)
+            compopt +o default +o bashdefault 2>/dev/null
+            return ;;
+    esac
+    if [[ -z $words && $current == -* ]]; then
+        case $key in
+@OPTIONS@
+        esac
+    fi
+    # Without words, bash completes the names of files: those of locks, and of directories.
+    if [[ -n $words ]]; then
+        COMPREPLY=($(compgen -W "$words" -- "$current"))
+        compopt +o default +o bashdefault 2>/dev/null
+    fi
+}
+complete -o default -o bashdefault -F _holdfast holdfast"""
+
+
+def bash(found: list[Command]) -> str:
+    """The script for bash; it needs no package of completions."""
+    seconds = []
+    for first, words in groups(found).items():
+        deeper = "" if first == "completion" else f' key="{first} ${{COMP_WORDS[2]}}"'
+        seconds.append(
+            f"        {first})\n            if (( COMP_CWORD == 2 )); then\n"
+            f'                COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$current"))\n'
+            "                compopt +o default +o bashdefault 2>/dev/null\n                return\n"
+            f"            fi\n           {deeper or ' :'} ;;"
+        )
+    values: dict[str, list[str]] = {}
+    files: list[str] = []
+    processes: list[str] = []
+    plain: list[str] = []
+    for command in found:
+        for option in command.options:
+            names = [f"{_pattern(command)}{_quoted(' ' + flag)}" for flag in option.flags]
+            if option.metavar is None:
+                continue
+            if option.choices:
+                values.setdefault(" ".join(option.choices), []).extend(names)
+            else:
+                (files if option.takes_file else processes if option.takes_process else plain).extend(names)
+    rows = [f"        {'|'.join(names)})\n            words={_quoted(words)} ;;" for words, names in values.items()]
+    options = [f"            {_pattern(c)}) words={_quoted(_flags(c.options))} ;;" for c in found]
+    filled = {
+        "COMMANDS": " ".join(SUMMARIES),
+        "TOP": _flags(_TOP),
+        "SECONDS": "\n".join(seconds),
+        "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
+        "VALUES": "\n".join(rows),
+        "FILES": "|".join(files),
+        "PROCESSES": "|".join(processes),
+        "PLAIN": "|".join(plain),
+        "OPTIONS": "\n".join(options),
+    }
+    return _filled(_BASH, filled)
+
+
+def _pattern(command: Command) -> str:
+    """What `key` is for it: of the drop-ins, any second word will do."""
+    return f"{_quoted(command.name + ' ')}*" if command.text else _quoted(command.name)
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda name: values[name[1]], template)
+
+
+# -- zsh ---------------------------------------------------------------------------------------------------------------
+
+_ZSH = r"""#compdef holdfast
+# zsh completion for holdfast; made by: holdfast completion zsh
+_holdfast() {
+    local key at
+    if (( CURRENT == 2 )); then
+        local -a commands=(
+@COMMANDS@
+        )
+        _describe -t commands command commands
+        _arguments @TOP@
+        return
+    fi
+    key=$words[2]
+    case $key in
+@SECONDS@
+    esac
+    case $key in
+        (@RUNNERS@)
+            at=${words[(i)--]}
+            if (( at < CURRENT )); then
+                shift $at words
+                (( CURRENT -= at ))
+                _normal
+                return
+            fi ;;
+    esac
+    shift words
+    (( CURRENT-- ))
+    case $key in
+@OPTIONS@
+    esac
+}
+if [[ $funcstack[1] == _holdfast ]]; then
+    _holdfast "$@"
+else
+    compdef _holdfast holdfast
+fi"""
+
+
+def zsh(found: list[Command]) -> str:
+    """The script for zsh: to be put into a directory of `fpath` as `_holdfast`, or evaluated."""
+    seconds, options = [], []
+    for first, words in groups(found).items():
+        pair = "" if first == "completion" else "\n            shift words; (( CURRENT-- ))"
+        name = "" if first == "completion" else f'\n            key="{first} $words[2]"'
+        seconds.append(
+            f"        ({first})\n            if (( CURRENT == 3 )); then\n"
+            f"                compadd -- {' '.join(words)}\n                return\n            fi{pair}{name} ;;"
+        )
+    for command in found:
+        specs = [f"{_zsh_option(option)}" for option in command.options]
+        specs.append("'*:file:_files'")
+        lines = " \\\n                ".join(["_arguments -s", *specs])
+        options.append(f"        ({_pattern(command)})\n            {lines} ;;")
+    filled = {
+        "COMMANDS": "\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in SUMMARIES.items()),
+        "TOP": " ".join(map(_zsh_option, _TOP)),
+        "SECONDS": "\n".join(seconds),
+        "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
+        "OPTIONS": "\n".join(options),
+    }
+    return _filled(_ZSH, filled)
+
+
+def _colons(text: str) -> str:
+    return text.replace("\\", "\\\\").replace(":", "\\:")
+
+
+def _zsh_option(option: Option) -> str:
+    what = "[" + _colons(option.help).replace("[", "\\[").replace("]", "\\]") + "]"
+    if option.metavar is not None:
+        values = f"({' '.join(option.choices)})" if option.choices else ""
+        values = values or ("_files" if option.takes_file else "_pids" if option.takes_process else " ")
+        what += f":{option.metavar}:{values}"
+    others = " ".join(option.flags)
+    forms = [f"{flag}=" if flag.startswith("--") and option.metavar is not None else flag for flag in option.flags]
+    return " ".join(_quoted(f"({others}){form}{what}") for form in forms)
+
+
+# -- fish --------------------------------------------------------------------------------------------------------------
+
+_FISH = r"""# fish completion for holdfast; made by: holdfast completion fish
+function __holdfast_at --description 'whether these are the words in front'
+    set -l tokens (commandline -opc)
+    set -e tokens[1]
+    test (count $tokens) -ge (count $argv); or return 1
+    set -l front $tokens[1..(count $argv)]
+    test "$argv" = "$front"; or return 1
+    not contains -- -- $tokens
+end
+function __holdfast_first --description 'whether the command is still to come'
+    test (count (commandline -opc)) -eq (math 1 + (count $argv)); and begin
+        test (count $argv) -eq 0; or __holdfast_at $argv
+    end
+end
+function __holdfast_behind --description 'whether the words of another command are typed'
+    contains -- -- (commandline -opc)
+end
+function __holdfast_command --description 'complete the words of another command'
+    set -l tokens (commandline -opc)
+    set -e tokens[1..(contains -i -- -- $tokens)]
+    complete -C (string join ' ' -- (string escape -- $tokens) (commandline -ct))
+end
+complete -c holdfast -f
+complete -c holdfast -n __holdfast_behind -a '(__holdfast_command)'"""
+
+
+def fish(found: list[Command]) -> str:
+    """The script for fish."""
+    lines = [_FISH]
+    for name, summary in SUMMARIES.items():
+        lines.append(f"complete -c holdfast -n __holdfast_first -a {name} -d {_fish(summary)}")
+    lines += [_fish_option("__holdfast_first", option) for option in _TOP]
+    for first, words in groups(found).items():
+        lines.append(f"complete -c holdfast -n '__holdfast_first {first}' -a {_fish(' '.join(words))}")
+    for command in found:
+        here = f"__holdfast_at {command.name}"
+        lines += [_fish_option(here, option) for option in command.options]
+        if not command.words or command.text:
+            files = f"{here}; and not __holdfast_first {command.name}" if command.text else here
+            lines.append(f"complete -c holdfast -n '{files}' -F")
+    return "\n".join(lines)
+
+
+def _fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _fish_option(condition: str, option: Option) -> str:
+    words = ["complete -c holdfast", f"-n '{condition}'"]
+    words += [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
+    if option.metavar is not None:
+        values = _fish(" ".join(option.choices)) if option.choices else ""
+        values = values or ("'(__fish_complete_pids)'" if option.takes_process else "")
+        words.append("-r -F" if option.takes_file else "-x" + (f" -a {values}" if values else ""))
+    return " ".join([*words, f"-d {_fish(option.help)}"])

@@ -1,0 +1,188 @@
+"""`holdfast completion`: the real shells are asked what they would complete."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.support import Started, World
+from holdfast.cli.catalogue import commands
+from holdfast.cli.completion import bash, fish, zsh
+
+SCRIPTS = {"bash": bash, "zsh": zsh, "fish": fish}
+
+
+def needs(shell: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not shutil.which(shell), reason=f"{shell} is not installed: apt-get install {shell}")
+
+
+EACH = [pytest.param(shell, marks=needs(shell)) for shell in SCRIPTS]
+TYPED = [pytest.param(shell, marks=needs(shell)) for shell in ("bash", "zsh")]
+
+
+@pytest.mark.parametrize("shell", EACH)
+def test_a_script_is_no_script(world: World, shell: str) -> None:
+    """The shell itself reads it without a complaint, and the command prints what the function makes."""
+    done = world.do("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == SCRIPTS[shell](commands()) + "\n"
+    checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"], ["--shell", "bash"]])
+def test_a_shell_that_is_unknown_gets_an_empty_script(world: World, words: list[str]) -> None:
+    done = world.do("completion", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_option_or_a_command_is_left_out() -> None:
+    """Whatever `--help` shows is in each script."""
+    for make in SCRIPTS.values():
+        script = make(commands())
+        for command in commands():
+            assert all(word in script for word in command.name.split())
+            for option in command.options:
+                for flag in option.flags:
+                    word = flag if make is not fish else f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+                    assert word in script
+
+
+def test_the_catalogue_leaves_something_out(world: World) -> None:
+    """Each command of the overview is there, and each option of each command's help."""
+    overview = world.do("--help").stdout.partition("commands:\n")[2].partition("\n\n")[0]
+    named = {line.split()[0] for line in overview.splitlines() if line.startswith("  ") and line[2] != " "}
+    assert named == {command.name.split()[0] for command in commands()}
+    for command in commands():
+        told = world.do(*command.name.split(), "--help")
+        text = told.stdout + told.stderr
+        flags = {flag for option in command.options for flag in option.flags}
+        assert flags, command.name
+        for line in text.partition("ptions:\n")[2].splitlines():
+            words = line.split()
+            if line.startswith("  ") and words and words[0].startswith("-"):
+                assert words[0].rstrip(",") in flags, (command.name, line)
+
+
+# -- asked -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("alpha.lock", "beta one.lock"):
+        (tmp_path / name).touch()
+    (tmp_path / "deeper").mkdir()
+    return tmp_path
+
+
+def in_fish(world: World, line: str) -> list[str]:
+    """What fish would offer, without the descriptions."""
+    script = f"{fish(commands())}\ncomplete -C {line!r}"
+    home = {"HOME": str(world.directory), "XDG_CONFIG_HOME": str(world.directory / ".c"), "XDG_DATA_HOME": "/dev/null"}
+    done = world.start(["fish", "--no-config", "-c", script], env=home)
+    text = done.rest()
+    assert done.wait() == 0, done.complaint()
+    return [offer.partition("\t")[0] for offer in text.splitlines()]
+
+
+@needs("fish")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("holdfast rel", ["release"]),
+        ("holdfast run --no", ["--nonblock"]),
+        ("holdfast run -p s", ["sema", "semats", "sidecar"]),
+        ("holdfast try --protocol=fl", ["--protocol=flock"]),
+        ("holdfast status --stale ", ["never", "protocol", "safe"]),
+        ("holdfast run -w ", []),
+        ("holdfast status al", ["alpha.lock"]),
+        ("holdfast release b", ["beta one.lock"]),
+        ("holdfast completion ", ["bash", "fish", "zsh"]),
+        ("holdfast completion z", ["zsh"]),
+        ("holdfast beads ch", ["check"]),
+        ("holdfast beads check --js", ["--json"]),
+        ("holdfast sema tr", ["try"]),
+        ("holdfast sema try --ti", ["--timeout"]),
+        ("holdfast run al", ["alpha.lock"]),
+        ("holdfast nonsense --x", []),
+        ("holdfast --ver", ["--version"]),
+    ],
+)
+def test_fish_offers_something_else(world: World, place: Path, line: str, offered: list[str]) -> None:
+    assert sorted(in_fish(world, line)) == offered
+
+
+@needs("fish")
+def test_fish_does_not_complete_the_command_behind_the_dashes(world: World, place: Path) -> None:
+    assert "mkfifo" in in_fish(world, "holdfast run alpha.lock -- mkfi")
+    assert in_fish(world, "holdfast run alpha.lock -- cat alp") == ["alpha.lock"]
+
+
+class Typist:
+    """A shell on a terminal, in which `holdfast` only says what it was called with."""
+
+    def __init__(self, shell: Started) -> None:
+        self._shell = shell
+
+    def press(self, keys: str) -> str:
+        """The words that these keys make."""
+        self._shell.type(keys.encode() + b"\n")
+        return self._shell.hear("got:").removeprefix("got:")
+
+
+@pytest.fixture
+def typist(request: pytest.FixtureRequest, world: World, place: Path) -> Iterator[Typist]:
+    kind = request.param
+    script = world.directory.parent / f"{world.directory.name}-{kind}"
+    script.write_text(SCRIPTS[kind](commands()))
+    says = 'holdfast() { printf "got:"; printf "<%s>" "$@"; echo; }'
+    if kind == "bash":
+        command = ["bash", "--norc", "--noprofile", "-i"]
+        begin = f"bind 'set enable-bracketed-paste off'; {says}; . {script}; echo ready"
+    else:
+        command = ["zsh", "-f", "-i"]
+        begin = f"unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; {says}; . {script}; echo ready"
+    shell = world.terminal(command, env={"PS1": "", "TERM": "dumb", "HOME": str(place), "ZDOTDIR": str(place)})
+    shell.type(begin.encode() + b"\n")
+    shell.hear("ready")
+    yield Typist(shell)
+    script.unlink()
+
+
+@pytest.mark.parametrize("typist", TYPED, indirect=True)
+def test_a_shell_completes_something_else(typist: Typist) -> None:
+    """Each line: what is typed, with Tab as ^I, and the words that come of it."""
+    for keys, words in [
+        ("holdfast rel\t", "<release>"),
+        ("holdfast run --non\t", "<run><--nonblock>"),
+        ("holdfast run -p fl\t", "<run><-p><flock>"),
+        ("holdfast try --protocol sid\t", "<try><--protocol><sidecar>"),
+        ("holdfast try --protocol=sid\t", "<try><--protocol=sidecar>"),
+        ("holdfast status --stale n\t", "<status><--stale><never>"),
+        ("holdfast status al\t", "<status><alpha.lock>"),
+        ("holdfast release be\t", "<release><beta one.lock>"),
+        ("holdfast run -w al\t", "<run><-w><al>"),
+        ("holdfast acquire --owner-pid x\t", "<acquire><--owner-pid><x>"),
+        ("holdfast completion z\t", "<completion><zsh>"),
+        ("holdfast beads ch\t", "<beads><check>"),
+        ("holdfast beads check --js\t", "<beads><check><--json>"),
+        ("holdfast sema acq\t", "<sema><acquire>"),
+        ("holdfast sema try alpha.lock --js\t", "<sema><try><alpha.lock><--json>"),
+        ("holdfast run alpha.lock -- mkfif\t", "<run><alpha.lock><--><mkfifo>"),
+        ("holdfast run alpha.lock -- cat al\t", "<run><alpha.lock><--><cat><alpha.lock>"),
+        ("holdfast --ver\t", "<--version>"),
+        ("holdfast nonsense --x\t", "<nonsense><--x>"),
+    ]:
+        assert typist.press(keys) == words, keys
+
+
+def test_a_protocol_of_a_package_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast import protocols
+
+    monkeypatch.setattr(protocols, "names", lambda: ["sema", "brought"])
+    for make in SCRIPTS.values():
+        assert "brought" in make(commands())

@@ -16,13 +16,13 @@ J4  A rule holds: a foreign process may have judged it stale as well, and be abo
 from __future__ import annotations
 
 from ..errors import HoldfastError, LockLost
-from ..model import Liveness, Value
+from ..model import Value
 from . import recognition, tickets
 from .environment import Environment, Wait
 from .liveness import Assessment, assess
 from .observe import Observation, forget, observe
 from .policy import Verdict, judge
-from .remains import ANNOUNCEMENT, LOCK, QUEUE, RECLAIM, TICKET, Leftover, why_no_rival, why_orphan
+from .remains import ANNOUNCEMENT, LOCK, QUEUE, RECLAIM, TICKET, Leftover, may_be_approved, why_no_rival, why_orphan
 from .remove import remove_if
 from .request import Request
 from .rivals import announce_removal, end_removal, why_left
@@ -53,10 +53,9 @@ def safe_or_approved(*, approved: bool) -> Judge:
 
     def verdict(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> Verdict:
         found = judge(env, request, seen, assessed)
-        record = seen.record
-        if found.reclaim or not approved or record is None or seen.blocked is not None:
+        if found.reclaim or not approved or seen.blocked is not None:
             return found
-        if assessed.liveness is Liveness.ALIVE or not _is_old(env, request, seen, assessed):
+        if not may_be_approved(env, request.protocol, seen.record, assessed.liveness):
             return found
         return Verdict(True, False, f"the {request.protocol.name} rule calls it stale, and that was approved")
 
@@ -68,11 +67,6 @@ def proven(env: Environment, request: Request, seen: Observation, assessed: Asse
     if assessed.is_dead and assessed.evidence.proven:
         return judge(env, request, seen, assessed)
     return Verdict(False, False, "its holder is not proven dead")
-
-
-def _is_old(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> bool:
-    protocol, record = request.protocol, seen.record
-    return record is not None and protocol.is_stale(record, assessed.liveness, env.time(), protocol.stale_after)
 
 
 def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator[Wait, None, Removal]:

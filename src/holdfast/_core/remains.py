@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..model import Record
+    from ..protocols import Protocol
     from .findings import Surroundings
     from .survey import Survey
 
@@ -112,15 +114,19 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
         return None
     if status.stale:
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
-    record = status.record
-    if record is None or status.liveness is Liveness.ALIVE:
-        return None
-    if not protocol.is_stale(record, status.liveness, env.time(), protocol.stale_after):
+    if not may_be_approved(env, protocol, status.record, status.liveness):
         return None
     rule = f"the {protocol.name} rule calls it stale"
     if approved:
         return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
     return Kept(status.path, protocol.name, f"{rule}, but nothing proves that its holder is dead")
+
+
+def may_be_approved(env: Environment, protocol: Protocol, record: Record | None, liveness: Liveness) -> bool:
+    """Whether the rule calls it stale, and nothing says that its holder lives (J2)."""
+    if record is None or (record.marked and record.marker is None) or liveness is Liveness.ALIVE:
+        return False
+    return protocol.is_stale(record, liveness, env.time(), protocol.stale_after)
 
 
 def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Leftover]:

@@ -1,0 +1,157 @@
+"""`holdfast break`: one lock goes, and only the one that was meant (breaking.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, World, ended
+from process.support import Peer
+
+
+def id_of(world: World, path: Path) -> str:
+    found: str = json.loads(world.do("status", "-j", path).stdout)["id"]
+    assert len(found) == 12
+    return found
+
+
+@pytest.fixture
+def foreign(path: Path) -> Path:
+    """A lock of somebody of whom nothing is known."""
+    path.write_text("pid=4294967295\ntimestamp=9999999999\ntag=foreign\n")
+    return path
+
+
+def test_without_a_terminal_it_goes_without_an_id(world: World, foreign: Path) -> None:
+    done = world.do("break", foreign)
+    assert done.returncode == 2
+    assert id_of(world, foreign) in done.stderr
+    assert "foreign" in done.stderr
+    assert foreign.exists()
+
+
+def test_ls_and_status_show_different_ids(world: World, foreign: Path) -> None:
+    listed = json.loads(world.do("ls", "-j").stdout)["id"]
+    assert listed == id_of(world, foreign)
+    assert listed in world.do("status", foreign).stdout
+
+
+def test_the_lock_that_was_meant_stays(world: World, foreign: Path) -> None:
+    done = world.do("break", foreign, "--id", id_of(world, foreign).upper())
+    assert (done.returncode, foreign.exists()) == (0, False)
+    done = world.do("break", foreign, "--id", "000000000000")
+    assert (done.returncode, "not held" in done.stderr) == (0, True)
+
+
+def test_another_ones_lock_goes_by_an_older_id(world: World, foreign: Path) -> None:
+    old = id_of(world, foreign)
+    text = foreign.read_text()
+    foreign.unlink()
+    foreign.write_text(text)  # to the byte the same; but it is another acquisition
+    done = world.do("break", foreign, "--id", old, "-j")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["result"], told["id"]) == ("refused", id_of(world, foreign))
+    assert foreign.exists()
+
+
+def test_a_living_holders_lock_goes_without_force(world: World, held: int, path: Path) -> None:
+    id_ = id_of(world, path)
+    done = world.do("break", path, "--id", id_)
+    assert done.returncode == 1
+    assert "--force" in done.stderr
+    assert str(held) in done.stderr
+    assert path.exists()
+    assert world.do("break", path, "--id", id_, "--force").returncode == 0
+    assert not path.exists()
+    assert not ended(held)
+
+
+def test_a_dead_holders_lock_needs_force(world: World, path: Path) -> None:
+    holder = Peer("Lock(path).acquire(); say('held'); hear()", [path])
+    try:
+        holder.expect("held")
+        id_ = id_of(world, path)
+        holder.kill()
+        holder.wait()
+        done = world.do("break", path, "--id", id_)
+    finally:
+        holder.destroy()
+    assert done.returncode == 0, done.stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("typed", "goes"), [(b"break\n", True), (b"yes\n", False), (b"\n", False), (b"\x04", False)])
+def test_a_terminal_is_not_asked_or_not_heeded(typed: bytes, *, goes: bool, world: World, foreign: Path) -> None:
+    one = world.terminal([*HOLDFAST, "break", foreign])
+    one.hear("id ")
+    one.type(typed)
+    shown = one.rest()
+    assert one.wait() == (0 if goes else 1)
+    assert "foreign" in shown
+    assert foreign.exists() != goes
+
+
+def test_a_terminal_is_asked_about_what_is_refused_in_any_case(world: World, held: int, path: Path) -> None:
+    one = world.terminal([*HOLDFAST, "break", path])
+    shown = one.rest()
+    assert one.wait() == 1
+    assert "--force" in shown
+    assert "Type" not in shown
+    assert path.exists()
+
+
+def test_a_kernels_lock_is_split(world: World, path: Path) -> None:
+    holder = Peer("Lock(path, protocol='flock').acquire(); say('held'); hear()", [path])
+    try:
+        holder.expect("held")
+        for words in ([], ["-p", "flock"], ["--force", "--id", "000000000000"]):
+            done = world.do("break", path, *words)
+            assert done.returncode == 1
+            assert "the kernel's" in done.stderr
+    finally:
+        holder.destroy()
+    assert path.exists()
+    assert world.do("break", "-p", "flock", path).returncode == 0
+
+
+@pytest.mark.parametrize("protocol", ["semats", "sidecar", "beads"])
+def test_the_protocol_has_to_be_named(protocol: str, world: World, tmp_path: Path) -> None:
+    target = tmp_path / "t"
+    target.mkdir() if protocol == "beads" else None
+    world.do("acquire", "--no-keeper", "-p", protocol, "--owner-pid", os.getpid(), target)
+    listed = json.loads(world.do("ls", "-j", "-r").stdout)
+    assert listed["protocol"] == protocol
+    done = world.do("break", listed["path"], "--id", listed["id"])
+    assert done.returncode == 0, done.stderr
+    assert not Path(listed["path"]).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"pid=x\n", b"pid=1\ntimestamp=2\nholdfast=1 g torn\n"])
+def test_what_cannot_be_read_stays_for_ever(content: bytes, world: World, path: Path) -> None:
+    path.write_bytes(content)
+    listed = json.loads(world.do("ls", "-j").stdout)
+    done = world.do("break", path, "--id", listed["id"])
+    assert done.returncode == 0, done.stderr
+    assert not path.exists()
+
+
+def test_a_file_that_is_no_lock_goes(world: World, path: Path) -> None:
+    path.with_name("thesis").write_text("my thesis\n")
+    done = world.do("break", "thesis", "--id", "000000000000", "--force")
+    assert done.returncode == 3
+    assert "no lock file" in done.stderr
+    assert path.with_name("thesis").exists()
+
+
+def test_a_hostile_tag_reaches_the_terminal(world: World, path: Path) -> None:
+    path.write_text("pid=4294967295\ntimestamp=9999999999\ntag=\x1b]0;owned\x07\x1b[2J\n")
+    one = world.terminal([*HOLDFAST, "break", path])
+    one.hear("id ")
+    one.type(b"no\n")
+    assert "\x1b" not in one.rest()
+    assert "\x1b" not in world.do("break", path).stderr
+    assert path.exists()

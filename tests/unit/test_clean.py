@@ -1,0 +1,351 @@
+"""Cleaning: what may go, and that nothing else does, whatever happens between the look and the removal (clean.py)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
+from holdfast._core.hold import Held
+from holdfast._core.publish import temporary_name
+from holdfast._core.queue import Place
+from holdfast._core.remains import Kept, Leftover, leftovers
+from holdfast._core.request import Request
+from holdfast._core.survey import Survey
+from holdfast._drive.sync import drive, wait_for
+from unit.stepping import Contender, Crash, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+SAFE = safe_or_approved(approved=False)
+OLD = 4000.0
+
+
+def found(env: Stepped, where: Path, *, approved: bool = False) -> list[Leftover | Kept]:
+    every = list(leftovers(env, Survey(env), str(where), approved=approved))
+    assert all(isinstance(one, (Leftover, Kept)) for one in every)
+    return every
+
+
+def names(env: Stepped, where: Path, *, approved: bool = False) -> list[str]:
+    """What may go; what is kept has a `=` before it."""
+    every = found(env, where, approved=approved)
+    return sorted(("=" if isinstance(one, Kept) else "") + os.path.relpath(one.path, where) for one in every)
+
+
+def clean(env: Stepped, where: Path, *, approved: bool = False) -> list[Removal]:
+    every = [one for one in found(env, where, approved=approved) if isinstance(one, Leftover)]
+    return [drive(remove(env, one, approved=approved)) for one in every]
+
+
+@pytest.fixture
+def dead(disk: Path, contend: Contend) -> Path:
+    """The lock of a holdfast process that crashed."""
+    holder = contend(disk / "l.lock", tag="dead")
+    holder.get()
+    holder.crash()
+    return disk / "l.lock"
+
+
+@pytest.fixture
+def stale(disk: Path, dead_pid: int) -> Path:
+    """A foreign lock whose process has ended, older than its rule allows."""
+    path = disk / "l.lock"
+    path.write_bytes(sema_record(dead_pid, time.time() - OLD, "stale"))
+    return path
+
+
+# -- a contender comes in between --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["dead", "stale"])
+@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("when", ["at_step", "past_step"])
+def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
+    when: str, kind: str, which: str, disk: Path, dead_pid: int, environments: Environments, contend: Contend
+) -> None:
+    """J1, J3, J4: at each step of the removal, another one tries to get the lock; what it holds stays."""
+    path = disk / "l.lock"
+    if which == "stale":
+        path.write_bytes(sema_record(dead_pid, time.time() - OLD, "stale"))
+    else:
+        holder = contend(path, environments(kind=kind, pid=dead_pid), tag="dead")
+        holder.get()
+        holder.crash()
+    record, number, won = path.read_bytes(), 0, 0
+    while True:
+        env = environments(kind=kind)
+        path.write_bytes(record)
+        other = contend(path, environments(kind=kind, pid=os.getppid()))
+
+        def compete(step: int, _name: str, other: Contender = other, number: int = number) -> None:
+            if step == number:
+                other.run()
+
+        setattr(env, when, compete)
+        removal = drive(remove_lock(env, request_of(str(path), "sema"), SAFE))
+        if not other.done:
+            break
+        held = other.result
+        if isinstance(held, Held):
+            won += 1
+            assert held.check(), f"robbed after step {number}, {env.steps[number]}"
+            assert path.exists()
+            held.release()
+        else:
+            assert removal.result == REMOVED, f"both were refused at step {number}, {env.steps[number]}"
+            assert not path.exists()
+        number += 1
+    assert number > 5
+    assert won > 2, "it never came in time"
+
+
+def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process_then_removes(
+    stale: Path, environments: Environments, contend: Contend
+) -> None:
+    """J4: a foreign process has judged it stale, and removes by its path, before the removal has settled."""
+    env, newcomer = environments(), contend(stale)
+    steps = remove_lock(env, request_of(str(stale), "sema"), SAFE)
+    wait = next(steps)
+    assert wait.deadline > time.monotonic()
+    assert not isinstance(newcomer.run(), Held), "nobody may be inside yet"
+    stale.unlink()  # the foreign process, by its older look
+    stale.write_bytes(theirs := sema_record(os.getpid(), time.time(), "theirs"))
+    wait_for(wait)
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value.result == CHANGED
+    assert stale.read_bytes() == theirs
+
+
+def test_what_is_proven_dead_takes_as_long_to_remove_as_what_is_stale(dead: Path, environments: Environments) -> None:
+    """J3: nothing has to settle, so there is no wait."""
+    steps = remove_lock(environments(), request_of(str(dead), "sema"), SAFE)
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value.result == REMOVED
+    assert not dead.exists()
+
+
+@pytest.mark.parametrize("which", ["dead", "stale"])
+def test_a_kill_in_the_middle_leaves_a_lock_that_nobody_gets(
+    which: str, request: pytest.FixtureRequest, environments: Environments, contend: Contend
+) -> None:
+    """J1: whatever is left is a dead holder's lock, or none."""
+    path: Path = request.getfixturevalue(which)
+    record, number = path.read_bytes(), 0
+    while True:
+        path.write_bytes(record)
+        env = environments()
+
+        def crash(step: int, _name: str, env: Stepped = env, number: int = number) -> None:
+            if step == number:
+                env.crash()
+                raise Crash
+
+        env.past_step = crash
+        try:
+            drive(remove_lock(env, request_of(str(path), "sema"), SAFE))
+            break
+        except Crash:
+            pass
+        contend(path).get().release()
+        number += 1
+    assert number > 5
+
+
+def test_a_removal_is_not_announced_to_those_who_heed_announcements(
+    disk: Path, environments: Environments, contend: Contend
+) -> None:
+    """J3, J4: beside a sidecar's lock file."""
+    holder = contend(disk / "target", protocol="sidecar")
+    holder.get()
+    holder.crash()
+    path, env, seen = disk / "target.lock", environments(), []
+    env.before["unlink"] = lambda gone: seen.append((gone, (disk / "target.lock.reclaim").is_dir()))
+    assert drive(remove_lock(env, request_of(str(path), "sidecar"), SAFE)).result == REMOVED
+    assert (str(path), True) in seen
+    assert os.listdir(disk) == []
+
+
+# -- what may go -------------------------------------------------------------------------------------------------------
+
+
+def test_something_goes_that_is_not_proven_dead_nor_stale(
+    disk: Path, contend: Contend, environments: Environments, live_pid: int, dead_pid: int
+) -> None:
+    """J2: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
+    now = time.time()
+    holders = [contend(disk / "alive.lock"), contend(disk / "shared", protocol="flock")]
+    for holder in holders:
+        holder.get()
+    (disk / "old-alive.lock").write_bytes(sema_record(live_pid, now, "a live pid"))
+    (disk / "young.lock").write_bytes(sema_record(dead_pid, now - 10, "young"))
+    (disk / "empty.lock").write_bytes(b"")
+    (disk / "torn.lock").write_bytes(b"pid=7\ntimestamp=1\nholdfast=1 g torn\n")
+    (disk / "garbage.lock").write_bytes(b"pid=x\n")
+    (disk / "poetry.lock").write_bytes(b"# generated\n[[package]]\n")
+    (disk / "flock").write_bytes(b"")
+    (disk / "linked.lock").symlink_to("young.lock")
+    (disk / "dir.lock").mkdir()
+    os.mkfifo(disk / "fifo.lock")
+    before = sorted(os.listdir(disk))
+    env = environments()
+    assert names(env, disk) == []
+    assert names(env, disk, approved=True) == []
+    assert clean(env, disk, approved=True) == []
+    assert sorted(os.listdir(disk)) == before
+
+
+def test_a_stale_lock_of_an_unknown_holder_goes_without_being_approved_of(
+    disk: Path, environments: Environments, contend: Contend
+) -> None:
+    """J2: on another host, or in a sidecar, whose rule decides nothing by itself."""
+    env = environments()
+    elsewhere = f"1 g 00000000-1111-2222-3333-444444444444 1 4026531836 t1 not-{socket.gethostname()}"
+    (disk / "there.lock").write_bytes(sema_record(7, time.time() - OLD, marker=elsewhere))
+    (disk / "side.lock").write_text('{"createdAt": "2020-01-01T00:00:00.000Z"}\n')
+    holder = contend(disk / "dead", protocol="sidecar")
+    holder.get()
+    holder.crash()
+    assert names(env, disk) == ["=side.lock", "=there.lock", "dead.lock"]
+    assert [one.result for one in clean(env, disk)] == [REMOVED]
+    assert names(env, disk, approved=True) == ["side.lock", "there.lock"]
+    assert [one.result for one in clean(env, disk, approved=True)] == [REMOVED, REMOVED]
+    assert os.listdir(disk) == []
+
+
+def test_a_living_holders_stale_lock_goes_because_that_was_approved(
+    disk: Path, environments: Environments, contend: Contend, live_pid: int
+) -> None:
+    """J2: its guard is held, or its process is there: approved or not."""
+    env, holder = environments(), contend(disk / "held", protocol="sidecar")
+    held = holder.get()
+    os.utime(held.path, (1, 1))
+    data = held.data.replace(b'"createdAt": "2', b'"createdAt": "1')
+    os.pwrite(held.fd, data, 0)
+    created = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() - 100))
+    (disk / "pid.lock").write_text(f'{{"pid": {live_pid}, "createdAt": "{created}"}}')
+    assert names(env, disk, approved=True) == []
+    steps = remove_lock(env, request_of(held.path, "sidecar"), safe_or_approved(approved=True))
+    assert drive(steps).result == CHANGED
+    assert (disk / "held.lock").exists()
+
+
+def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments: Environments) -> None:
+    """J4: created exclusively by a process that died before it wrote its record (publish.py, X2)."""
+    path, env = disk / "l.lock", environments()
+    path.write_bytes(b"")
+    path.chmod(0o644 | stat.S_ISVTX)
+    assert names(env, disk) == ["l.lock"]
+    assert [one.result for one in clean(env, disk)] == [REMOVED]
+    assert os.listdir(disk) == []
+
+
+# -- what lies beside --------------------------------------------------------------------------------------------------
+
+
+def test_a_temporary_file_of_a_living_process_goes(
+    disk: Path, environments: Environments, live_pid: int, dead_pid: int
+) -> None:
+    """J5: by pid, by place, by age, by content; and what only looks like one."""
+    env = environments()
+    who = env.identity()
+
+    def make(name: str, content: str = "", age: float = 100.0) -> None:
+        (disk / name).write_text(content)
+        os.utime(disk / name, (time.time() - age, time.time() - age))
+
+    token = "0123456789abcdef"
+    mine = temporary_name(who.replaced(pid=dead_pid), token)
+    make(mine)
+    make(temporary_name(who.replaced(pid=live_pid), token))
+    make(temporary_name(who.replaced(pid=dead_pid, boot="another"), token))
+    theirs = f"l.lock.{dead_pid}.{token}.tmp"
+    make(theirs, f"pid={dead_pid}\ntimestamp=5\n")
+    make(f"m.lock.{live_pid}.{token}.tmp", f"pid={live_pid}\ntimestamp=5\n")
+    make(f"n.lock.{dead_pid}.{token}.tmp", f"pid={dead_pid}\ntimestamp=5\n", age=0.0)
+    make(f"o.lock.{dead_pid}.{token}.tmp", "my thesis\n")
+    make("l.lock.notes.tmp")
+    (disk / f"p.lock.{dead_pid}.{token}.tmp").mkdir()
+    (disk / f"q.lock.{dead_pid}.{token}.tmp").symlink_to(theirs)
+    before = set(os.listdir(disk))
+    assert names(env, disk) == sorted([mine, theirs])
+    assert [one.result for one in clean(env, disk)] == [REMOVED, REMOVED]
+    assert before - set(os.listdir(disk)) == {mine, theirs}
+    for path in disk.iterdir():
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_a_claim_goes_that_a_chain_of_claims_rests_on(disk: Path, environments: Environments) -> None:
+    """J6: who replaces the record takes the claims of the dead away, and nobody else does."""
+    claim = disk / ".holdfast-0123456789abcdef-0123456789abcdef.claim"
+    claim.write_bytes(b"7 boot namespace token")
+    assert names(environments(), disk) == []
+    claim.unlink()
+
+
+def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments) -> None:
+    """J1: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
+    env, living, crashed = environments(), environments(), environments()
+    request = Request(str(disk / "l.lock"), {})
+    queue = disk / ".holdfast-l.lock.queue"
+    queue.mkdir()
+    assert names(env, disk) == [queue.name], "empty"
+    places = [Place(one, request, one.monotonic() - 1) for one in (crashed, living)]
+    for place in places:
+        place.is_first()
+        place.queue_up(place.env.monotonic())
+    assert len(os.listdir(queue)) == 2
+    assert names(env, disk) == []
+    crashed.crash()
+    before = found(env, disk)
+    assert [one.path for one in before] == [f"{queue}/{places[0].name}"]
+    assert drive(remove(env, before[0], approved=False)).result == REMOVED
+    assert os.listdir(queue) == [places[1].name]
+    alive = Leftover("ticket", f"{queue}/{places[1].name}", "", "")
+    assert drive(remove(env, alive, approved=False)).result == CHANGED
+    places[1].leave()
+    assert not queue.exists()
+
+
+@pytest.mark.parametrize(
+    ("age", "sticky", "goes"), [(0.0, False, False), (100.0, False, True), (0.0, True, True), (100.0, True, True)]
+)
+def test_an_announcement_of_one_who_is_at_it_goes(
+    age: float, *, sticky: bool, goes: bool, disk: Path, environments: Environments
+) -> None:
+    """J1: what a crash has left, by its guard or its age; not what is in use."""
+    env, path = environments(), disk / "t.lock.reclaim"
+    path.mkdir()
+    if sticky:
+        path.chmod(0o1755)
+    os.utime(path, (time.time() - age, time.time() - age))
+    assert bool(names(env, disk)) == goes
+    if goes:
+        every = found(env, disk)
+        if sticky:
+            other = environments()
+            fd = other.open_existing(str(path), write=False)
+            assert other.guard(fd)
+            assert names(env, disk) == []
+            assert drive(remove(env, every[0], approved=False)).result == CHANGED
+            other.close(fd)
+        assert [one.result for one in clean(env, disk)] == [REMOVED]
+        assert not path.exists()
+    else:
+        path.rmdir()
+
+
+def test_a_directory_with_something_in_it_goes(disk: Path, environments: Environments) -> None:
+    path = disk / "t.lock.reclaim"
+    path.mkdir()
+    (path / "thesis").write_text("x")
+    os.utime(path, (1, 1))
+    assert names(environments(), disk) == []

@@ -142,16 +142,27 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
         raise interruption
 
 
+def _look_for_log(level: int) -> bool:
+    """`is_logged` until logging is imported."""
+    global _logger, is_logged
+    if "logging" not in sys.modules:
+        return False
+    get_logger = getattr(sys.modules["logging"], "getLogger", None)
+    if get_logger is None:
+        return False  # it is being imported
+    _logger = get_logger("holdfast")
+    is_logged = _logger.isEnabledFor
+    return is_logged(level)
+
+
+is_logged: Callable[[int], bool] = _look_for_log
+"""Whether the logger takes what is of that level. The one question that is asked in each acquisition: so not a function
+that asks a function."""
+
+
 def logger_for(level: int) -> logging.Logger | None:
     """The logger, if somebody has set up logging and wants to read what is of that level (U3)."""
-    global _logger
-    logger = _logger
-    if logger is None:
-        get_logger = getattr(sys.modules.get("logging"), "getLogger", None)  # missing while it is being imported
-        if get_logger is None:
-            return None
-        logger = _logger = get_logger("holdfast")
-    return logger if logger.isEnabledFor(level) and logger.hasHandlers() else None
+    return _logger if is_logged(level) and _logger is not None and _logger.hasHandlers() else None
 
 
 def fields(event: Event) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 
+from .. import events
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
 from .files import located
@@ -27,7 +28,7 @@ from .publish import publish
 from .queue import is_contended
 from .report import stale
 from .request import Request
-from .story import Story, begin
+from .story import Story
 from .waiters import waiters
 
 TYPE_CHECKING = False
@@ -66,7 +67,9 @@ def acquire(
 def _acquire(
     env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Share | Refusal]:
-    story = begin(env, requests[0], context)
+    story = None
+    if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
+        story = Story(env, requests[0], context)
     try:
         share = yield from _enter(env, requests, timeout, context)
         if share is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import _thread
 import itertools
 
-from ..events import DEBUG, Event, deliver, is_heard, listeners, logger_for, name_of
+from ..events import Event, deliver, is_heard, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from .request import Request
 
 _numbers = itertools.count(1)
-
-
-def begin(env: Environment, request: Request, context: tuple[object, ...]) -> Story | None:
-    """The story of an acquisition that may take the short way; None if nobody would listen (U6)."""
-    if listeners or request.on_event is not None or logger_for(DEBUG) is not None:
-        return Story(env, request, context)
-    return None
 
 
 class Story:

@@ -1,0 +1,189 @@
+"""What `doctor` finds out about a directory (probes.py, diagnosis.py, litter.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast._core.diagnosis import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_limits, worst
+from holdfast._core.findings import Abilities, Limits
+from holdfast._core.litter import of_leftovers
+from holdfast._core.locate import queue_of
+from holdfast._core.publish import temporary_name
+from holdfast._os import probes
+from holdfast._os.linux import LinuxEnvironment
+from unit.elsewhere import elsewhere, mount, needs_root
+from unit.stepping import Contender, Stepped
+from unit.test_waiters import queued
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+BEST = Abilities(
+    filesystem="ext4", network=False, served=False, mode=0o755, uid=0, exclusive=True, unnamed=True, link_proc=True,
+    link_empty=True, link=True, guard=True, guard_by_names=True, guard_by_mounts=(), events=True, sync=True, bits=True,
+)  # fmt: skip
+PLENTY = Limits(
+    instances=1, most_instances=128, watches=1, most_watches=1000, descriptors=1024, most_descriptors=None,
+    free_bytes=1 << 40, free_files=None,
+)  # fmt: skip
+
+
+def test_a_local_filesystem_is_called_weak(place: Path, environments: Environments) -> None:
+    can = probes.abilities(environments().real, str(place))
+    assert {finding.level for finding in of_abilities(can, os.geteuid())} == {GOOD}
+    assert can.guard_by_mounts == ()
+    assert (can.link_proc, can.link_empty is not None) == (True, True)
+
+
+@pytest.mark.parametrize("without", [(), ("unnamed", "link", "flock", "events")])
+def test_a_probe_leaves_something_or_touches_another_file(
+    place: Path, environments: Environments, without: tuple[str, ...]
+) -> None:
+    """Z1, Z2: nor when some of it fails."""
+    (place / "mine").write_text("precious")
+    before = {path.name: (path.stat(), path.read_bytes()) for path in place.iterdir()}
+    probes.abilities(environments(*without).real, str(place))
+    probes.limits(str(place))
+    assert {path.name: (path.stat(), path.read_bytes()) for path in place.iterdir()} == before
+
+
+@pytest.mark.parametrize("step", ["link", "guard", "guarded", "watch", "open_unnamed", "sync_directory"])
+def test_a_probe_that_breaks_in_the_middle_leaves_something(
+    disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Z1: at any step."""
+    env = environments().real
+
+    def broken(*_args: Any, **_kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(env, step, broken)
+    with pytest.raises(KeyboardInterrupt):
+        probes.abilities(env, str(disk))
+    assert [*disk.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("without", "lacking"),
+    [("unnamed", "unnamed"), ("proc", "link_proc"), ("link", "link"), ("flock", "guard"), ("events", "events")],
+)
+def test_an_ability_that_is_missing_is_said_to_be_there(
+    disk: Path, environments: Environments, without: str, lacking: str
+) -> None:
+    assert not getattr(probes.abilities(environments(without).real, str(disk)), lacking)
+
+
+@needs_root
+def test_a_guard_that_another_mount_does_not_show_is_not_told(disk: Path) -> None:
+    """The upper directory of an overlay: a guard that is taken through the one looks free through the other."""
+    for name in ("lower", "upper", "work", "merged"):
+        (disk / name).mkdir()
+
+    options = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
+
+    def look() -> list[object]:
+        can = probes.abilities(LinuxEnvironment(), str(disk / "merged"))
+        return [can.filesystem, list(can.guard_by_mounts), os.listdir(disk / "merged")]
+
+    def overlay() -> None:
+        mount("overlay", str(disk / "merged"), "overlay", 0, options)
+
+    assert elsewhere(look, mounts=overlay) == ["overlay", [f"{disk}/upper"], []]
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "word"),
+    [
+        ({}, GOOD, ""),
+        ({"exclusive": False}, UNUSABLE, "two processes can hold"),
+        ({"network": True, "filesystem": "nfs4", "events": False}, WEAKER, "nfs4"),
+        ({"served": True, "filesystem": "fuse"}, NOTE, "served"),
+        ({"guard": None}, WEAKER, "dead holder"),
+        ({"guard": False}, WEAKER, "exclude nobody"),
+        ({"guard_by_mounts": ("/mnt",)}, NOTE, "/mnt"),
+        ({"guard_by_names": False}, NOTE, "another name"),
+        ({"events": False}, WEAKER, "poll"),
+        ({"sync": False}, WEAKER, "durable"),
+        ({"unnamed": False}, NOTE, "temporary name"),
+        ({"link_proc": False, "link_empty": False}, NOTE, "cannot be given a name"),
+        ({"link_proc": False}, GOOD, "AT_EMPTY_PATH"),
+        ({"unnamed": False, "link": False}, NOTE, "exclusive creation"),
+        ({"unnamed": False, "link": False, "bits": False}, WEAKER, "counts as held"),
+        ({"mode": 0o777}, WEAKER, "sticky"),
+        ({"mode": 0o1777}, NOTE, "everybody"),
+        ({"mode": 0o775}, NOTE, "group"),
+    ],
+)
+def test_a_weakness_is_not_told_in_words(change: dict[str, Any], level: str, word: str) -> None:
+    findings = [*of_abilities(BEST.replaced(**change), 0)]
+    assert worst(findings) == level
+    assert word in " ".join(finding.text + " " + finding.means for finding in findings)
+    assert all(finding.means for finding in findings if LEVELS.index(finding.level) >= LEVELS.index(WEAKER))
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "word"),
+    [
+        ({}, GOOD, "1 of 128"),
+        ({"instances": 120}, NOTE, "120 of 128"),
+        ({"instances": 128}, WEAKER, "max_user_instances"),
+        ({"watches": 1000}, WEAKER, "max_user_watches"),
+        ({"free_bytes": 1000}, WEAKER, "make room"),
+        ({"free_files": 3}, WEAKER, "3 files"),
+        ({"descriptors": 64}, NOTE, "ulimit -n"),
+        ({"descriptors": None, "most_instances": None, "most_watches": None}, GOOD, "1 TiB"),
+    ],
+)
+def test_what_runs_out_is_not_told_in_words(change: dict[str, Any], level: str, word: str) -> None:
+    findings = [*of_limits(PLENTY.replaced(**change))]
+    assert worst(findings) == level
+    assert word in " ".join(finding.text + " " + finding.means for finding in findings)
+
+
+def test_what_the_dead_have_left_is_overlooked_or_the_living_are_taken_for_dead(
+    disk: Path, contend: Contend, environments: Environments, dead_pid: int, live_pid: int
+) -> None:
+    """J9: and looking at it changes nothing."""
+    clock, env = [1000.0], environments()
+    contend(disk / "l").get()
+    alive = queued(contend(disk / "l", timeout=None, fair=True), clock)
+    dead = queued(contend(disk / "l", timeout=None, fair=True), clock)
+    dead.crash()
+    who = env.identity()
+    for pid in (dead_pid, live_pid):
+        (disk / temporary_name(who.replaced(pid=pid), "x")).touch()
+        (disk / f"l.{pid}.0123456789abcdef.tmp").touch()
+    (disk / "fresh.lock.reclaim").mkdir()
+    (disk / "old.lock.reclaim").mkdir()
+    (disk / "ours.lock.reclaim").mkdir(mode=0o700)
+    (disk / "ours.lock.reclaim").chmod(0o1755)
+    past = time.time() - 3600
+    os.utime(disk / "old.lock.reclaim", (past, past))
+    before = sorted(path.as_posix() for path in disk.rglob("*"))
+    findings = [*of_leftovers(env, str(disk))]
+    told = "\n".join(finding.text for finding in findings)
+    assert worst(findings) == WEAKER
+    assert f"-{dead_pid}-x.tmp" in told
+    assert f"l.{dead_pid}.0123456789abcdef.tmp" in told
+    assert "old.lock.reclaim, ours.lock.reclaim" in told
+    assert "fresh" not in told
+    assert str(live_pid) not in told.replace(str(dead_pid), "")
+    assert told.count("-x-") == 1, "the ticket of one who waits, or none"
+    assert sorted(path.as_posix() for path in disk.rglob("*")) == before
+    assert alive.step() is not None
+    for path in disk.glob(".holdfast-*.tmp"):
+        path.unlink()
+    place = Path(queue_of(str(disk), "l"))
+    for path in [*place.iterdir()]:
+        path.unlink()
+    place.rmdir()
+
+
+def test_nothing_left_is_told_as_something(disk: Path, environments: Environments) -> None:
+    assert [finding.level for finding in of_leftovers(environments(), str(disk))] == [GOOD]

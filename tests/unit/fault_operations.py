@@ -49,6 +49,7 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
     "without events": (("events",), {}),
 }
 ALL = tuple(WAYS)
+MAIN = ("unnamed", "named", "exclusive", "portable", "without kernel locks")
 PLAIN = ("unnamed",)
 ASIDE = ("unnamed", "portable", "without kernel locks")
 _identities: dict[str, Identity] = {}
@@ -223,7 +224,7 @@ class Operation:
     """What is done in a scene: `prepare`, then `act`, whose calls fail, then `after`, when it is known how it ended."""
 
     name = ""
-    ways: tuple[str, ...] = ALL
+    ways: tuple[str, ...] = MAIN
     options: ClassVar[dict[str, Any]] = {}
 
     def prepare(self, scene: Scene) -> None:
@@ -245,6 +246,7 @@ class Operation:
 
 class Acquire(Operation):
     name = "Acquire a free lock"
+    ways = ALL
 
     def act(self, scene: Scene) -> Any:
         return scene.acquire(scene.acts)
@@ -795,6 +797,11 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
     there = [name for name in scene.litter() if not (persistent and name == "l")]
     held = scene.acquire(scene.env(), timeout=0.1)
     left = []
+    announcement = scene.lock_file + ".reclaim"
+    if not isinstance(held, Held) and scene.way != "unnamed" and os.path.exists(announcement):
+        left.append("announcement, for a minute")  # without kernel locks, age alone tells that its maker has died
+        os.utime(announcement, (1000, 1000))
+        held = scene.acquire(scene.env(), timeout=0.1)
     if not isinstance(held, Held):
         if not ((always or word in {*ANSWERS, "full"}) and _counts_as_ours(scene)):
             raise Wrong(f"the next one is refused: {held.status.reason}; there is {there}")
@@ -808,17 +815,23 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
         if persistent and name == "l":
             continue
         role = scene.tap.role(scene.place / name)
+        if role == "lock file" and _counts_as_ours(scene, scene.place / name):
+            left.append(role)
+            continue
+        if role == "announcement" and scene.way != "unnamed" and always:
+            left.append("announcement, for a minute")
+            continue
         if role not in ("temporary name", "claim", "queue", "ticket") or not (always or word in ANSWERS):
             raise Wrong(f"left even after the next one: {name}")
         left.append(role)
     return ", ".join(sorted(set(left)))
 
 
-def _counts_as_ours(scene: Scene) -> bool:
+def _counts_as_ours(scene: Scene, path: Path | None = None) -> bool:
     """Whether what keeps the next one out would not do so if this process ended: nothing of it is guarded."""
     if any(name.endswith(".claim") for name in scene.litter()):
         return True
-    record = scene.request.protocol.decode(Path(scene.lock_file).read_bytes())
+    record = scene.request.protocol.decode((path or Path(scene.lock_file)).read_bytes())
     return record.pid == os.getpid() and record.marker is not None and not record.marker.guarded
 
 

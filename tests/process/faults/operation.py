@@ -1,0 +1,138 @@
+"""One operation, in a process whose system calls fail under strace.
+
+    python operation.py LOCK OPERATION
+
+It calls `stat` for two paths that are not there, at the beginning and at the end of the operation, so that a log shows
+which calls belong to it. It says in one line of JSON how it ended. Holding, it waits for a line, then releases, and
+says what it has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+
+BEGIN, END = "/holdfast-begin", "/holdfast-end"
+
+
+def mark(path: str) -> None:
+    try:
+        os.stat(path)
+    except OSError:
+        pass
+
+
+def descriptors() -> set[str]:
+    """Those that are open, without the one instance of inotify that a process keeps, and the doorbell of its keeper."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target != "anon_inode:inotify" and not target.startswith("pipe:"):
+            found.add(f"{fd} {target}")
+    return found
+
+
+def say(**words: Any) -> None:
+    os.write(1, json.dumps(words).encode() + b"\n")
+
+
+def acquire(path: str, **options: Any) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The operation, and what is to be done when it has succeeded."""
+    lock = holdfast.Lock(path, heartbeat=0, timeout=15, **options)
+    holds: list[holdfast.Hold] = []
+    return lambda: holds.append(lock.acquire()), lambda: holds[0].release()  # noqa: PLW0108 - not there yet
+
+
+def release(path: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    hold = holdfast.Lock(path, heartbeat=0).acquire(timeout=5)
+    return hold.release, lambda: None
+
+
+def beat(path: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    hold = holdfast.Lock(path, heartbeat=0).acquire(timeout=5)
+    return hold._held.beat, hold.release
+
+
+def semaphore(path: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    both = holdfast.Semaphore(path, 1, heartbeat=0, timeout=15)
+    holds: list[holdfast.Hold] = []
+    return lambda: holds.append(both.acquire()), lambda: holds[0].release()  # noqa: PLW0108 - not there yet
+
+
+def task(path: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(asyncio.sleep(0))
+    lock = holdfast.AsyncLock(path, heartbeat=0, timeout=15)
+    holds: list[Any] = []
+
+    async def go() -> None:
+        holds.append(await lock.acquire())
+
+    async def end() -> None:
+        await holds[0].release()
+
+    return lambda: loop.run_until_complete(go()), lambda: loop.run_until_complete(end())
+
+
+def look(path: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    return holdfast.Lock(path).status, lambda: None
+
+
+OPERATIONS: dict[str, Callable[[str], tuple[Callable[[], object], Callable[[], object]]]] = {
+    "acquire": acquire,
+    "takeover": acquire,
+    "wait": acquire,
+    "flock": lambda path: acquire(path, protocol="flock", tag="tag"),
+    "task": task,
+    "semaphore": semaphore,
+    "release": release,
+    "beat": beat,
+    "status": look,
+}
+
+
+def main(path: str, name: str) -> None:
+    for module in ("ctypes", "hashlib", "logging", "select", "holdfast._os.inotify", "holdfast._os.tables"):
+        importlib.import_module(module)
+    act, undo = OPERATIONS[name](path)
+    holdfast.Lock(path)._env.identity()
+    before = descriptors()
+    error: BaseException | None = None
+    mark(BEGIN)
+    try:
+        act()
+    except Exception as caught:
+        error = caught
+    mark(END)
+    if error is not None:
+        known = isinstance(error, (OSError, holdfast.HoldfastError))
+        where = getattr(error, "path", None) or getattr(error, "filename", None)
+        text = str(error) if known else "".join(traceback.format_exception(error))
+        say(ended="error", kind=type(error).__name__, known=known, where=where, text=text)
+    else:
+        say(ended="done")
+    sys.stdin.readline()
+    if error is None or name == "beat":
+        try:
+            undo()
+        except (OSError, holdfast.HoldfastError):
+            undo()  # a wait is no sequence that repeats itself: the fault may strike only now
+    error = None
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    say(left=sorted(descriptors() - before), threads=threads, holds=len(holdfast.Lock(path)._env.holds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

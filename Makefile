@@ -49,5 +49,16 @@ filesystems: $(VENV)/.test
 docs: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/unit/test_docs.py
 
+.PHONY: man completions
+# From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.
+man: $(VENV)/.test
+	$(BIN)/python -m holdfast.cli.manual dist/man
+
+completions: $(VENV)/.test
+	mkdir -p dist/completions
+	$(BIN)/holdfast completion bash > dist/completions/holdfast
+	$(BIN)/holdfast completion zsh > dist/completions/_holdfast
+	$(BIN)/holdfast completion fish > dist/completions/holdfast.fish
+
 clean:
 	rm -rf $(VENV) dist build

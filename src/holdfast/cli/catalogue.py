@@ -37,6 +37,10 @@ class Option(Value):
         return self.metavar == "PID"
 
 
+TOP = (Option(("-h", "--help"), None, "show the commands"), Option(("--version",), None, "print the version and exit"))
+"""What may be typed instead of a command."""
+
+
 class Command(Value):
     """One command, as its words: `run`, `beads check`. `runs`: another command stands behind `--`.
 
@@ -80,8 +84,9 @@ def _from_parser(name: str, summary: str, parser: argparse.ArgumentParser) -> Co
     words: tuple[str, ...] = ()
     for action in parser._actions:
         help_ = action.help or ""
-        metavar = None if action.nargs == 0 else action.metavar if isinstance(action.metavar, str) else "VALUE"
         choices = tuple(map(str, action.choices or ()))
+        named = action.metavar if isinstance(action.metavar, str) else "|".join(choices) or "VALUE"
+        metavar = None if action.nargs == 0 else named
         if action.option_strings:
             if "--protocol" in action.option_strings:
                 choices = tuple(protocols.names())

@@ -7,9 +7,7 @@ import re
 
 from . import DONE, show
 from .arguments import SUMMARIES
-from .catalogue import Command, Option, commands, groups
-
-_TOP = (Option(("-h", "--help"), None, "show the commands"), Option(("--version",), None, "print the version and exit"))
+from .catalogue import TOP, Command, Option, commands, groups
 
 
 def completion_(options: argparse.Namespace) -> int:
@@ -111,7 +109,7 @@ def bash(found: list[Command]) -> str:
     options = [f"            {_pattern(c)}) words={_quoted(_flags(c.options))} ;;" for c in found]
     filled = {
         "COMMANDS": " ".join(SUMMARIES),
-        "TOP": _flags(_TOP),
+        "TOP": _flags(TOP),
         "SECONDS": "\n".join(seconds),
         "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
         "VALUES": "\n".join(rows),
@@ -190,7 +188,7 @@ def zsh(found: list[Command]) -> str:
         options.append(f"        ({_pattern(command)})\n            {lines} ;;")
     filled = {
         "COMMANDS": "\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in SUMMARIES.items()),
-        "TOP": " ".join(map(_zsh_option, _TOP)),
+        "TOP": " ".join(map(_zsh_option, TOP)),
         "SECONDS": "\n".join(seconds),
         "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
         "OPTIONS": "\n".join(options),
@@ -246,7 +244,7 @@ def fish(found: list[Command]) -> str:
     lines = [_FISH]
     for name, summary in SUMMARIES.items():
         lines.append(f"complete -c holdfast -n __holdfast_first -a {name} -d {_fish(summary)}")
-    lines += [_fish_option("__holdfast_first", option) for option in _TOP]
+    lines += [_fish_option("__holdfast_first", option) for option in TOP]
     for first, words in groups(found).items():
         lines.append(f"complete -c holdfast -n '__holdfast_first {first}' -a {_fish(' '.join(words))}")
     for command in found:

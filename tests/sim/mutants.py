@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
     mutate: Callable[[Patch], None]
     workload: str
     way: str = "search"
-    """`search`: every interleaving; `preempt`: those with two preemptions; `random`."""
+    """`search`: every interleaving, one after the other; `random`."""
 
 
 def no_check_before_the_takeover(patch: Patch) -> None:
@@ -366,25 +366,25 @@ MUTANTS = {
         Mutant(no_check_before_the_takeover, "two-dead", "random"),
         Mutant(no_comparison_of_bytes, "two-dead", "random"),
         Mutant(no_claim, "two-dead", "random"),
-        Mutant(no_settling, "sema-stale"),
+        Mutant(no_settling, "sema-stale", "random"),
         Mutant(published_by_renaming, "two"),
-        Mutant(marked_before_it_is_guarded, "two"),
+        Mutant(marked_before_it_is_guarded, "two", "random"),
         Mutant(named_as_guarded_from_the_start, "named", "random"),
         Mutant(finished_although_it_is_not_empty, "exclusive", "random"),
         Mutant(no_second_look, "two-crash", "random"),
         Mutant(no_burst, "slow-close"),
         Mutant(a_watch_is_relied_upon_at_once, "slow-close"),
-        Mutant(no_deadline, "lost-events", "random"),
+        Mutant(no_deadline, "lost-events"),
         Mutant(the_watch_stays_on_the_old_file, "staying", "random"),
         Mutant(released_without_comparing, "breaking", "random"),
         Mutant(released_without_comparing_bytes, "beads", "random"),
         Mutant(unlocked_before_it_is_removed, "two"),
         Mutant(nothing_is_removed, "two"),
-        Mutant(a_ticket_stays_after_a_timeout, "impatient", "random"),
-        Mutant(a_dead_ticket_counts, "fair-three", "random"),
+        Mutant(a_ticket_stays_after_a_timeout, "impatient"),
+        Mutant(a_dead_ticket_counts, "fair-three"),
         Mutant(nobody_loses_patience, "idle-first", "random"),
         Mutant(the_next_task_is_not_told, "tasks-only", "random"),
-        Mutant(no_wait_for_rivals, "semats"),
+        Mutant(no_wait_for_rivals, "semats", "random"),
         Mutant(no_look_after_the_rivals, "semats", "random"),
         Mutant(a_number_is_a_process, "no-flock-reborn", "random"),
         Mutant(numbers_mean_the_same_everywhere, "containers-no-flock"),
@@ -395,11 +395,11 @@ MUTANTS = {
         Mutant(nobody_was_replaced, "two-dead"),
         Mutant(a_failed_takeover_stays_guarded, "two-dead", "random"),
         Mutant(the_wrong_lock_is_broken, "breaking", "random"),
-        Mutant(a_full_disk_leaves_half_a_lock, "full-exclusive", "random"),
+        Mutant(a_full_disk_leaves_half_a_lock, "full-exclusive"),
         Mutant(temporary_names_are_never_swept, "named", "random"),
         Mutant(all_slots_are_one, "slots"),
-        Mutant(the_queue_directory_stays, "fair", "random"),
-        Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock"),
+        Mutant(the_queue_directory_stays, "fair"),
+        Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
     )
 }

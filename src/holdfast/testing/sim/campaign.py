@@ -30,6 +30,7 @@ class Report:
         self.complete = False
         self.steps = 0
         self.seconds = 0.0
+        """Of processor time."""
         self.failure: str | None = None
 
     @property
@@ -56,7 +57,7 @@ class Report:
 def examine(name: str, seconds: float, seed: int) -> Report:
     """One workload, for so many seconds."""
     report, workload = Report(name), WORKLOADS[name]
-    began = time.monotonic()
+    began, spent = time.monotonic(), time.process_time()
     outcome = search(workload, seconds=seconds * _SEARCHED, seed=seed)
     report.searched, report.complete = report.add(outcome), outcome.complete
     if report.failure is None and not outcome.complete:
@@ -66,7 +67,7 @@ def examine(name: str, seconds: float, seed: int) -> Report:
         if report.complete:
             left /= 4  # few are left to be found: what is searched through needs no luck
         report.random = report.add(sample(workload, itertools.count(seed * _SEEDS_EACH), seconds=left))
-    report.seconds = time.monotonic() - began
+    report.seconds = time.process_time() - spent
     return report
 
 
@@ -77,7 +78,7 @@ def _examine(what: tuple[str, float, int]) -> Report:
 def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Callable[[str], None]) -> list[Report]:
     """All of them, again and again with other seeds as long as there is time; those that failed."""
     began = time.monotonic()
-    totals = [0, 0]
+    runs, repeated, spent = 0, 0, 0.0
     failed: list[Report] = []
     processes = multiprocessing.get_context("spawn").Pool(jobs)
     with processes:
@@ -88,8 +89,9 @@ def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Ca
             each = left * jobs / len(names) * (0.5 if left > 60 and not turn else 1.0)
             for report in processes.imap_unordered(_examine, [(name, each, seed + turn) for name in names]):
                 tell(str(report))
-                totals[0] += report.runs
-                totals[1] += report.repeated
+                runs += report.runs
+                repeated += report.repeated
+                spent += report.seconds
                 if report.failure is not None:
                     failed.append(report)
                     tell(report.failure)
@@ -97,7 +99,8 @@ def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Ca
                 break
     took = time.monotonic() - began
     tell(
-        f"{totals[0]:,} interleavings of {len(names)} workloads in {took:.0f} s ({totals[0] / took:,.0f} a second; "
-        f"{totals[1]:,} more were cut short as repetitions); {len(failed)} workloads failed"
+        f"{runs:,} interleavings of {len(names)} workloads in {took:.0f} s, and {spent:.0f} s of processor time "
+        f"({runs / max(1, spent):,.0f} for each of those); {repeated:,} more were cut short as repetitions; "
+        f"{len(failed)} workloads failed"
     )
     return failed

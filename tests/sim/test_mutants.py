@@ -1,0 +1,44 @@
+"""A simulation that finds nothing proves nothing: every planted bug must be found, by the workload that is there for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.sim.explore import Outcome, replay, sample, search, shrunk
+from holdfast.testing.sim.workloads import WORKLOADS
+from sim.mutants import MUTANTS, Mutant
+
+MOST = 4000
+"""Interleavings. Which they are does not depend on the machine."""
+
+
+def hunt(mutant: Mutant) -> Outcome:
+    workload = WORKLOADS[mutant.workload]
+    if mutant.way == "random":
+        return sample(workload, range(MOST))
+    return search(workload, runs=MOST)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_not_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = MUTANTS[name]
+    mutant.mutate(monkeypatch)
+    outcome = hunt(mutant)
+    assert outcome.failure is not None, f"{mutant.workload}: nothing in {outcome.runs} interleavings"
+
+
+def test_a_failure_cannot_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule of a failure, shortened, leads to a failure again; without the bug, to none."""
+    mutant = MUTANTS["no_comparison_of_bytes"]
+    workload = WORKLOADS[mutant.workload]
+    with monkeypatch.context() as patch:
+        mutant.mutate(patch)
+        failure = hunt(mutant).failure
+        assert failure is not None
+        schedule = shrunk(workload, failure.schedule)
+        assert len(schedule) < len(failure.schedule)
+        story = replay(workload, schedule)
+        assert story == replay(workload, schedule)
+        assert story.splitlines()[-1].startswith("Violation: ")
+        assert f"--replay {workload.name} '" in str(failure)
+    assert "Violation" not in replay(workload, schedule)

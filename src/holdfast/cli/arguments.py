@@ -30,6 +30,7 @@ _GROUPED = {
     "doctor": ("views", "say what the filesystem of a directory can do for locks, and what is amiss"),
     "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),
     "break": ("upkeep", "remove one lock, if it is still the one that was seen"),
+    "reap": ("upkeep", "stay, and remove the locks of holders that die, at once"),
     "completion": ("completion", "print what makes a shell complete the words of this command line"),
 }
 """Commands whose options are in a module of their own group, `arguments_GROUP.py`; and what each does.

@@ -1,0 +1,48 @@
+"""`reap`: stay with a directory, and remove the lock of each holder that dies, at once (reaper.py)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from .._core.reaper import Reaper
+from .._drive.sync import drive
+from .._os import environment
+from . import say
+
+
+def reap_(options: argparse.Namespace) -> int:
+    """Runs until a signal ends it."""
+    directory = os.path.realpath(options.directory)  # a watch follows no links
+
+    def tell(path: str, why: str) -> None:
+        if not options.quiet:
+            say(f"removed {path}: {why}")
+
+    def complain(path: str, problem: str) -> None:
+        say(f"{path}: {problem}")
+
+    def ready() -> None:
+        if not options.quiet:
+            say(f"watching {directory}")
+        notify("READY=1")
+
+    try:
+        drive(Reaper(environment(), directory, tell, complain).run(ready))
+    finally:
+        notify("STOPPING=1")
+
+
+def notify(state: str) -> None:
+    """Tell the service manager, if there is one that wants to know (sd_notify). Never raises."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return
+    import socket
+
+    where = "\0" + address[1:] if address[0] == "@" else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)) as channel:
+            channel.sendto(os.fsencode(state), where)
+    except OSError:
+        pass

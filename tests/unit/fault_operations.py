@@ -5,11 +5,13 @@ Processes are environments of their own, time is a number: nothing here waits, s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import math
 import os
 import select
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +25,7 @@ from holdfast._core.environment import Wait
 from holdfast._core.hold import Held, Share
 from holdfast._core.remove import break_lock
 from holdfast._core.request import Request, slots_of
+from holdfast._drive.asyncio import drive
 from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from holdfast.errors import HoldfastError
@@ -281,6 +284,28 @@ class TakeOverStale(Operation):
 
     def act(self, scene: Scene) -> Any:
         return scene.acquire(scene.acts)
+
+
+class TakeOverInTask(TakeOverDead):
+    name = "Take over a dead holder's lock in a task (asyncio), each step in a thread"
+    ways = PLAIN
+
+    def act(self, scene: Scene) -> Any:
+        steps = acquire(scene.acts, (scene.request,), 0, (object(),))
+
+        async def go() -> Any:
+            return await drive(steps, lambda: None, in_threads=True)
+
+        result = asyncio.run(go())
+        return result.held if isinstance(result, Share) else result
+
+    def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
+        super().after(scene, result, raised)
+        for thread in threading.enumerate():
+            if thread.name == "holdfast-step":
+                thread.join(10)  # it has said how it ended, and is about to end
+                if thread.is_alive():
+                    raise Wrong("a thread is left")
 
 
 class _WithHolder(Operation):
@@ -685,6 +710,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
     AcquireFirst,
     TakeOverDead,
     TakeOverStale,
+    TakeOverInTask,
     Refused,
     HandOver,
     WaitForDead,

@@ -55,9 +55,9 @@ def test_an_acquisition_does_not_count(disk: Path, value: Values) -> None:
     assert wait is not None
     assert hold is not None
     assert 0.2 <= wait < hold + 0.1 < PATIENCE
-    with Lock(disk / "f", protocol="flock", tag="other"):
+    with Lock(disk / "f", protocol="semats", tag="other"):
         pass
-    assert value("acquired_total", "other", "flock") == 1
+    assert value("acquired_total", "other", "semats") == 1
     assert value("acquired_total") == 1
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _USUAL = "sema"
+_ALIKE = frozenset({"sema", "semats"})
+"""Their records are the same."""
 
 
 def status_(options: argparse.Namespace) -> int:
@@ -39,8 +41,9 @@ def status_(options: argparse.Namespace) -> int:
         show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
     elif not options.quiet:
         rows = _rows(status, found, keepers)
-        if given is None and status.locked and (found is None or not found.status.protocol):
-            rows.insert(1, ("note", f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)"))
+        note = _note(status, found, given)
+        if note:
+            rows.insert(1, ("note", note))
         show(text_of(rows))
     return HELD_CODE if status.locked else DONE
 
@@ -71,6 +74,20 @@ def _found(survey: Survey, path: str) -> Found | None:
         return None
 
 
+def _note(status: Status, found: Found | None, given: str | None) -> str:
+    """What is odd about the protocol."""
+    content = found.status.protocol if found is not None else ""
+    if given is None:
+        unknown = status.locked and not content
+        return f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)" if unknown else ""
+    if not content or content == given or {content, given} <= _ALIKE or "flock" in (content, given):
+        return ""
+    return (
+        f"its content is a record of the {content} protocol: whoever speaks {given} would not be excluded by its "
+        f"holder, and holdfast refuses to acquire it as {given} (look at it with -p {content})"
+    )
+
+
 def condition_of(status: Status, found: Found | None) -> str:
     """As `ls` calls it; by the status where that comes from other options or another protocol."""
     if found is not None and found.status.locked == status.locked:
@@ -84,6 +101,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
     """What JSON has besides the status."""
     return {
         "condition": condition_of(status, found),
+        "content_protocol": (found.status.protocol or None) if found is not None else None,
         **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None}),
         "id": id_of(environment(), status),
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],

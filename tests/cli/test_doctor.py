@@ -1,0 +1,95 @@
+"""`holdfast doctor`: what it says of a directory, and its exit status (doctor.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.support import World
+from cli.test_errors import HOSTILE, without_privileges
+from cli.test_ls import on_terminal
+
+WIDE, NARROW = 100, 30
+
+
+def test_a_good_directory_is_called_bad_or_is_not_left_as_it_was(world: World, tmp_path: Path) -> None:
+    done = world.do("doctor")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.startswith("all promises hold here")
+    assert str(tmp_path) in done.stdout
+    assert [*tmp_path.iterdir()] == []
+    answer = json.loads(world.do("doctor", "-j", tmp_path).stdout)
+    assert (answer["directory"], answer["verdict"] in ("good", "note")) == (str(tmp_path), True)
+    assert answer["abilities"]["guard"] is True
+    assert {"name", "level", "text", "means"} == {*answer["findings"][0]}
+    assert {one["name"] for one in answer["findings"]} >= {"filesystem", "permissions", "guard", "events", "space"}
+
+
+def test_a_weaker_directory_is_called_good(world: World, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    done = world.do("doctor")
+    assert done.returncode == 1
+    assert "sticky bit" in done.stdout
+    assert world.do("doctor", "-q").stdout == ""
+    tmp_path.chmod(0o755)
+    done = world.do("doctor", env={"HOLDFAST_WITHOUT": "flock,events"})
+    assert done.returncode == 1
+    assert "no kernel locks" in done.stdout
+    assert "poll" in done.stdout
+    assert world.do("doctor", env={"HOLDFAST_OS": "generic"}).returncode == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "closed", "proc"])
+def test_what_cannot_be_used_is_not_told_with_status_3(world: World, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.touch()
+    elif kind == "closed":
+        place.mkdir(mode=0o555)
+    done = world.do("doctor", "/proc" if kind == "proc" else place, preexec=without_privileges)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "cannot be used" in done.stdout
+    wanted = {"missing": "create it", "file": "Not a directory", "closed": "Permission denied", "proc": "another"}
+    assert wanted[kind] in done.stdout
+    answer = json.loads(world.do("doctor", "-j", place, preexec=without_privileges).stdout)
+    assert kind == "proc" or (answer["verdict"], answer["abilities"]) == ("unusable", None)
+
+
+def test_a_promise_that_a_leftover_weakens_is_not_told(world: World, tmp_path: Path) -> None:
+    (tmp_path / "a.lock.reclaim").mkdir()
+    os.utime(tmp_path / "a.lock.reclaim", (1, 1))
+    done = world.do("doctor")
+    assert done.returncode == 1
+    assert "a.lock.reclaim" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lock.reclaim"]
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_directory_reaches_the_terminal(world: World, tmp_path: Path, kind: str) -> None:
+    name = HOSTILE[kind].replace(b"/", b"").replace(b"\0", b"")[:200]
+    place = os.path.join(os.fsencode(tmp_path), name)
+    os.mkdir(place)
+    done = world.do("doctor", place)
+    assert done.returncode in (0, 1)
+    assert all(character.isprintable() for line in done.stdout.split("\n") for character in line)
+    assert os.fsencode(json.loads(world.do("doctor", "-j", place).stdout)["directory"]) == place
+
+
+def test_a_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    text = on_terminal(world, WIDE, "doctor", NO_COLOR="1").rest()
+    assert max(map(len, text.splitlines()[1:])) <= WIDE
+    assert "\x1b" not in text
+    assert "\x1b[33m" in on_terminal(world, WIDE, "doctor").rest()
+    assert on_terminal(world, NARROW, "doctor").wait() == 1
+
+
+@pytest.mark.parametrize("words", [["a", "b"], ["--no-such"], ["--js"]], ids=" ".join)
+def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[str]) -> None:
+    done = world.do("doctor", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: holdfast doctor" in done.stderr

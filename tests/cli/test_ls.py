@@ -1,0 +1,241 @@
+"""`holdfast ls`, and the tables that all views print (ls.py, table.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.support import HOLDFAST, Started, World
+from cli.test_errors import HOSTILE, without_privileges
+from holdfast.cli.table import Column, Screen, age_of, fit, lines, screen
+
+NOW = int(time.time())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with one lock of each kind that needs no process."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={NOW - 7200}\ntag=build\n")
+    (tmp_path / "young").write_text(f"pid={os.getpid()}\ntimestamp={NOW + 5}\n")
+    (tmp_path / "bad.lock").write_text("pid=x\n")
+    (tmp_path / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    (tmp_path / "there.lock").write_text(
+        json.dumps({"pid": 7, "host": "farm", "createdAt": "2999-01-01T00:00:00.000Z"})
+    )
+    (tmp_path / "README.txt").write_text("pid=5\n")
+    (tmp_path / "deep" / "er" / "one").write_text(f"pid={os.getpid()}\ntimestamp={NOW - 100}\n")
+    return tmp_path
+
+
+def listed(world: World, *words: object, status: int = 0) -> list[dict[str, Any]]:
+    done = world.do("ls", "--json", *words)
+    assert done.returncode == status, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def names(world: World, *words: object) -> list[str]:
+    return [os.path.relpath(one["path"], world.directory) for one in listed(world, *words)]
+
+
+def test_a_lock_file_is_overlooked_or_called_wrongly(world: World, place: Path, path: Path, held: int) -> None:
+    found = {os.path.relpath(one["path"], place): one for one in listed(world)}
+    assert {name: (one["protocol"], one["condition"]) for name, one in found.items()} == {
+        "old": ("sema", "stale"),
+        "young": ("sema", "held"),
+        "bad.lock": ("sema", "malformed"),
+        "free": ("flock", "free"),
+        "there.lock": ("sidecar", "elsewhere"),
+        path.name: ("sema", "held"),
+    }
+    one = found[path.name]
+    assert (one["holder"]["pid"], one["uid"], one["evidence"]["proven"]) == (held, os.getuid(), True)
+    assert "holdfast" in one["holder"]["command"]
+    assert names(world, "-r", "deep") == ["deep/er/one"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--stale"], ["old"]),
+        (["--held"], ["bad.lock", "there.lock", "young"]),
+        (["--held", "--stale"], ["bad.lock", "old", "there.lock", "young"]),
+        (["--sort", "age", "--stale", "--held", "old", "young"], ["old", "young"]),
+        (["--sort", "state"], ["young", "there.lock", "bad.lock", "old", "free"]),
+        (["--sort", "pid", "there.lock", "old", "bad.lock"], ["there.lock", "old", "bad.lock"]),
+        (["-r"], ["bad.lock", "deep/er/one", "free", "old", "there.lock", "young"]),
+        (["*.lock"], ["bad.lock", "there.lock"]),
+        (["**/one"], ["deep/er/one"]),
+        (["old", ".", "./old", "old"], ["bad.lock", "free", "old", "there.lock", "young"]),
+        (["deep"], []),
+    ],
+)
+def test_more_or_less_is_listed_than_asked_for(world: World, place: Path, words: list[str], wanted: list[str]) -> None:
+    assert names(world, *words) == wanted
+
+
+def test_a_pattern_in_a_name_is_expanded(world: World, tmp_path: Path) -> None:
+    (tmp_path / "[a]").write_text(f"pid=1\ntimestamp={NOW}\n")
+    (tmp_path / "a").write_text(f"pid=1\ntimestamp={NOW}\n")
+    assert names(world, "[a]") == ["[a]"]
+
+
+def test_what_waits_or_queues_is_not_counted(world: World, path: Path, held: int) -> None:
+    waiter = world.start([*HOLDFAST, "wait", path])
+    deadline = time.monotonic() + 20
+    while not (waiters := listed(world)[0]["waiters"]):
+        assert time.monotonic() < deadline
+    assert waiters[0]["pid"] == waiter.pid
+    assert len(listed(world)) == 1, "a ticket is listed"
+
+
+def test_nothing_is_told_as_an_error_or_not_at_all(world: World, tmp_path: Path) -> None:
+    done = world.do("ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "holdfast: no lock files in .\n")
+    done = world.do("ls", "-q", "--stale", "-j")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_is_not_there_or_no_lock_is_passed_over_in_silence(world: World, place: Path) -> None:
+    done = world.do("ls", "nowhere", "old", "README.txt")
+    assert done.returncode == 3
+    assert "nowhere: No such file or directory" in done.stderr
+    assert "README.txt is no lock file" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    done = world.do("ls", "*.txt")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "README" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--sort", "colour"], ["--no-such"], ["--js"], ["--sort"]], ids=" ".join)
+def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[str]) -> None:
+    done = world.do("ls", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert "usage: holdfast ls" in done.stderr
+
+
+def test_a_directory_without_permission_ends_the_rest(world: World, place: Path) -> None:
+    (place / "deep").chmod(0o300)
+    done = world.do("ls", "-r", "-j", preexec=without_privileges)
+    (place / "deep").chmod(0o700)
+    assert done.returncode == 3
+    assert "deep: Permission denied" in done.stderr
+    assert [os.path.basename(json.loads(line)["path"]) for line in done.stdout.splitlines()][:2] == ["bad.lock", "free"]
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path, kind: str) -> None:
+    text = HOSTILE[kind]
+    name = text.replace(b"/", b"").replace(b"\n", b"\\n").replace(b"\0", b"")[:200]
+    record = b"pid=5\ntimestamp=%d\ntag=" % NOW + text.replace(b"\n", b" ").decode("utf-8", "replace").encode() + b"\n"
+    with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+        file.write(record)
+    plain = world.do("ls").stdout
+    assert all(character.isprintable() for line in plain.splitlines() for character in line), plain
+    assert len(plain.splitlines()) == 2
+    assert os.fsencode(json.loads(world.do("ls", "-j").stdout)["path"]).endswith(name)
+    started = on_terminal(world, 70, "ls")
+    for line in started.rest().splitlines():
+        bare = line.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[32m", "")
+        assert all(character.isprintable() for character in bare.rstrip("\r"))
+        assert len(bare.rstrip("\r")) <= 70
+
+
+def on_terminal(world: World, width: int, *words: object, **env: str) -> Started:
+    """On a terminal so wide, which has colours."""
+    started = world.terminal(
+        ["sh", "-c", 'read go; exec "$@"', "sh", *HOLDFAST, *words], env={"TERM": "xterm", **env}
+    )  # fmt: skip
+    fcntl.ioctl(started.source, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    started.type(b"\n")
+    return started
+
+
+def test_a_line_is_wider_than_the_terminal_or_cut_in_a_pipe(world: World, place: Path) -> None:
+    long = "x" * 150
+    (place / long).write_text(f"pid={os.getpid()}\ntimestamp={NOW}\ntag={'y' * 300}\n")
+    assert long in world.do("ls").stdout
+    assert "y" * 300 in world.do("ls").stdout
+    assert "\t" not in world.do("ls").stdout
+    text = on_terminal(world, 60, "ls", NO_COLOR="1").rest()
+    assert max(map(len, text.splitlines())) <= 60
+    assert "…" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_colours_are_shown_where_they_are_not_wanted(
+    world: World, place: Path, more: dict[str, str], coloured: bool
+) -> None:
+    assert ("\x1b[" in on_terminal(world, 80, "ls", **more).rest()) == coloured
+    assert "\x1b[" not in world.do("ls", env={"TERM": "xterm"}).stdout
+
+
+def test_ten_thousand_locks_are_too_many(world: World, tmp_path: Path) -> None:
+    record = f"pid={os.getpid()}\ntimestamp={NOW + 10}\ntag=job\n"
+    for number in range(10_000):
+        with open(f"{tmp_path}/l{number:05d}", "w") as file:
+            file.write(record)
+    done = world.do("ls", "--held")
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 10_001)
+
+
+def test_an_output_that_ends_early_is_an_error(world: World, place: Path) -> None:
+    done = world.shell("$H ls -r | head -n 1; echo end")
+    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "end")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+COLUMNS = (Column("A", right=True), Column("PATH", cut="start", least=4), Column("TAG", cut="end", least=4, drop=1))
+
+
+@pytest.mark.parametrize("width", [None, *range(1, 60)])
+def test_a_table_does_not_fit_or_is_not_aligned(width: int | None) -> None:
+    rows = [["1", "/a/long/path/to/日本語", "short"], ["12345", "/x", "a tag that is long"]]
+    found = lines(COLUMNS, rows, Screen(width))
+    assert len(found) == 3
+    if width is None:
+        assert found == [
+            "    A  PATH                    TAG",
+            "    1  /a/long/path/to/日本語  short",
+            "12345  /x                      a tag that is long",
+        ]
+    elif width >= 11:  # the least that the columns which stay can be had for
+        assert all(len(line) + sum(character in "日本語" for character in line) <= width for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "cut", "wanted"),
+    [
+        ("abc", 3, "end", "abc"),
+        ("abcd", 3, "end", "ab…"),
+        ("abcd", 3, "start", "…cd"),
+        ("日本語", 4, "end", "日…"),
+        ("日本語", 4, "start", "…語"),
+        ("abc", 1, "end", "…"),
+        ("e\u0301e\u0301", 2, "end", "e\u0301e\u0301"),
+    ],
+)
+def test_a_text_is_cut_to_another_width(text: str, width: int, cut: str, wanted: str) -> None:
+    assert fit(text, width, cut) == wanted
+
+
+def test_an_age_is_told_in_the_wrong_unit() -> None:
+    ages = [None, 0, 59.4, 119, 120, 7199, 7200, 86400 * 2, 1e9]
+    assert [age_of(age) for age in ages] == ["-", "0s", "59s", "119s", "2m", "120m", "2h", "2d", "11574d"]
+
+
+def test_what_is_no_terminal_has_a_width() -> None:
+    assert screen(None) == Screen(None, False)
+    with open(os.devnull, "w") as file:
+        assert screen(file) == Screen(None, False)

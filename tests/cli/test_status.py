@@ -1,0 +1,100 @@
+"""`holdfast status` in full: evidence in words, the queue, and what others would do (status.py, outlook.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.support import HOLDFAST, World
+from holdfast._core.outlook import Outlook, in_words
+
+NOW = int(time.time())
+
+
+def of(world: World, *words: object) -> dict[str, Any]:
+    done = world.do("status", "-j", *words)
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_who_has_the_kernel_lock_and_who_waits_is_not_told(world: World, path: Path, held: int) -> None:
+    waiter = world.start([*HOLDFAST, "run", "-t", "next in line", path, "--", "true"])
+    deadline = time.monotonic() + 20
+    while not (waiters := of(world, path)["waiters"]) or waiters[0]["position"] is None:
+        assert time.monotonic() < deadline
+    found = of(world, path)
+    assert (found["condition"], found["uid"], found["heartbeat"]) == ("held", os.getuid(), 1200.0)
+    assert held in [one["pid"] for one in found["kernel_lock"]]
+    assert [one["implementation"] for one in found["stale_for"]] == ["sema", "semats"]
+    assert f"process {held}" in found["next"]
+    text = world.do("status", path).stdout
+    assert f"alive: the kernel lock on its file is held by it (process {held})" in text or (
+        "alive: the kernel lock on its file is held by process" in text
+    )
+    assert f"1. process {waiter.pid}" in text
+    assert "'next in line'" in text
+    assert "sema would call it stale at" in text
+    assert "every 20 min" in text
+    assert "never robs" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "protocol", "wanted"),
+    [
+        ("l", "pid=999999999\ntimestamp=17\n", "sema", "sema calls it stale since"),
+        ("l", "protocol=flock\npid=1\ntimestamp=1\n", "flock", "free"),
+        ("l.lock", '{"pid": 1, "host": "farm", "createdAt": "2020-01-01T00:00:00.000Z"}', "sidecar", "fs-safe calls"),
+        (".exclusive-lock", "{}", "beads", "malformed"),
+        ("l", "something else", "sema", "nothing in it says"),
+    ],
+)
+def test_the_protocol_has_to_be_given(
+    world: World, tmp_path: Path, name: str, content: str, protocol: str, wanted: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    named = {"l": ["l"], "l.lock": ["l.lock", "l"], ".exclusive-lock": [".exclusive-lock", "."]}[name]
+    for given in named:
+        found = of(world, given)
+        assert (os.path.basename(found["path"]), found["protocol"]) == (name, protocol)
+        assert wanted in world.do("status", given).stdout
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_protocol_that_is_given_is_overruled_by_the_content(world: World, tmp_path: Path) -> None:
+    (tmp_path / "l.lock").write_text(f"pid=1\ntimestamp={NOW}\n")
+    done = world.do("status", "-p", "sidecar", "l")
+    assert done.returncode == 1
+    assert "its content is a record of the sema protocol" in done.stdout
+    found = of(world, "-p", "sidecar", "l")
+    assert (found["protocol"], found["content_protocol"]) == ("sidecar", "sema")
+    assert "note" not in world.do("status", "-p", "semats", "l.lock").stdout
+
+
+def test_acquiring_takes_the_protocol_from_the_content(world: World, tmp_path: Path) -> None:
+    (tmp_path / ".exclusive-lock").write_text(
+        '{"holder":"x","pid":1,"hostname":"h","started_at":"2026-01-01T00:00:00Z","version":""}'
+    )
+    done = world.do("try", "-q", ".exclusive-lock")
+    assert done.returncode == 3
+    assert "beads" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (Outlook("sema", 1000.0 + 2460, ""), "sema would call it stale at "),
+        (Outlook("sema", 1000.0 + 2460, ""), ", in 41 min"),
+        (Outlook("sema", 900.0, ""), "sema calls it stale since "),
+        (Outlook("semats", 900.0, "if its process has ended by then"), "ended by now"),
+        (Outlook("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
+        (Outlook("sema", 1.8e19, ""), "in "),
+    ],
+)
+def test_a_moment_is_told_in_the_wrong_words(one: Outlook, wanted: str) -> None:
+    assert wanted in in_words(one, 1000.0)

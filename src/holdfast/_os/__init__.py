@@ -8,6 +8,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .._core.findings import Census
+    from .folders import FolderWatch
     from .generic import GenericEnvironment
 
 _current: GenericEnvironment | None = None
@@ -45,3 +47,27 @@ def _make() -> None:
         from .generic import GenericEnvironment
 
         _current = GenericEnvironment(without)
+
+
+def folder_watch() -> FolderWatch | None:
+    """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
+    env = environment()
+    if not env.guards or "events" in env.without:  # the portable one has neither
+        return None
+    from .folders import FolderWatch
+
+    try:
+        return FolderWatch()
+    except OSError:
+        return None
+
+
+def glimpse() -> Census:
+    """What the kernel's tables say of a few files, at the price of reading one table."""
+    env = environment()
+    if not env.guards:
+        census: Census = env.census()
+        return census
+    from .glimpse import Glimpse
+
+    return Glimpse()

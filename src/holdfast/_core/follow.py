@@ -1,0 +1,343 @@
+"""Following what happens to lock files, from outside: events of directories become events of locks.
+
+J1  Nobody is disturbed. Descriptors are read-only, so closing them wakes nobody; a file that is known as a lock of the
+    kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed, shared, where
+    there is content: a lock or ticket that is just being made has none yet, and its maker would have to try again. The
+    kernel's table is read seldom: while it is read, nobody on this machine can lock anything.
+J2  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
+    written is looked at. Of several that come at once, only the last state is seen: what was acquired and released in
+    between is counted in `missed`, not told.
+J3  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
+    everything where events do not arrive, or were lost.
+J4  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
+    release closes the file right after, which makes an event; where that does not come, the table is asked.
+J5  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from . import recognition
+from .crowd import Crowd, lock_of
+from .findings import Found, Unseen
+from .happening import Happening, Held, is_free, is_stale, key_of
+from .onlooker import Onlooker
+from .places import Places
+from .survey import Survey
+from .sweep import sweep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from .findings import Census, Surroundings
+
+    Change = tuple[str, str, str]
+    """Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
+    lost. Without a name it is about the directory itself."""
+
+    class FolderWatch(Protocol):
+        """Tells what happens in directories. `fd` is readable when there is something to `take`."""
+
+        fd: int
+
+        def add(self, directory: str) -> bool:
+            """Watch this one too; False where that cannot be done."""
+
+        def discard(self, directory: str) -> None: ...
+        def take(self) -> list[Change]: ...
+        def close(self) -> None: ...
+
+
+SETTLE = 0.1
+LIMBO = 0.05
+KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
+"""Seconds between looks (J3): at kernel locks (more, where that takes
+long), at holders without a guard, without events, and at everything."""
+
+
+class Follower:
+    """Never waits: to be called when `watch` has something, and at `due` (monotonic) at the latest."""
+
+    def __init__(self, env: Surroundings, watch: FolderWatch | None, glimpse: Callable[[], Census]) -> None:
+        self._env = env
+        self._look_on = Onlooker(env, glimpse)
+        self.watch = watch
+        self.places = Places()
+        self.held: dict[str, Held] = {}
+        self.crowd = Crowd(self._look_on, watch)
+        self.missed = 0
+        """Acquisitions that were over before they could be looked at."""
+        self._numbered: dict[str, str] = {}
+        """The lock files by `#` and their inode."""
+        self._foreign: dict[str, None] = {}
+        """Those whose holders' end makes no event."""
+        self._seen: dict[str, tuple[object, ...]] = {}
+        self._ghosts: dict[str, tuple[Held, float]] = {}
+        self._unsettled: dict[str, float] = {}
+        self._leaving: dict[tuple[str, str], tuple[Happening, float]] = {}
+        self._out: list[Happening] = []
+        self._dues: dict[str, float] = {}
+
+    def add(self, directory: str, name: str | None = None) -> None:
+        """Follow a directory, or what can be a lock of that name in it. OSError when there is no such directory."""
+        self._env.list_directory(directory)
+        reached = self._env.events_reach(f"{directory}/x") and self.watch is not None and self.watch.add(directory)
+        self.places.add(directory, name, polled=not reached)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def first_look(self) -> list[Happening]:
+        """How things are now: `held` and `waiting`, and who is stale."""
+        now = self._env.monotonic()
+        self._dues = {"kernel": now + KERNEL_EVERY, "foreign": now + FOREIGN_EVERY}
+        self._dues["sweep"] = now + (POLL_EVERY if self.places.polled else SWEEP_EVERY)
+        survey = Survey(self._env)
+        for directory in self.places.directories:
+            for one in survey.directory(directory):
+                if isinstance(one, Unseen) or not self.places.wanted(*one.status.path.rpartition("/")[::2]):
+                    continue
+                since = one.status.holder.since if one.status.holder else None
+                since = one.status.modified if since is None else since
+                if not is_free(one):
+                    held = self.held[one.status.path] = Held(one, since or self._env.time(), None)
+                    self._out.append(held.tell("held", held.since, first_look=True))
+                    self._judge(held, first_look=True)
+                self._note(one)
+                self._out += self.crowd.of_kernel(one, first_look=True)
+            self._sweep_directory(directory, first_look=True)
+        return self._told()
+
+    def heed(self, changes: Iterable[Change]) -> list[Happening]:
+        """What these changes of directories mean (J2)."""
+        self._look_on.anew()
+        dirty: dict[str, None] = {}
+        fresh: dict[tuple[str, str], None] = {}
+        left: list[tuple[str, str]] = []
+        everything = False
+        for directory, name, what in changes:
+            path = f"{directory}/{name}"
+            if what == "unknown" or (directory in self.places.directories and not name):
+                everything = True
+            elif self.crowd.is_queue(directory):
+                if what == "gone":
+                    left.append((directory, name))
+                    fresh.pop((directory, name), None)
+                elif name:
+                    fresh[directory, name] = None
+            elif recognition.is_queue(name) and directory in self.places.directories:
+                if what == "gone":
+                    left += self.crowd.vanished(path)
+                elif self.places.wanted(directory, lock_of(path).rpartition("/")[2]):
+                    fresh.update(dict.fromkeys(self.crowd.appeared(path, lock_of(path))))
+            elif name in self._numbered or (self.places.wanted(directory, name) and not recognition.is_beside(name)):
+                self._of_file(self._numbered.get(name, path), what, dirty)
+        if fresh or dirty:
+            self._look(dirty, fresh)
+        for place in left:
+            self._leave(place)
+        if everything:
+            self._sweep()
+        return self._told()
+
+    def _of_file(self, path: str, what: str, dirty: dict[str, None]) -> None:
+        """`path` may be that of a file which is known by its number only: made without a name, it is called so for as
+        long as that descriptor lives."""
+        if what == "gone":
+            self.missed += path in dirty and path not in self.held
+            dirty.pop(path, None)
+            self._vanished(path)
+        elif what == "closed" and path in self._ghosts:
+            held, _ = self._ghosts.pop(path)
+            self._out.append(self._ended(held, "released"))
+        else:
+            dirty[path] = None
+            if path in self.held:
+                self._unsettled[path] = self._env.monotonic() + SETTLE  # J5
+
+    def tick(self) -> list[Happening]:
+        """What the clock asks for (J3, J4)."""
+        now = self._env.monotonic()
+        self._look_on.anew()
+        for path, (_, until) in [*self._ghosts.items()]:
+            if now >= until:
+                self._give_up_ghost(path)
+        self._gave_up(now)
+        settled = [path for path, until in self._unsettled.items() if now >= until]
+        dirty = dict.fromkeys(settled)
+        for path in settled:
+            del self._unsettled[path]
+        if now >= self._dues["kernel"]:
+            dirty.update((path, None) for path in self._look_on.kernels)
+            self._dues["kernel"] = math.inf
+        if now >= self._dues["foreign"]:
+            dirty.update(self._foreign)
+            self._dues["foreign"] = now + max(FOREIGN_EVERY, len(self._foreign) * 0.01)
+        if dirty:
+            self._look(dirty, {})
+        if self._dues["kernel"] == math.inf:
+            spent = self._env.monotonic() - now
+            self._dues["kernel"] = now + max(KERNEL_EVERY, 20 * spent)
+        if now >= self._dues["sweep"]:
+            self._sweep()
+            self._dues["sweep"] = now + (POLL_EVERY if self.places.polled else SWEEP_EVERY)
+        return self._told()
+
+    @property
+    def due(self) -> float:
+        """When to call `tick` next, on the monotonic clock."""
+        dues = [self._dues["sweep"], *self._unsettled.values(), *(until for _, until in self._ghosts.values())]
+        dues += [until for _, until in self._leaving.values()]
+        if self._look_on.kernels:
+            dues.append(self._dues["kernel"])
+        if self._foreign:
+            dues.append(self._dues["foreign"])
+        return min(dues)
+
+    def _told(self) -> list[Happening]:
+        out, self._out = self._out, []
+        return out
+
+    # -- one lock file -------------------------------------------------------------------------------------------------
+
+    def _look(self, dirty: Iterable[str], fresh: Iterable[tuple[str, str]]) -> None:
+        survey = Survey(self._look_on)
+        for place in fresh:
+            if self.crowd.is_queue(place[0]):
+                self._tell(self.crowd.read(place))
+        for path in dirty:
+            try:
+                one = survey.alone(path)
+            except FileNotFoundError:
+                self._vanished(path)
+                continue
+            except OSError:
+                continue  # it was there, and may be read again later
+            self._saw(path, one)
+
+    def _saw(self, path: str, one: Found | None) -> None:
+        before = self.held.get(path)
+        if one is None or is_free(one):
+            if one is not None:
+                self._note(one)
+                self._out += self.crowd.of_kernel(one)
+            if before is not None:
+                self._out.append(self._ended(before, "released"))
+            return
+        if before is None or before.key != key_of(one):
+            self._began(path, before, one)
+        else:
+            before.found = one
+        self._note(one)
+        self._judge(self.held[path])
+        self._out += self.crowd.of_kernel(one)
+
+    def _began(self, path: str, before: Held | None, one: Found) -> None:
+        now = self._env.time()
+        if path in self._ghosts:
+            self._give_up_ghost(path)
+        recovered = None
+        if before is not None:
+            same_file = before.found.identity == one.identity and not before.is_kernels
+            if before.told_stale or same_file:
+                recovered = before.holder.pid
+            else:
+                lost = before.is_proven and self._look_on.is_locked(before.found.identity) and not before.is_kernels
+                self._out.append(self._ended(before, "lost" if lost else "released"))
+        waited = self.crowd.admitted(path, one.status.holder.pid if one.status.holder else None, now)
+        held = self.held[path] = Held(one, now, waited)
+        if before is not None and recovered is not None:
+            self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
+        self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
+
+    def _judge(self, held: Held, *, first_look: bool = False) -> None:
+        if is_stale(held.found) and not held.told_stale:
+            held.told_stale = True
+            now = self._env.time()
+            self._out.append(held.tell("stale", now, held=max(0.0, now - held.since), first_look=first_look))
+
+    def _ended(self, held: Held, kind: str) -> Happening:
+        path = held.found.status.path
+        if self.held.get(path) is held:
+            del self.held[path]
+            self._foreign.pop(path, None)
+        self._numbered.pop(f"#{held.found.identity[1]}", None)
+        self._unsettled.pop(path, None)
+        now = self._env.time()
+        return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.since))
+
+    def _vanished(self, path: str) -> None:
+        self._look_on.kernels.pop(path, None)
+        held = self.held.get(path)
+        if held is None:
+            return
+        if held.is_proven and not held.is_kernels and not held.told_stale:
+            self._ghosts[path] = (held, self._env.monotonic() + LIMBO)  # J4
+            del self.held[path]
+            self._foreign.pop(path, None)
+        else:
+            self._out.append(self._ended(held, "released"))
+
+    def _give_up_ghost(self, path: str) -> None:
+        held, _ = self._ghosts.pop(path)
+        lost = self._look_on.is_locked(held.found.identity)
+        self._out.append(self._ended(held, "lost" if lost else "released"))
+
+    def _note(self, one: Found) -> None:
+        """Remember which files the kernel alone locks (J1)."""
+        path = one.status.path
+        if one.status.protocol == "flock":
+            self._look_on.kernels[path] = one.identity
+        elif self._look_on.kernels.get(path) != one.identity or one.status.data:
+            self._look_on.kernels.pop(path, None)
+        held = self.held.get(path)
+        if held is not None:
+            self._numbered[f"#{one.identity[1]}"] = path
+        if held is not None and not held.is_proven:
+            self._foreign[path] = None
+        else:
+            self._foreign.pop(path, None)
+
+    def _leave(self, place: tuple[str, str]) -> None:
+        """A ticket is gone. That its owner gave up is told when the lock file that it may have made can be seen."""
+        wait = self.crowd.waits.get(place)
+        held = self.held.get(wait.path) if wait is not None else None
+        one = self.crowd.left(place, held.holder.pid if held is not None else None)
+        if one is not None:
+            self._leaving[place] = (one, self._env.monotonic() + LIMBO)
+
+    def _gave_up(self, now: float) -> None:
+        for place, (one, until) in [*self._leaving.items()]:
+            if now >= until:
+                del self._leaving[place]
+                holders = {held.holder.pid: held for held in self.held.values()}
+                if one.pid not in holders or holders[one.pid].since < one.time - (one.waited or 0.0):
+                    self._tell(one)
+
+    def _tell(self, one: Happening | None) -> None:
+        if one is not None:
+            held = self.held.get(one.path)
+            self._out.append(one if held is None else one.replaced(protocol=held.found.status.protocol))
+
+    # -- everything ----------------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        for directory in self.places.directories:
+            self._sweep_directory(directory)
+
+    def _sweep_directory(self, directory: str, *, first_look: bool = False) -> None:
+        if self.watch is not None and directory not in self.places.polled:
+            self.watch.add(directory)  # it may be another directory of that name by now
+        dirty, queues = sweep(self._look_on, directory, self.places.wanted, self._seen, self.held)
+        standing = set()
+        for queue in queues:
+            for place in self.crowd.appeared(queue, lock_of(queue)):
+                standing.add(place)
+                self._tell(self.crowd.read(place, first_look=first_look))
+        if not first_look:
+            self._look(dirty, {})
+        for place in [*self.crowd.waits]:
+            if place[0].startswith(f"{directory}/.holdfast-") and place not in standing:
+                self._leave(place)

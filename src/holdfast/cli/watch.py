@@ -1,0 +1,28 @@
+"""`watch`: what happens to lock files, one JSON line for each event, as it happens."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from . import DONE, say, show
+from .following import Record, as_line, follow, happenings
+
+
+def watch_(options: argparse.Namespace) -> int:
+    """Tell until a signal, the end of the time, or the end of whoever reads."""
+    until = None if options.seconds is None else time.monotonic() + options.seconds
+    record = Record(options.record) if options.record is not None else None
+    follower = follow(options.places or ["."])
+    if follower.places.polled and not options.quiet:
+        say("no events are to be had from all of these places, so they are looked at four times a second")
+    for found in happenings(follower, until):
+        if found:
+            lines = [as_line(one) for one in found]
+            if record is not None:
+                for line in lines:
+                    record.add(line)
+            show("\n".join(lines))
+    if follower.missed and not options.quiet:
+        say(f"{follower.missed} acquisitions were over before they could be looked at")
+    return DONE

@@ -1,0 +1,295 @@
+"""Events of directories become events of locks (follow.py, crowd.py, onlooker.py, folders.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast._core import follow as module
+from holdfast._core.follow import Follower
+from holdfast._core.happening import Happening
+from holdfast._os.folders import FolderWatch
+from holdfast._os.glimpse import Glimpse
+from holdfast.errors import LockLost
+from process.support import Peer, eventually
+from unit.stepping import Contender, Stepped
+
+Contend = Callable[..., Contender]
+Follow = Callable[..., "Follower"]
+
+
+@pytest.fixture
+def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
+    """A follower of a directory, or of a lock in it; its first look is taken."""
+    watches: list[FolderWatch] = []
+
+    def make(directory: Path, name: str | None = None, *, events: bool = True) -> Follower:
+        if events:
+            watches.append(FolderWatch())
+        follower = Follower(environments(), watches[-1] if events else None, Glimpse)  # type: ignore[arg-type]
+        follower.add(str(directory), name)
+        return follower
+
+    yield make
+    for watch in watches:
+        watch.close()
+
+
+def news(follower: Follower) -> list[Happening]:
+    assert follower.watch is not None
+    return follower.heed(follower.watch.take())
+
+
+def kinds(found: list[Happening]) -> list[str]:
+    return [one.kind for one in found]
+
+
+def later(follower: Follower, kind: str) -> Happening:
+    """The first of a kind, by events and by the clock."""
+    found: list[Happening] = []
+
+    def look() -> bool:
+        if follower.watch is not None:
+            found.extend(news(follower))
+        found.extend(follower.tick())
+        return kind in kinds(found)
+
+    eventually(look, what=f"{kind}, but only {kinds(found)}")
+    return next(one for one in found if one.kind == kind)
+
+
+def test_what_is_there_at_the_start_is_not_told(disk: Path, contend: Contend, follow: Follow) -> None:
+    holder = contend(disk / "l", tag="why")
+    held = holder.get()
+    (one,) = follow(disk).first_look()
+    assert (one.kind, one.path, one.pid, one.tag, one.first_look) == (
+        "held",
+        str(disk / "l"),
+        os.getpid(),
+        "why",
+        True,
+    )
+    held.release()
+
+
+def test_an_acquisition_or_a_release_is_not_told(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J2: in the order of the events, each with what is known of the holder."""
+    follower = follow(disk)
+    assert follower.first_look() == []
+    held = contend(disk / "l", tag="why").get()
+    (acquired,) = news(follower)
+    assert (acquired.kind, acquired.protocol, acquired.tag, acquired.pid) == ("acquired", "sema", "why", os.getpid())
+    held.release()
+    (released,) = news(follower)
+    assert (released.kind, released.tag) == ("released", "why")
+    assert released.held is not None
+    assert released.held >= 0
+
+
+def test_what_was_over_before_the_look_is_told_wrongly_or_not_counted(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """J2: of an acquisition and a release that come at once nothing is known but that they were."""
+    follower = follow(disk)
+    follower.first_look()
+    contend(disk / "l").get().release()
+    assert news(follower) == []
+    assert follower.missed == 1
+
+
+def test_a_hand_over_between_two_looks_is_taken_for_one_hold(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J2: a file that vanished ended its hold, whatever is there now."""
+    follower = follow(disk)
+    first = contend(disk / "l", tag="one").get()
+    follower.first_look()
+    first.release()
+    second = contend(disk / "l", tag="two").get()
+    assert [(one.kind, one.tag) for one in news(follower)] == [("released", "one"), ("acquired", "two")]
+    second.release()
+
+
+def test_a_stray_file_is_told_of_as_a_lock(disk: Path, follow: Follow) -> None:
+    follower = follow(disk)
+    follower.first_look()
+    (disk / "notes.txt").write_text("pid=here\n")
+    (disk / "empty.lock").touch()
+    assert news(follower) == []
+
+
+def test_another_lock_of_the_directory_is_told_of_too(disk: Path, contend: Contend, follow: Follow) -> None:
+    follower = follow(disk, "l")
+    follower.first_look()
+    held = [contend(disk / name).get() for name in ("l", "other", "l.3.lock", "l.lock")]
+    assert [Path(one.path).name for one in news(follower)] == ["l", "l.3.lock", "l.lock"]
+    for one in held:
+        one.release()
+
+
+def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J1: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
+    follower = follow(disk)
+    follower.first_look()
+    steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
+    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT, 0o1644)  # created, and not yet written (publish.py, X2)
+    news(follower)
+    assert "guarded" not in steps
+    os.close(fd)
+    os.unlink(disk / "l")
+    held = contend(disk / "l").get()
+    news(follower)
+    held.release()
+    assert "guarded" in steps
+    assert not {"guard", "claim", "unguard", "write", "unlink"}.intersection(steps)
+
+
+def test_looking_on_wakes_those_who_wait(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J1: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
+    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    follower = follow(disk)
+    follower.first_look()
+    steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
+    steps.clear()
+    waiter = contend(disk / "l", protocol="flock", timeout=None)
+    wait = waiter.step()
+    assert wait is not None
+    os.utime(fd)
+    news(follower)
+    follower.tick()
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    assert later(follower, "released").protocol == "flock"
+    assert "open_existing" not in steps
+    os.close(fd)
+
+
+def test_a_kernel_lock_is_never_seen(disk: Path, follow: Follow) -> None:
+    """J3: taking one makes no event; it is looked for on a clock."""
+    (disk / "l").touch()
+    follower = follow(disk)
+    follower.first_look()
+    fd = os.open(disk / "l", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    follower._dues["sweep"] = 0.0
+    assert later(follower, "acquired").pid == os.getpid()
+    os.close(fd)
+    assert later(follower, "released").path == str(disk / "l")
+
+
+def test_nothing_is_seen_where_no_events_come(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J3: then everything is looked at on a clock."""
+    follower = follow(disk, events=False)
+    follower.first_look()
+    assert follower.places.polled
+    held = contend(disk / "l").get()
+    assert later(follower, "acquired").path == str(disk / "l")
+    held.release()
+    assert later(follower, "released").path == str(disk / "l")
+
+
+def test_lost_events_are_never_made_up_for(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J3: after an overflow everything is looked at."""
+    follower = follow(disk)
+    follower.first_look()
+    held = contend(disk / "l").get()
+    assert follower.watch is not None
+    follower.watch.take()
+    assert kinds(follower.heed([("", "", "unknown")])) == ["acquired"]
+    held.release()
+
+
+def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J4: its guard is held still, so its holder does not know."""
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    os.unlink(disk / "l")
+    assert later(follower, "lost").path == str(disk / "l")
+    with pytest.raises(LockLost):
+        held.release()
+
+
+def test_a_robbed_holder_is_told_of_after_the_robber(disk: Path, contend: Contend, follow: Follow) -> None:
+    """J4: decided when the next holder is seen, so that the order is right."""
+    follower = follow(disk)
+    held = contend(disk / "l", tag="one").get()
+    follower.first_look()
+    os.unlink(disk / "l")
+    second = contend(disk / "l", tag="two").get()
+    assert [(one.kind, one.tag) for one in news(follower)] == [("lost", "one"), ("acquired", "two")]
+    with pytest.raises(LockLost):
+        held.release()
+    second.release()
+
+
+def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """J5: the close event of a dying holder comes before its guard is gone."""
+    follower = follow(disk)
+    follower.first_look()
+    peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"])
+    peer.expect("held")
+    assert kinds(news(follower)) == ["acquired"]
+    peer.kill()
+    peer.wait()
+    assert later(follower, "stale").pid == peer.pid
+    heir = contend(disk / "l").get()
+    found = news(follower)
+    assert kinds(found) == ["reclaimed", "acquired"]
+    assert {one.recovered_from for one in found} == {peer.pid}
+    heir.release()
+    peer.destroy()
+
+
+def test_a_waiter_is_not_seen_or_its_wait_not_measured(disk: Path, contend: Contend, follow: Follow) -> None:
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    peer = Peer("with Lock(path, tag='patient').acquire(): say('held'); hear()", [disk / "l"])
+    waiting = later(follower, "waiting")
+    assert (waiting.pid, waiting.tag, waiting.path, waiting.protocol) == (
+        peer.pid,
+        "patient",
+        str(disk / "l"),
+        "sema",
+    )
+    held.release()
+    acquired = later(follower, "acquired")
+    assert acquired.pid == peer.pid
+    assert acquired.waited is not None
+    assert acquired.waited > 0
+    peer.expect("held")
+    peer.say("on")
+    peer.wait()
+    assert later(follower, "released").pid == peer.pid
+    assert not follower.crowd.waits
+    peer.destroy()
+
+
+def test_a_waiter_that_leaves_or_dies_waits_for_ever(disk: Path, contend: Contend, follow: Follow) -> None:
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    peer = Peer("Lock(path).acquire()", [disk / "l"])
+    assert later(follower, "waiting").pid == peer.pid
+    peer.kill()
+    peer.wait()
+    gave_up = later(follower, "gave-up")
+    assert (gave_up.pid, gave_up.path) == (peer.pid, str(disk / "l"))
+    held.release()
+    peer.destroy()
+
+
+def test_what_is_due_is_always_in_the_future_and_the_loop_spins(disk: Path, contend: Contend, follow: Follow) -> None:
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    for _ in range(3):
+        follower.tick()
+        assert follower.due > follower._env.monotonic() + 0.01
+    assert follower.due - follower._env.monotonic() > module.KERNEL_EVERY
+    held.release()

@@ -1,4 +1,4 @@
-"""Planted bugs: each takes one thing away that the engine's invariants rest on, and names the workload that must notice.
+"""Planted bugs: each takes one thing away that the engine's invariants rest on, and names the workload that notices.
 
 A mutant is a function of a `pytest.MonkeyPatch`; it changes the engine for as long as that is in force.
 """
@@ -43,7 +43,7 @@ def no_comparison_of_bytes(patch: Patch) -> None:
 def no_claim(patch: Patch) -> None:
     """T1: a dead lock is taken over without its guard."""
     patch.setattr(Process, "claim", lambda *_, **__: True)
-    patch.setattr(Process, "guard", lambda self, fd, shared=False: self._lock(fd, 2, "guard") or True)
+    patch.setattr(Process, "guard", lambda self, fd, **_: self._lock(fd, 2, "guard") or True)
 
 
 def no_settling(patch: Patch) -> None:
@@ -89,9 +89,9 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
 
 def named_as_guarded_from_the_start(patch: Patch) -> None:
     """P3: the record says `g` before the guard is taken."""
-    patch.setattr(publish, "kinds_of_marker", lambda request: (b"holdfast=1 g ", b"holdfast=1 g "))
+    patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=1 g ", b"holdfast=1 g "))
     real = publish.Request.compose
-    patch.setattr(publish.Request, "compose", lambda self, env, device, guarded: real(self, env, device, guarded=True))
+    patch.setattr(publish.Request, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:
@@ -125,7 +125,7 @@ def no_second_look(patch: Patch) -> None:
 
 def no_burst(patch: Patch) -> None:
     """A4: after a close event, one look and no more."""
-    patch.setattr(sight.Sight, "hurry", lambda self: None)
+    patch.setattr(sight.Sight, "hurry", lambda _self: None)
     patch.setattr(sight, "_DYING", 0.0)
 
 
@@ -160,7 +160,7 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
 
 def released_without_comparing(patch: Patch) -> None:
     """H4: whatever is at the path is removed."""
-    patch.setattr(Held, "_is_ours", lambda self: True)
+    patch.setattr(Held, "_is_ours", lambda _self: True)
 
 
 def released_without_comparing_bytes(patch: Patch) -> None:
@@ -181,7 +181,7 @@ def unlocked_before_it_is_removed(patch: Patch) -> None:
 
 def nothing_is_removed(patch: Patch) -> None:
     """A release that leaves the file behind."""
-    patch.setattr(Held, "_remove", lambda self: True)
+    patch.setattr(Held, "_remove", lambda _self: True)
 
 
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
@@ -207,7 +207,7 @@ def nobody_loses_patience(patch: Patch) -> None:
 
 def the_next_task_is_not_told(patch: Patch) -> None:
     """Whoever leaves a line tells nobody."""
-    patch.setattr(queue.Line, "wake_first", lambda self: None)
+    patch.setattr(queue.Line, "wake_first", lambda _self: None)
 
 
 def no_wait_for_rivals(patch: Patch) -> None:
@@ -223,7 +223,7 @@ def no_wait_for_rivals(patch: Patch) -> None:
 
 def no_look_after_the_rivals(patch: Patch) -> None:
     """Y1: whoever has waited for the rivals does not look whether it still has the lock."""
-    patch.setattr(Held, "verify", lambda self: True)
+    patch.setattr(Held, "verify", lambda _self: True)
 
 
 def a_number_is_a_process(patch: Patch) -> None:
@@ -349,15 +349,13 @@ def the_queue_directory_stays(patch: Patch) -> None:
 
 def the_lock_of_the_kernel_is_taken_by_two(patch: Patch) -> None:
     """F1, F4: a guard that was refused counts."""
-    patch.setattr("holdfast._core.kernel.try_guard", lambda env, _request, fd, shared=False: env.guard(fd) or True)
-    patch.setattr(
-        "holdfast._core.kernel_sight.try_guard", lambda env, _request, fd, shared=False: env.guard(fd) or True
-    )
+    patch.setattr("holdfast._core.kernel.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
+    patch.setattr("holdfast._core.kernel_sight.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
 
 
 def a_heart_does_not_beat(patch: Patch) -> None:
     """A long hold's record is never refreshed."""
-    patch.setattr(Held, "beat", lambda self: None)
+    patch.setattr(Held, "beat", lambda _self: None)
 
 
 MUTANTS = {

@@ -1,4 +1,4 @@
-"""A simulation that finds nothing proves nothing: every planted bug must be found, by the workload that is there for it."""
+"""A simulation that finds nothing proves nothing: every planted bug is found, by the workload that is there for it."""
 
 from __future__ import annotations
 

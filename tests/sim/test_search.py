@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_a_bound_of_preemptions_interrupts_more_often(toy: Callable[..., Workloa
     search(toy(steps(4, "w"), steps(4, "w"), ends=ends), preemptions=1)
     assert len(ends) == len(set(ends))
     for end in ends:
-        switches = sum(one != other for one, other in zip(end, end[1:], strict=False))
+        switches = sum(one != other for one, other in pairwise(end))
         assert switches <= 2, end  # one of them is at somebody's end
     assert "AABBBBAA" in ends
     assert "BBAAAABB" in ends

@@ -101,7 +101,8 @@ class BaseProcess:
         """Die, or come to an end: everything is closed, in order, and the number is free again."""
         kernel = self.kernel
         for watch in self.watches.values():
-            watch.inode.watches.remove(watch)
+            if watch in watch.inode.watches:
+                watch.inode.watches.remove(watch)
         files = list(self.files.values())
         self.vanish()
         for file in files:

@@ -223,7 +223,7 @@ class Tidy(NothingLeft):
 
 
 class MeantThat(Checker):
-    """Whoever breaks a lock removes the one that it has looked at: as far as a look just before the removal can tell."""
+    """Whoever breaks a lock removes the one that it has looked at, as far as a look just before that can tell."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current

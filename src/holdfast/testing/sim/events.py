@@ -54,5 +54,6 @@ class SimWatch:
 
     def close(self) -> None:
         process = self.process
-        if not process.dead and process.watches.pop(self.fd, None) is not None:
+        known = not process.dead and process.watches.pop(self.fd, None) is not None
+        if known and self in self.inode.watches:
             self.inode.watches.remove(self)

@@ -37,7 +37,7 @@ class FileProcess(BaseProcess):
         domain = (mount.domain, path) if mount.lock_by_name else mount.domain
         fd = self._next_fd
         self._next_fd += 1
-        self.files[fd] = File(inode, domain, writable=writable)
+        self.files[fd] = File(inode, domain, writable=writable, by_name=bool(path))
         return fd
 
     def open_unnamed(self, directory: str, mode: int) -> int:
@@ -184,6 +184,8 @@ class FileProcess(BaseProcess):
         inode = self.files[fd].inode
         if not inode.private:
             self.step("read", fd, inode.mark.r)
+        if inode.entries is not None:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
         return inode.data[:size]
 
     def write(self, fd: int, data: bytes, offset: int) -> int:

@@ -6,7 +6,8 @@ does, by the facts that tests/process/test_facts.py checks:
 - A kernel lock belongs to an open file, which several descriptors may share. It goes with the last of them, whoever had
   it. Changing its kind lets go of it first.
 - Closing makes the event first and drops the lock then; with `slow_close`, up to 5 ms later.
-- An inode lives as long as it has a name or is open. Removing a name is a change of the inode.
+- An inode lives as long as it has a name or is open. Removing a name is a change of the inode. Watches end with the
+  last name, unless somebody has the file open by it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Inode:
     """A file or a directory. `private`: no name has ever led to it, so that only its creator can see it."""
 
     __slots__ = (
+        "by_name",
         "data",
         "entries",
         "history",
@@ -85,6 +87,8 @@ class Inode:
         self.history: list[bytes] = []
         """What has been written over."""
         self.links = 0
+        self.by_name = 0
+        """How many have it open by a name, and not since it had none."""
         self.entries: set[str] | None = None
         self.inside: Mark | None = None
         """Of a directory: what is in it, as an object of its own."""
@@ -95,9 +99,11 @@ class Inode:
 class File:
     """An open file: what descriptors refer to, and what has a kernel lock."""
 
-    __slots__ = ("domain", "inode", "kind", "refs", "writable")
+    __slots__ = ("by_name", "domain", "inode", "kind", "refs", "writable")
 
-    def __init__(self, inode: Inode, domain: object, *, writable: bool) -> None:
+    def __init__(self, inode: Inode, domain: object, *, writable: bool, by_name: bool) -> None:
+        self.by_name = by_name
+        inode.by_name += by_name
         self.inode = inode
         self.domain = domain
         self.writable = writable
@@ -222,6 +228,8 @@ class Kernel:
             self.on_unnamed(inode, path)
         if inode.watches:
             self.tell(inode, CHANGED)
+            if not inode.links and not inode.by_name:
+                inode.watches.clear()  # its last directory entry is gone, and all watches with it
         return inode
 
     def rename(self, old: str, new: str) -> None:
@@ -264,6 +272,7 @@ class Kernel:
         if file.refs:
             return
         inode = file.inode
+        inode.by_name -= file.by_name
         if inode.watches:
             self.tell(inode, CLOSED, readers_only=not file.writable)
         if file.kind == UNLOCKED:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -243,6 +244,32 @@ def test_a_loss_is_not_told_until_somebody_looks(path: Path) -> None:
         hold.release()
 
 
+def test_a_loss_that_a_beat_finds_is_told_by_the_thread_that_beats(path: Path, disk: Path) -> None:
+    """That one keeps all holds fresh: a callback that takes its time would let them grow stale."""
+    lost, go, names = threading.Event(), threading.Event(), []
+
+    def callback(event: Event) -> None:
+        if event.kind == "lost":
+            names.append(threading.current_thread().name)
+            lost.set()
+            assert go.wait(PATIENCE)
+
+    end = listen(callback)
+    other = Lock(disk / "other", protocol="sidecar", heartbeat=0.05).acquire()
+    hold = Lock(path, heartbeat=0.05).acquire()
+    path.write_bytes(sema_record(1, 1))
+    assert lost.wait(PATIENCE)
+    before = other.path, os.stat(other.path).st_mtime_ns
+    while os.stat(other.path).st_mtime_ns == before[1]:
+        os.sched_yield()
+    go.set()
+    with pytest.raises(LockLost):
+        hold.release()
+    other.release()
+    end()
+    assert names == ["holdfast-lost"]
+
+
 def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path, contend: Contend) -> None:
     """U4: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
     told: list[Event] = []
@@ -289,6 +316,33 @@ def test_a_hold_from_before_the_listener_is_not_told_or_told_wrong(path: Path, t
     assert kinds(told) == ["released"]
     assert told[0].waited is None
     assert told[0].held is not None
+
+
+def test_threads_mix_up_the_events_of_their_acquisitions(path: Path, told: list[Event]) -> None:
+    def work(number: int) -> None:
+        lock = Lock(path, owner=number % 2 or None)
+        for turn in range(15):
+            with contextlib.suppress(LockLost, AcquireTimeout), lock.acquire(timeout=0.002 * (turn % 4)):
+                if turn % 5 == 0:
+                    path.unlink(missing_ok=True)
+            with contextlib.suppress(LockLost, AcquireTimeout), lock.acquire(timeout=0.1):
+                pass
+        finished.append(number)
+
+    finished: list[int] = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(finished) == 6
+    courses: dict[int, list[str]] = {}
+    for event in told:
+        courses.setdefault(event.number, []).append(event.kind)
+    wanted = re.compile("(waiting )?(gave-up|joined|(reclaimed )?acquired (lost )?released)")
+    wrong = {number: course for number, course in courses.items() if not wanted.fullmatch(" ".join(course))}
+    assert not wrong
+    assert len(courses) > 20
 
 
 # -- whoever listens ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from process.storm.run import KINDS, storm
+from process.storm.run import KINDS, LONG, storm
 
 SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
 """For all of them together."""
@@ -22,9 +22,12 @@ def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, prot
     """The lock is on a disk, and what proves that nobody else was inside is elsewhere."""
     if shutil.which("sh") is None:
         pytest.skip("needs a shell")
-    result = storm(disk, shm / "state", protocol, SECONDS / len(KINDS))
-    assert result.told["killed"]
-    assert result.told["kept"] + result.told["passed"] > 0
+    seconds = SECONDS / len(KINDS)
+    result = storm(disk, shm / "state", protocol, seconds)
+    if seconds >= LONG:
+        assert len(result.told["killed"]) > seconds
+        assert result.told["passed"] > seconds / 10
+        assert result.told["kept"] > 0
 
 
 def test_one_that_ignores_the_lock_is_not_seen(shm: Path) -> None:

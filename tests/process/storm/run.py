@@ -28,6 +28,9 @@ PRIVILEGED = ("container", "other clock")
 LOOSE = "RHFDNMS"
 """Letters of kinds in which another process is inside than the one that the lock file names."""
 
+LONG = 20.0
+"""Seconds in which contenders of each kind get in, also where they are killed now and then before they do."""
+
 PASS_THROUGH = """
 import os, sys, holdfast
 from holdfast import Lock
@@ -77,6 +80,9 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
     result = Result(told, outcome, missing)
     print(result.line(protocol))
     judge(result)
+    if seconds >= LONG:
+        never = {told["by_kind"][letter] for letter in told["by_kind"] if letter not in outcome.by_letter}
+        assert not never, f"never got in: {never}"
     # Whatever was left by the last one that was killed is gone after the next one has been and left.
     command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol, str(locks)]
     passed = subprocess.run(command, capture_output=True, text=True, timeout=60)

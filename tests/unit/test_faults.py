@@ -49,7 +49,7 @@ def calls_of(kind: type[Operation], memory: Path, tap: Tap, way: str) -> list[st
 def test_a_fault_leaks_lies_or_has_another_outcome(
     kind: type[Operation], memory: Path, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
-    with within(3000 if EVERY else 60):
+    with within(3000 if EVERY else 300):  # seconds of a machine that does much else
         rows, wrong, number = faults_table.run(kind, memory, every=EVERY)
     assert number > 30
     assert wrong == []

@@ -140,7 +140,7 @@ def test_a_thousand_locks_of_one_process_stay(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     code = """
-    holds = [Lock(f"{path}.{number}").acquire() for number in range(1000)]
+    holds = [Lock(f"{path}.{number}").acquire() for number in range(500)]
     say("held")
     hear()
     """
@@ -149,7 +149,7 @@ def test_a_thousand_locks_of_one_process_stay(
     after = hold(tmp_path / "b", code)
     before.kill()
     after.kill()
-    for _ in range(2000):
+    for _ in range(1000):
         reaper.hear("holdfast: removed", within=60)
     eventually(lambda: not os.listdir(tmp_path))
     assert reaper.process.poll() is None

@@ -70,7 +70,7 @@ def stale(disk: Path, dead_pid: int) -> Path:
 def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
     when: str, kind: str, which: str, disk: Path, dead_pid: int, environments: Environments, contend: Contend
 ) -> None:
-    """J1, J3, J4: at each step of the removal, another one tries to get the lock; what it holds stays."""
+    """M7, M8, M9: at each step of the removal, another one tries to get the lock; what it holds stays."""
     path = disk / "l.lock"
     if which == "stale":
         path.write_bytes(sema_record(dead_pid, time.time() - OLD, "stale"))
@@ -109,7 +109,7 @@ def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
 def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process_then_removes(
     stale: Path, environments: Environments, contend: Contend
 ) -> None:
-    """J4: a foreign process has judged it stale, and removes by its path, before the removal has settled."""
+    """M9: a foreign process has judged it stale, and removes by its path, before the removal has settled."""
     env, newcomer = environments(), contend(stale)
     steps = remove_lock(env, request_of(str(stale), "sema"), SAFE)
     wait = next(steps)
@@ -125,7 +125,7 @@ def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process
 
 
 def test_what_is_proven_dead_takes_as_long_to_remove_as_what_is_stale(dead: Path, environments: Environments) -> None:
-    """J3: nothing has to settle, so there is no wait."""
+    """M8: nothing has to settle, so there is no wait."""
     steps = remove_lock(environments(), request_of(str(dead), "sema"), SAFE)
     with pytest.raises(StopIteration) as done:
         next(steps)
@@ -137,7 +137,7 @@ def test_what_is_proven_dead_takes_as_long_to_remove_as_what_is_stale(dead: Path
 def test_a_kill_in_the_middle_leaves_a_lock_that_nobody_gets(
     which: str, request: pytest.FixtureRequest, environments: Environments, contend: Contend
 ) -> None:
-    """J1: whatever is left is a dead holder's lock, or none."""
+    """M7: whatever is left is a dead holder's lock, or none."""
     path: Path = request.getfixturevalue(which)
     record, number = path.read_bytes(), 0
     while True:
@@ -163,7 +163,7 @@ def test_a_kill_in_the_middle_leaves_a_lock_that_nobody_gets(
 def test_a_removal_is_not_announced_to_those_who_heed_announcements(
     disk: Path, environments: Environments, contend: Contend
 ) -> None:
-    """J3, J4: beside a sidecar's lock file."""
+    """M8, M9: beside a sidecar's lock file."""
     holder = contend(disk / "target", protocol="sidecar")
     holder.get()
     holder.crash()
@@ -180,7 +180,7 @@ def test_a_removal_is_not_announced_to_those_who_heed_announcements(
 def test_something_goes_that_is_not_proven_dead_nor_stale(
     disk: Path, contend: Contend, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
-    """J2: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
+    """M10: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
     now = time.time()
     holders = [contend(disk / "alive.lock"), contend(disk / "shared", protocol="flock")]
     for holder in holders:
@@ -206,7 +206,7 @@ def test_something_goes_that_is_not_proven_dead_nor_stale(
 def test_a_stale_lock_of_an_unknown_holder_goes_without_being_approved_of(
     disk: Path, environments: Environments, contend: Contend
 ) -> None:
-    """J2: on another host, or in a sidecar, whose rule decides nothing by itself."""
+    """M10: on another host, or in a sidecar, whose rule decides nothing by itself."""
     env = environments()
     elsewhere = f"1 g 00000000-1111-2222-3333-444444444444 1 4026531836 t1 not-{socket.gethostname()}"
     (disk / "there.lock").write_bytes(sema_record(7, time.time() - OLD, marker=elsewhere))
@@ -224,7 +224,7 @@ def test_a_stale_lock_of_an_unknown_holder_goes_without_being_approved_of(
 def test_a_living_holders_stale_lock_goes_because_that_was_approved(
     disk: Path, environments: Environments, contend: Contend, live_pid: int
 ) -> None:
-    """J2: its guard is held, or its process is there: approved or not."""
+    """M10: its guard is held, or its process is there: approved or not."""
     env, holder = environments(), contend(disk / "held", protocol="sidecar")
     held = holder.get()
     os.utime(held.path, (1, 1))
@@ -239,7 +239,7 @@ def test_a_living_holders_stale_lock_goes_because_that_was_approved(
 
 
 def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments: Environments) -> None:
-    """J4: created exclusively by a process that died before it wrote its record (publish.py, X2)."""
+    """M9: created exclusively by a process that died before it wrote its record (publish.py, X2)."""
     path, env = disk / "l.lock", environments()
     path.write_bytes(b"")
     path.chmod(0o644 | stat.S_ISVTX)
@@ -254,7 +254,7 @@ def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments:
 def test_a_temporary_file_of_a_living_process_goes(
     disk: Path, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
-    """J5: by pid, by place, by age, by content; and what only looks like one."""
+    """M11: by pid, by place, by age, by content; and what only looks like one."""
     env = environments()
     who = env.identity()
 
@@ -284,7 +284,7 @@ def test_a_temporary_file_of_a_living_process_goes(
 
 
 def test_a_claim_goes_that_a_chain_of_claims_rests_on(disk: Path, environments: Environments) -> None:
-    """J6: who replaces the record takes the claims of the dead away, and nobody else does."""
+    """M12: who replaces the record takes the claims of the dead away, and nobody else does."""
     claim = disk / ".holdfast-0123456789abcdef-0123456789abcdef.claim"
     claim.write_bytes(b"7 boot namespace token")
     assert names(environments(), disk) == []
@@ -292,7 +292,7 @@ def test_a_claim_goes_that_a_chain_of_claims_rests_on(disk: Path, environments: 
 
 
 def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments) -> None:
-    """J1: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
+    """M7: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
     env, living, crashed = environments(), environments(), environments()
     request = Request(str(disk / "l.lock"), {})
     queue = disk / ".holdfast-l.lock.queue"
@@ -321,7 +321,7 @@ def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments
 def test_an_announcement_of_one_who_is_at_it_goes(
     age: float, *, sticky: bool, goes: bool, disk: Path, environments: Environments
 ) -> None:
-    """J1: what a crash has left, by its guard or its age; not what is in use."""
+    """M7: what a crash has left, by its guard or its age; not what is in use."""
     env, path = environments(), disk / "t.lock.reclaim"
     path.mkdir()
     if sticky:

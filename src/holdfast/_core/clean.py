@@ -1,10 +1,10 @@
 """Cleaning: removing what may go (remains.py), with the care of a takeover.
 
-J1  What was found decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it
+M7  What was found decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it
     was: a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
-J3  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
+M8  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
     claim (remove.py, R1, R2), and announced where the protocol can say so. Nothing has to settle.
-J4  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
+M9  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
     path were free for that moment, a newcomer could publish a lock there, and that process would remove it. So a stale
     lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). Who
     looks in the meantime finds a fresh lock that is held; who acts on an older look removes ours, where nobody is
@@ -49,7 +49,7 @@ class Removal(Value):
 
 
 def safe_or_approved(*, approved: bool) -> Judge:
-    """The judgement of J2."""
+    """The judgement of M10."""
 
     def verdict(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> Verdict:
         found = judge(env, request, seen, assessed)
@@ -70,7 +70,7 @@ def proven(env: Environment, request: Request, seen: Observation, assessed: Asse
 
 
 def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator[Wait, None, Removal]:
-    """Remove one of them, if it is still what it was (J1). OSError and HoldfastError where that cannot be done."""
+    """Remove one of them, if it is still what it was (M7). OSError and HoldfastError where that cannot be done."""
     path = leftover.path
     if leftover.kind == LOCK:
         request = request_of(path, leftover.protocol)
@@ -114,7 +114,7 @@ def request_of(path: str, protocol: str) -> Request:
 
 
 def remove_lock(env: Environment, request: Request, judged: Judge) -> Generator[Wait, None, Removal]:
-    """Remove the lock if it is judged so now (J3, J4)."""
+    """Remove the lock if it is judged so now (M8, M9)."""
     seen = observe(env, request)
     if seen is None:
         return Removal(CHANGED)
@@ -135,7 +135,7 @@ def remove_lock(env: Environment, request: Request, judged: Judge) -> Generator[
     try:
         held.release()
     except LockLost:
-        return Removal(CHANGED)  # who removed it acted on an older look (J4)
+        return Removal(CHANGED)  # who removed it acted on an older look (M9)
     return Removal(REMOVED)
 
 

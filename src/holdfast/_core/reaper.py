@@ -1,6 +1,6 @@
 """Reaping: staying with a directory, and removing the lock of each holdfast holder that dies, the moment it dies.
 
-M1  Only what is proven dead is removed, by a judgement and with the care of its own (clean.py, J1, J3, J4), whatever
+M1  Only what is proven dead is removed, by a judgement and with the care of its own (clean.py, M7, M8, M9), whatever
     event led there. So a second reaper, a contender that takes the lock over, or a wrong event does no harm.
 M2  The kernel tells of the close before it drops the guard. So what is still guarded after an event is looked at again,
     a few times, soon.

@@ -1,12 +1,12 @@
 """What may go: of the lock files in a directory, and of what lies beside them. Finding changes nothing.
 
-J2  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
-    (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
-    never one that is known to live, never a lock of the kernel alone, never what cannot be read.
-J5  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
-    number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let be
-    until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
-J6  Claim files stay until a record has been replaced (claims.py, C3): one that is missing from a chain means nothing.
+M10  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
+     (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
+     never one that is known to live, never a lock of the kernel alone, never what cannot be read.
+M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
+     number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let be
+     until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
+M12  Claim files stay until a record has been replaced (claims.py, C3): one that is missing from a chain means nothing.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) 
 
 
 def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
-    """Whether a lock file may go, as it was found (J2)."""
+    """Whether a lock file may go, as it was found (M10)."""
     status = found.status
     if not status.protocol and not status.stale:
         return None
@@ -123,7 +123,7 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
 
 
 def may_be_approved(env: Environment, protocol: Protocol, record: Record | None, liveness: Liveness) -> bool:
-    """Whether the rule calls it stale, and nothing says that its holder lives (J2)."""
+    """Whether the rule calls it stale, and nothing says that its holder lives (M10)."""
     if record is None or (record.marked and record.marker is None) or liveness is Liveness.ALIVE:
         return False
     return protocol.is_stale(record, liveness, env.time(), protocol.stale_after)
@@ -175,7 +175,7 @@ def _is_abandoned(env: Environment, path: str) -> bool:
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file of ours is nobody's (J5)."""
+    """Why a temporary file of ours is nobody's (M11)."""
     who = env.identity()
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
     if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
@@ -184,7 +184,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
 
 
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file of semats is nobody's (J5): by its name, its age and its content."""
+    """Why a temporary file of semats is nobody's (M11): by its name, its age and its content."""
     path = _joined(where, name)
     base = name.rsplit(".", 3)[0]
     pid = get("semats").rival(name, base)

@@ -69,6 +69,7 @@ LAYERS = {
         "_drive",
         "_os",
         "protocols",
+        "events",
         "errors",
         "model",
     },

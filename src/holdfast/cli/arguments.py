@@ -233,6 +233,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--parents", action="store_true", help="create missing directories")
         add("--mode", type=mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
     if name == "run":
+        add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
         add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
     if name in ("run", "wait", "status"):
         add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")

@@ -11,7 +11,7 @@ from .._core.follow import Follower
 from .._core.happening import Happening
 from .._os import environment, folder_watch, glimpse
 from . import die_of
-from .output import dumped
+from .recording import line_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,30 +22,12 @@ _MOMENT = 0.002
 """Seconds for which events are gathered, so that a storm of them costs one look at each file."""
 
 
-class Record:
-    """A file of events, one JSON object on each line.
-
-    Each line is appended by one write to a file in append mode, so that several processes can share it.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def add(self, line: str) -> None:
-        data = line.encode("utf-8", "backslashreplace") + b"\n"
-        if os.write(self._fd, data) != len(data):
-            raise OSError(0, "the disk is full: an event was recorded in part", self._path)
-
-
 def as_line(one: Happening) -> str:
     """One line of JSON: every field of the event."""
     values = {name: getattr(one, name) for name in one._fields if name != "first_look"}
-    for name in ("time", "waited", "held"):
-        values[name] = None if values[name] is None else round(values[name], 6)
     if one.first_look:
         values["first_look"] = True
-    return dumped(values)
+    return line_of(values)
 
 
 def follow(places: Iterable[str]) -> Follower:

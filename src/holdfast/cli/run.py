@@ -52,6 +52,11 @@ class _Interrupted(BaseException):
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options.cmd)
+    if options.record is not None:
+        from .._os import environment
+        from .recording import recorded
+
+        recorded(options.record, options.cmd, environment().identity().host)
     lock = announced(_wanted(options, child.stop_for_loss), options)
     # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]

@@ -6,7 +6,8 @@ import argparse
 import time
 
 from . import DONE, say, show
-from .following import Record, as_line, follow, happenings
+from .following import as_line, follow, happenings
+from .recording import Record
 
 
 def watch_(options: argparse.Namespace) -> int:

@@ -149,7 +149,7 @@ async def _task(contender: Contender, name: str) -> None:
 
 
 def face(contender: Contender) -> None:
-    """The face of the system whose protocol it is; its records have no tag that tells who wrote them."""
+    """The face of the system whose protocol it is; not every handle tells from whom it took over."""
     from holdfast import beads, sema, semats, sidecar
 
     path, protocol = contender.path, contender.protocol
@@ -159,7 +159,7 @@ def face(contender: Contender) -> None:
     elif protocol == "sidecar":
         acquire = lambda: sidecar.acquire_file_lock_sync(path, payload={"tag": contender.name})  # noqa: E731
     elif protocol == "beads":
-        acquire = lambda: beads.acquire(path, "face")  # noqa: E731
+        acquire = lambda: beads.acquire(path, contender.name)  # noqa: E731
     else:
         semaphore = semats.Semaphore(path)
         acquire = lambda: semaphore.acquire(tag=contender.name) and semaphore  # noqa: E731

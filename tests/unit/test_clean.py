@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
+from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
 from holdfast._core.publish import temporary_name
 from holdfast._core.queue import Place
@@ -230,8 +231,8 @@ def test_a_living_holders_stale_lock_goes_because_that_was_approved(
     os.utime(held.path, (1, 1))
     data = held.data.replace(b'"createdAt": "2', b'"createdAt": "1')
     os.pwrite(held.fd, data, 0)
-    created = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() - 100))
-    (disk / "pid.lock").write_text(f'{{"pid": {live_pid}, "createdAt": "{created}"}}')
+    (disk / "pid.lock").write_text(f'{{"pid": {live_pid}, "createdAt": "2020-01-01T00:00:00.000Z"}}')
+    env.instead["inspect"] = lambda _pid: Process(Presence.RUNNING)  # for longer than that record is old
     assert names(env, disk, approved=True) == []
     steps = remove_lock(env, request_of(held.path, "sidecar"), safe_or_approved(approved=True))
     assert drive(steps).result == CHANGED

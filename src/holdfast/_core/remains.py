@@ -4,8 +4,8 @@ M10  A lock may go if it is proven dead; or if its protocol's rule calls it stal
      (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
      never one that is known to live, never a lock of the kernel alone, never what cannot be read.
 M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
-     number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let be
-     until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
+     number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
+     be until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
 M12  Claim files stay until a record has been replaced (claims.py, C3): one that is missing from a chain means nothing.
 """
 

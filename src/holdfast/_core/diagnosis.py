@@ -93,7 +93,7 @@ def _permissions(can: Abilities, uid: int | None) -> Finding:
 
 
 def _publishing(can: Abilities) -> Finding:
-    links = [way for way, works in (("/proc", can.link_proc), ("AT_EMPTY_PATH", can.link_empty)) if works]
+    links = [way for way, works in (("procfs", can.link_proc), ("AT_EMPTY_PATH", can.link_empty)) if works]
     if can.unnamed and links:
         return Finding("publishing", GOOD, f"a lock file appears whole (unnamed file, linked by {' or '.join(links)})")
     why = "unnamed files cannot be given a name" if can.unnamed else "there are no unnamed files"

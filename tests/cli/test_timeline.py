@@ -1,0 +1,250 @@
+"""`holdfast timeline`: recorded events as a page, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.support import World
+from holdfast.cli.history import percentiles, read
+from holdfast.cli.timeline import content
+
+HOSTILE = "</script><script>alert(1);document.title='stolen'</script><img src=x onerror=alert(2)>\u2028\x1b[31m"
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+needs_browser = pytest.mark.skipif(not BROWSER, reason="no chromium is installed (apt-get install chromium)")
+
+
+def event(kind: str, time: float, pid: int = 1, path: str = "/l", **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "time": time, "path": path, "protocol": "sema", "pid": pid, "host": "h", **more}
+
+
+def told(*events: dict[str, Any]) -> list[tuple[bool, float, float, str, int | None]]:
+    history = read(json.dumps(one).encode() + b"\n" for one in events)
+    assert history.bad == 0
+    return [(one.holding, one.start, one.stop, one.end, one.pid) for one in history.spells]
+
+
+# -- what the events say -----------------------------------------------------------------------------------------------
+
+
+def test_a_wait_is_not_told_from_a_hold() -> None:
+    assert told(event("waiting", 1), event("acquired", 3, waited=2), event("released", 7, held=4)) == [
+        (False, 1.0, 3.0, "acquired", 1),
+        (True, 3.0, 7.0, "released", 1),
+    ]
+
+
+def test_a_file_that_several_wrote_is_read_in_its_own_order() -> None:
+    assert told(event("released", 7), event("acquired", 3)) == [(True, 3.0, 7.0, "released", 1)]
+
+
+def test_what_two_have_seen_counts_twice() -> None:
+    twice = [
+        event("acquired", 3),
+        event("acquired", 3.001),
+        event("released", 7, held=4),
+        event("released", 7.01, held=4),
+    ]
+    assert told(*twice) == [(True, 3.0, 7.0, "released", 1)]
+
+
+def test_what_began_before_the_record_has_no_beginning() -> None:
+    assert told(event("released", 7, held=4)) == [(True, 3.0, 7.0, "released", 1)]
+    assert told(event("gave-up", 7, waited=4)) == [(False, 3.0, 7.0, "gave-up", 1)]
+    assert told(event("acquired", 7, waited=4), event("lost", 8)) == [
+        (False, 3.0, 7.0, "acquired", 1),
+        (True, 7.0, 8.0, "lost", 1),
+    ]
+
+
+def test_what_goes_on_when_the_record_ends_is_left_out() -> None:
+    assert told(
+        event("held", 1, first_look=True), event("waiting", 2, 2), event("released", 9, 3, "/other", held=1)
+    ) == [
+        (True, 1.0, 9.0, "open", 1),
+        (False, 2.0, 9.0, "open", 2),
+        (True, 8.0, 9.0, "released", 3),
+    ]
+
+
+def test_a_dead_holder_holds_for_ever() -> None:
+    ending = [event("stale", 4), event("reclaimed", 5, 2, recovered_from=1), event("acquired", 5, 2, recovered_from=1)]
+    assert told(event("acquired", 3), *ending, event("released", 6, 2)) == [
+        (True, 3.0, 5.0, "reclaimed", 1),
+        (True, 5.0, 6.0, "released", 2),
+    ]
+    assert told(event("acquired", 3), event("acquired", 5, 2), event("released", 6, 2))[0] == (
+        True,
+        3.0,
+        5.0,
+        "unseen",
+        1,
+    )
+
+
+def test_two_readers_or_two_slots_are_taken_for_one_after_the_other() -> None:
+    readers = [event("acquired", 3, protocol="flock"), event("acquired", 4, 2, protocol="flock")]
+    ends = [event("released", 5, protocol="flock"), event("released", 6, 2, protocol="flock")]
+    assert told(*readers, *ends) == [(True, 3.0, 5.0, "released", 1), (True, 4.0, 6.0, "released", 2)]
+    slots = [event("acquired", 3, slot=0), event("acquired", 4, 2, slot=1), event("released", 5, slot=0)]
+    assert told(*slots)[0] == (True, 3.0, 5.0, "released", 1)
+
+
+BAD = {
+    b"\n": None,
+    b"nonsense\n": "line 1: it is no JSON",
+    b"\xff\xfe\n": "line 1: it is no JSON",
+    b"[1, 2]\n": "line 1: it is no JSON object",
+    b'{"kind": "dance", "time": 1, "path": "/l"}\n': "line 1: its kind is 'dance', which is none",
+    b'{"kind": ["held"], "time": 1, "path": "/l"}\n': "line 1: its kind is \"['held']\", which is none",
+    b'{"kind": "held", "path": "/l"}\n': "line 1: it has no time",
+    b'{"kind": "held", "time": NaN, "path": "/l"}\n': "line 1: it has no time",
+    b'{"kind": "held", "time": 1e300, "path": "/l"}\n': "line 1: it has no time",
+    b'{"kind": "held", "time": true, "path": "/l"}\n': "line 1: it has no time",
+    b'{"kind": "held", "time": 1' + b"0" * 400 + b', "path": "/l"}\n': "line 1: it has no time",
+    b'{"kind": "held", "time": 1}\n': "line 1: it has no path",
+    b"[" * 100_000: "line 1: it is no JSON; it is the last one, and cut off",
+    b'{"kind": "he': "line 1: it is no JSON; it is the last one, and cut off",
+}
+
+
+@pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
+def test_a_bad_line_ends_it_all_or_is_passed_over_in_silence(line: bytes) -> None:
+    good = json.dumps(event("held", 1)).encode() + b"\n"
+    history = read([line, good])
+    assert history.events == 1
+    assert history.named == ([BAD[line]] if BAD[line] else [])
+    assert history.bad == len(history.named)
+
+
+def test_odd_values_are_taken_for_numbers_or_make_no_json() -> None:
+    odd = event("acquired", 1, pid=True, waited=-5, tag=7, command=["x"], host={}, recovered_from="9", protocol=None)  # type: ignore[arg-type]
+    odd_end = event("released", 2, pid=2**80, held=float("inf"))
+    history = read(json.dumps(one).encode() for one in (odd, odd_end))
+    assert [(one.pid, one.tag, one.stop) for one in history.spells] == [(None, None, 2.0)]
+    json.dumps(content(history, "x"), allow_nan=False)
+
+
+def test_percentiles_are_off_by_one() -> None:
+    assert percentiles([float(n) for n in range(100, 0, -1)]) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
+    assert percentiles([7.0]) == {"p50": 7.0, "p90": 7.0, "p99": 7.0, "max": 7.0}
+    assert percentiles([]) is None
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    def write(*events: dict[str, Any], more: bytes = b"") -> Path:
+        file = tmp_path / "events.jsonl"
+        file.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in events) + more)
+        return file
+
+    return write
+
+
+def test_bad_lines_are_fatal(world: World, recorded: Callable[..., Path]) -> None:
+    file = recorded(event("acquired", 1), event("released", 2), more=b'nonsense\n{"kind": "acq')
+    done = world.do("timeline", file)
+    assert done.returncode == 0
+    assert "2 lines are no events: line 3: it is no JSON; line 4: it is no JSON; it is the last one" in done.stderr
+    assert file.with_suffix(".html").read_text().startswith("<!doctype html>")
+
+
+def test_a_file_without_events_makes_an_empty_page(world: World, recorded: Callable[..., Path]) -> None:
+    done = world.do("timeline", recorded(more=b"nonsense\n"))
+    assert done.returncode == 3
+    assert "has no events" in done.stderr
+    assert not (world.directory / "events.html").exists()
+    assert world.do("timeline", "missing").returncode == 3
+
+
+def test_a_pipe_is_neither_read_nor_written(world: World, recorded: Callable[..., Path]) -> None:
+    done = world.do("timeline", "-", given=recorded(event("held", 1)).read_bytes())
+    assert done.returncode == 0
+    assert done.stdout.endswith("</html>\n")
+    assert done.stderr == ""
+
+
+def test_the_page_needs_the_network(world: World, recorded: Callable[..., Path]) -> None:
+    world.do("timeline", recorded(event("held", 1)))
+    page = (world.directory / "events.html").read_text()
+    assert not re.findall(r"https?://|//[a-z]+\.|@import|url\(|\bsrc=|<link", page)
+    assert "default-src 'none'" in page
+
+
+# -- the page in a browser ---------------------------------------------------------------------------------------------
+
+
+def rendered(world: World, page: Path, hash_: str = "") -> str:
+    """The document when its scripts have run; whatever they complain of is a failure."""
+    profile = world.directory / "profile"
+    done = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,900",
+         "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", f"file://{page}{hash_}"],
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    complaints = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
+    assert not complaints
+    return done.stdout.decode()
+
+
+@needs_browser
+def test_a_hostile_tag_becomes_a_part_of_the_page(world: World, recorded: Callable[..., Path]) -> None:
+    names = {"tag": HOSTILE, "command": HOSTILE, "protocol": HOSTILE, "host": HOSTILE, "path": "/" + HOSTILE}
+    file = recorded(
+        {**event("waiting", 1), **names},
+        {**event("acquired", 3, waited=2), **names},
+        {**event("released", 4, held=1), **names},
+        more=b'{"kind": "' + HOSTILE.split("\u2028")[0].encode() + b'"}\n',
+    )
+    world.do("timeline", file)
+    dom = rendered(world, world.directory / "events.html")
+    assert 'data-ready="yes"' in dom
+    assert "<title>Locks over time</title>" in dom
+    assert dom.count("<script") == 2
+    assert "<img" not in dom
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in dom
+
+
+@needs_browser
+def test_the_page_does_not_show_what_happened(world: World, recorded: Callable[..., Path]) -> None:
+    file = recorded(
+        event("acquired", 100, 11, tag="first"),
+        event("waiting", 101, 12, tag="second"),
+        event("released", 104.5, 11, held=4.5),
+        event("acquired", 104.5, 12, waited=3.5, tag="second"),
+        event("released", 105, 12, held=0.5),
+        more=b"nonsense\n",
+    )
+    world.do("timeline", file)
+    dom = rendered(world, world.directory / "events.html", "#at=1")
+    longest = re.findall(r'<li><a href="#at=(\d+)">([^<]+)</a>([^<]+)', dom)
+    assert [one[:2] for one in longest] == [("1", "3.50 s")]
+    assert "process 12 on h for second" in longest[0][2]
+    cells = re.findall(r"<td[^>]*>(?:<bdi>)?([^<]*)", dom)
+    assert cells[:11] == ["all", "2", "500 ms", "4.50 s", "4.50 s", "4.50 s", "1", *["3.50 s"] * 4]
+    assert "1 line was no event, and left out" in dom
+    assert int(re.findall(r'data-drawn="(\d+)"', dom)[0]) >= 3
+
+
+@needs_browser
+def test_a_hundred_thousand_events_are_too_many(world: World, recorded: Callable[..., Path]) -> None:
+    events = []
+    for n in range(50_000):
+        base = {"pid": 1000 + n, "path": f"/l{n % 3}", "tag": f"job {n}"}
+        events += [{**event("acquired", n + 0.1, waited=0.5 * (n % 2)), **base}, {**event("released", n + 0.9), **base}]
+    world.do("timeline", recorded(*events))
+    dom = rendered(world, world.directory / "events.html")
+    assert 'data-ready="yes"' in dom
+    assert "100,000 events, 3 locks" in dom

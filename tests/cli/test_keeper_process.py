@@ -43,7 +43,9 @@ def status(world: World, path: Path) -> dict[str, object]:
 def nothing_left(world: World, path: Path) -> None:
     """Neither a process nor a file."""
     eventually(lambda: keepers(world) == [], what="the keepers to end")
-    assert sorted(os.listdir(path.parent)) == []
+    # One that has only just been started does not go by its name yet.
+    eventually(lambda: os.listdir(path.parent) == [], what="the files to go")
+    eventually(lambda: keepers(world) == [], what="the keepers to end")
 
 
 def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
@@ -120,7 +122,7 @@ def test_a_lock_outlives_its_shell(world: World, path: Path, how: int | None, re
         assert time.monotonic() < began + PATIENCE
     took = time.monotonic() - began
     record_property("milliseconds_from_death_to_gone", round(took * 1000, 2))
-    assert took < 2.0
+    assert took < PATIENCE / 4
     assert waiter.wait() == 0
     shell.wait()
     nothing_left(world, path)

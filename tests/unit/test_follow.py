@@ -77,7 +77,7 @@ def test_what_is_there_at_the_start_is_not_told(disk: Path, contend: Contend, fo
 
 
 def test_an_acquisition_or_a_release_is_not_told(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z2: in the order of the events, each with what is known of the holder."""
+    """Z12: in the order of the events, each with what is known of the holder."""
     follower = follow(disk)
     assert follower.first_look() == []
     held = contend(disk / "l", tag="why").get()
@@ -93,7 +93,7 @@ def test_an_acquisition_or_a_release_is_not_told(disk: Path, contend: Contend, f
 def test_what_was_over_before_the_look_is_told_wrongly_or_not_counted(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z2: of an acquisition and a release that come at once nothing is known but that they were."""
+    """Z12: of an acquisition and a release that come at once nothing is known but that they were."""
     follower = follow(disk)
     follower.first_look()
     contend(disk / "l").get().release()
@@ -102,7 +102,7 @@ def test_what_was_over_before_the_look_is_told_wrongly_or_not_counted(
 
 
 def test_a_hand_over_between_two_looks_is_taken_for_one_hold(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z2: a file that vanished ended its hold, whatever is there now."""
+    """Z12: a file that vanished ended its hold, whatever is there now."""
     follower = follow(disk)
     first = contend(disk / "l", tag="one").get()
     follower.first_look()
@@ -130,7 +130,7 @@ def test_another_lock_of_the_directory_is_told_of_too(disk: Path, contend: Conte
 
 
 def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z1: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
+    """Z11: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
     follower = follow(disk)
     follower.first_look()
     steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, 
 
 
 def test_looking_on_wakes_those_who_wait(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z1: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
+    """Z11: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
     fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     follower = follow(disk)
@@ -167,7 +167,7 @@ def test_looking_on_wakes_those_who_wait(disk: Path, contend: Contend, follow: F
 
 
 def test_a_kernel_lock_is_never_seen(disk: Path, follow: Follow) -> None:
-    """Z3: taking one makes no event; it is looked for on a clock."""
+    """Z13: taking one makes no event; it is looked for on a clock."""
     (disk / "l").touch()
     follower = follow(disk)
     follower.first_look()
@@ -180,7 +180,7 @@ def test_a_kernel_lock_is_never_seen(disk: Path, follow: Follow) -> None:
 
 
 def test_nothing_is_seen_where_no_events_come(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z3: then everything is looked at on a clock."""
+    """Z13: then everything is looked at on a clock."""
     follower = follow(disk, events=False)
     follower.first_look()
     assert follower.places.polled
@@ -191,7 +191,7 @@ def test_nothing_is_seen_where_no_events_come(disk: Path, contend: Contend, foll
 
 
 def test_lost_events_are_never_made_up_for(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z3: after an overflow everything is looked at."""
+    """Z13: after an overflow everything is looked at."""
     follower = follow(disk)
     follower.first_look()
     held = contend(disk / "l").get()
@@ -202,7 +202,7 @@ def test_lost_events_are_never_made_up_for(disk: Path, contend: Contend, follow:
 
 
 def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z4: its guard is held still, so its holder does not know."""
+    """Z14: its guard is held still, so its holder does not know."""
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -213,7 +213,7 @@ def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend
 
 
 def test_a_robbed_holder_is_told_of_after_the_robber(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z4: decided when the next holder is seen, so that the order is right."""
+    """Z14: decided when the next holder is seen, so that the order is right."""
     follower = follow(disk)
     held = contend(disk / "l", tag="one").get()
     follower.first_look()
@@ -228,7 +228,7 @@ def test_a_robbed_holder_is_told_of_after_the_robber(disk: Path, contend: Conten
 def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z5: the close event of a dying holder comes before its guard is gone."""
+    """Z15: the close event of a dying holder comes before its guard is gone."""
     follower = follow(disk)
     follower.first_look()
     peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"])

@@ -1,17 +1,17 @@
 """Following what happens to lock files, from outside: events of directories become events of locks.
 
-Z1  Nobody is disturbed. Descriptors are read-only, so closing them wakes nobody; a file that is known as a lock of the
+Z11  Nobody is disturbed. Descriptors are read-only, so closing them wakes nobody; a file that is known as a lock of the
     kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed, shared, where
     there is content: a lock or ticket that is just being made has none yet, and its maker would have to try again. The
     kernel's table is read seldom: while it is read, nobody on this machine can lock anything.
-Z2  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
+Z12  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
     written is looked at. Of several that come at once, only the last state is seen: what was acquired and released in
     between is counted in `missed`, not told.
-Z3  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
+Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
     everything where events do not arrive, or were lost.
-Z4  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
+Z14  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
     release closes the file right after, which makes an event; where that does not come, the table is asked.
-Z5  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again.
+Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 SETTLE = 0.1
 LIMBO = 0.05
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
-"""Seconds between looks (Z3): at kernel locks (more, where that takes
+"""Seconds between looks (Z13): at kernel locks (more, where that takes
 long), at holders without a guard, without events, and at everything."""
 
 
@@ -111,7 +111,7 @@ class Follower:
         return self._told()
 
     def heed(self, changes: Iterable[Change]) -> list[Happening]:
-        """What these changes of directories mean (Z2)."""
+        """What these changes of directories mean (Z12)."""
         self._look_on.anew()
         dirty: dict[str, None] = {}
         fresh: dict[tuple[str, str], None] = {}
@@ -155,10 +155,10 @@ class Follower:
         else:
             dirty[path] = None
             if path in self.held:
-                self._unsettled[path] = self._env.monotonic() + SETTLE  # Z5
+                self._unsettled[path] = self._env.monotonic() + SETTLE  # Z15
 
     def tick(self) -> list[Happening]:
-        """What the clock asks for (Z3, Z4)."""
+        """What the clock asks for (Z13, Z14)."""
         now = self._env.monotonic()
         self._look_on.anew()
         for path, (_, until) in [*self._ghosts.items()]:
@@ -274,7 +274,7 @@ class Follower:
         if held is None:
             return
         if held.is_proven and not held.is_kernels and not held.told_stale:
-            self._ghosts[path] = (held, self._env.monotonic() + LIMBO)  # Z4
+            self._ghosts[path] = (held, self._env.monotonic() + LIMBO)  # Z14
             del self.held[path]
             self._foreign.pop(path, None)
         else:
@@ -286,7 +286,7 @@ class Follower:
         self._out.append(self._ended(held, "lost" if lost else "released"))
 
     def _note(self, one: Found) -> None:
-        """Remember which files the kernel alone locks (Z1)."""
+        """Remember which files the kernel alone locks (Z11)."""
         path = one.status.path
         if one.status.protocol == "flock":
             self._look_on.kernels[path] = one.identity

@@ -1,4 +1,4 @@
-"""The environment of one who looks on: the same system, but guards are not probed at will (follow.py, Z1)."""
+"""The environment of one who looks on: the same system, but guards are not probed at will (follow.py, Z11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is different in a directory since the last time, found by listing it: where no event tells (follow.py, Z3)."""
+"""What is different in a directory since the last time, found by listing it: where no event tells (follow.py, Z13)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.testing.sim.explore import sample, search
 from holdfast.testing.sim.workloads import WORKLOADS
 
-RUNS = 100
+RUNS = 60
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

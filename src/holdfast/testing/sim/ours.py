@@ -114,6 +114,27 @@ def waiter(wanted: tuple[Request, ...], *, timeout: float | None = None) -> Prog
     return program
 
 
+def canceller(wanted: tuple[Request, ...], waits: int) -> Program:
+    """Want the lock, and be cancelled in the so many-th wait for it; or release it, if it did not come to that."""
+
+    def program(me: Actor) -> None:
+        steps = acquire(me.process, wanted, None, me.context)
+        try:
+            for _ in range(waits - 1):
+                me.pause(next(steps))
+            next(steps)
+        except StopIteration as done:
+            done.value.held.release(done.value)
+            return
+        except BaseException:
+            steps.close()
+            raise
+        me.note("is cancelled")
+        steps.close()
+
+    return program
+
+
 def breaker(wanted: tuple[Request, ...]) -> Program:
     """Break the lock, whoever holds it."""
 

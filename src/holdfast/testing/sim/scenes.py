@@ -162,6 +162,7 @@ def beside(
     inside_for: float = 0.0,
     age: float = OLD,
     told: bool = True,
+    others_die: bool = True,
 ) -> Callable[[World], None]:
     """Ours beside other implementations."""
 
@@ -174,7 +175,7 @@ def beside(
             ),
         )
         for number in range(others):
-            world.actor(world.process("xyz"[number], 201 + number), other(world), foreign=True, crashable=True)
+            world.actor(world.process("xyz"[number], 201 + number), other(world), foreign=True, crashable=others_die)
         after = newcomer(path=path, protocol=protocol)
         world.checkers = [
             Exclusion(),

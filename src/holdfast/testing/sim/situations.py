@@ -8,7 +8,7 @@ from ..._core.queue import Place
 from . import foreign
 from .checkers import Daemon, Exclusion, MeantThat, Neighbours, NothingLeft, Recovery, Told, usual
 from .kernel import Mount
-from .ours import breaker, command, holder, requests, waiter
+from .ours import breaker, canceller, command, holder, requests, waiter
 from .scenes import LOCK, OLD, newcomer, ours
 
 if TYPE_CHECKING:
@@ -163,6 +163,14 @@ def old_neighbour(world: World) -> None:
     world.actor(world.process("x", 201), foreign.sema(LOCK, attempts=1, inside_for=OLD), foreign=True, crashable=False)
     ours(world, 2, lambda who: holder(requests(who, LOCK), begins_after=OLD - 100))
     world.checkers = [Exclusion(), Neighbours(), Told(), Recovery(newcomer(), age=OLD), NothingLeft()]
+
+
+def cancelled(world: World) -> None:
+    """Some are cancelled in their first, second or third wait: nothing of them is left, and nobody sleeps for that."""
+    ours(world, 2, lambda who: holder(requests(who, LOCK), inside_for=0.02))
+    for waits in (1, 2, 3):
+        world.actor(world.process("XYZ"[waits - 1], 120 + waits), canceller(requests(20 + waits, LOCK), waits))
+    world.checkers = usual(newcomer())
 
 
 def daemon_beside(world: World) -> None:

@@ -88,14 +88,15 @@ def mount() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def overlay(disk: Path, shm: Path, mount: Callable[..., None]) -> Path:
+def overlay(disk: Path, mount: Callable[..., None]) -> Path:
     """An overlay of two filesystems, whose files have other devices than itself; `copied up` is in the lower one."""
     needs_mounts()
-    upper, work, merged = (disk / name for name in ("upper", "work", "merged"))
-    for directory in (upper, work, merged):
+    lower, upper, work, merged = (disk / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
         directory.mkdir()
-    (shm / "copied up").touch()
-    mount("-t", "overlay", "overlay", "-o", f"xino=off,lowerdir={shm},upperdir={upper},workdir={work}", merged)
+    mount("-t", "tmpfs", "tmpfs", lower)
+    (lower / "copied up").touch()
+    mount("-t", "overlay", "overlay", "-o", f"xino=off,lowerdir={lower},upperdir={upper},workdir={work}", merged)
     return merged
 
 

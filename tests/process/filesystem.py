@@ -112,7 +112,16 @@ def inside(kind: str, words: list[str]) -> int:
     place.chmod(0o1777)
     os.chdir(Path(__file__).parents[2])
     environment = {**os.environ, "HOLDFAST_TEST_PLACE": str(place), "TMPDIR": str(place)}
-    return subprocess.run(words, env=environment).returncode
+    return wait_for_all(subprocess.Popen(words, env=environment).pid)
+
+
+def wait_for_all(command: int) -> int:
+    """The exit status of the command. This is process 1 here: whoever loses its parent is to be waited for, too."""
+    while True:
+        pid, status = os.wait()
+        if pid == command:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 def mount(*words: object) -> None:

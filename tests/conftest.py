@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 NOT_THERE = {
     "test_a_mount_is_mistaken_for_another": "needs directories on two filesystems",
     "test_a_new_mount_is_mistaken_for_the_old_one_for_ever": "needs directories on two filesystems",
-    "test_flock_itself_is_not_shown": "the table of locks leaves out the dead in a PID namespace",
-    "test_a_lock_is_forgotten_with_the_process_that_took_it": "the table of locks leaves out the dead in a PID namespace",
+    "test_flock_itself_is_not_shown": "a PID namespace leaves the dead out of the table",
+    "test_a_lock_is_forgotten_with_the_process_that_took_it": "a PID namespace leaves the dead out of the table",
 }
 """Tests that mean nothing where process/filesystem.py runs them, and why."""
 

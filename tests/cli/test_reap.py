@@ -17,6 +17,8 @@ from cli.support import HOLDFAST, Started, World, dormant, eventually
 from process.support import Peer, switches
 
 HOLD = "hold = Lock(path).acquire(); say('held'); hear()"
+PLAIN = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
+"""As the world's environment."""
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def hold() -> Iterator[Callable[[Path], Peer]]:
     started: list[Peer] = []
 
     def start(path: Path, code: str = HOLD) -> Peer:
-        started.append(Peer(code, [path]))
+        started.append(Peer(code, [path], env=PLAIN))
         started[-1].expect("held")
         return started[-1]
 
@@ -112,7 +114,7 @@ def test_a_storm_of_contenders_and_deaths_robs_somebody(world: World, path: Path
             os._exit(1)
     say("done")
     """
-    working = [Peer(code, [path]) for _ in range(3)]
+    working = [Peer(code, [path], env=PLAIN) for _ in range(3)]
     try:
         for one in working:
             one.expect("done", within=60)

@@ -256,12 +256,13 @@ def test_a_temporary_file_of_a_living_process_goes(
     disk: Path, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
     """M11: by pid, by place, by age, by content; and what only looks like one."""
-    env = environments()
+    env, now = environments(), time.time()
+    env.instead["time"] = lambda: now
     who = env.identity()
 
     def make(name: str, content: str = "", age: float = 100.0) -> None:
         (disk / name).write_text(content)
-        os.utime(disk / name, (time.time() - age, time.time() - age))
+        os.utime(disk / name, (now - age, now - age))
 
     token = "0123456789abcdef"
     mine = temporary_name(who.replaced(pid=dead_pid), token)

@@ -120,25 +120,25 @@ def no_second_look(patch: Patch) -> None:
         return changed and armed
 
     patch.setattr(sight.Sight, "prepare", prepare)
-    patch.setattr(sight, "_DYING", 0.0)
+    patch.setattr(sight, "DYING", 0.0)
 
 
 def no_burst(patch: Patch) -> None:
     """A4: after a close event, one look and no more."""
     patch.setattr(sight.Sight, "hurry", lambda _self: None)
-    patch.setattr(sight, "_DYING", 0.0)
+    patch.setattr(sight, "DYING", 0.0)
 
 
 def a_watch_is_relied_upon_at_once(patch: Patch) -> None:
     """A4: what happened just before the watch is forgotten."""
-    patch.setattr(sight, "_DYING", 0.0)
+    patch.setattr(sight, "DYING", 0.0)
 
 
 def no_deadline(patch: Patch) -> None:
     """A3: it waits for events alone."""
     for module in (sight, queue):
         patch.setattr(module, "RECHECK", math.inf)
-    patch.setattr(sight, "_DYING", math.inf)
+    patch.setattr(sight, "DYING", math.inf)
     patch.setattr(queue, "_RECHECK_EACH", math.inf)
 
 
@@ -155,7 +155,7 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
 
     real = sight.Sight._observe
     patch.setattr(sight.Sight, "_observe", observe)
-    patch.setattr(sight, "_DYING", 0.0)
+    patch.setattr(sight, "DYING", 0.0)
 
 
 def released_without_comparing(patch: Patch) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from holdfast._core import queue, tickets
-from holdfast._core.environment import RECHECK
+from holdfast._core.environment import CLOSED, RECHECK
 from holdfast._core.hold import Held
 from holdfast._core.locate import queue_of
 from holdfast._core.queue import PATIENCE
 from holdfast._core.tickets import MOMENT
 from unit.stepping import Contender, Crash, Stepped
+from unit.test_acquire import told
 
 Contend = Callable[..., Contender]
 
@@ -280,6 +281,27 @@ def test_an_earlier_arrival_that_shows_late_is_passed(arrive: Contend, clock: Cl
     assert slow.step() is None
     release(slow)
     assert quick.step() is None
+
+
+def test_a_killed_waiters_guard_outlives_its_close_event_and_is_slept_on(
+    arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped], path: str
+) -> None:
+    """Q3: woken by the event, it finds the guard still held; there will be no other event."""
+    holder, env = arrive(), process()
+    holder.get()
+    killed = queued()
+    watches = told(env)
+    following = queued(env)
+    clock.now += MOMENT
+    watches[-1].change = CLOSED
+    assert following.step() is not None
+    assert following.waits[-1].deadline < clock.now + 0.1
+    killed.crash()
+    clock.now = following.waits[-1].deadline
+    assert following.step() is not None
+    assert len(names(path)) == 1
+    release(holder)
+    assert following.step() is None
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])

@@ -73,6 +73,9 @@ CLOSED = 2
 RECHECK = 10.0
 """Seconds between looks where events are expected (contest.py, A3)."""
 
+DYING = 0.0127
+"""Seconds for which a guard may still be held although the close event of a dying holder has come (sight.py, A4)."""
+
 
 class Watch(Protocol):
     """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""

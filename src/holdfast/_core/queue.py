@@ -8,6 +8,7 @@ Q1  Exclusion never depends on the queue. A place decides only when a contender 
     and whoever knows nothing of the queue does no harm but to the order.
 Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
     there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
+    If there was an event and the guard is held all the same, it is looked at again soon: a dying process's outlives it.
 Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
 Q5  Newcomers go in directly as long as nobody has waited for longer than a moment; and a process whose turn has come
     may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
@@ -26,7 +27,7 @@ import math
 from bisect import bisect_left
 
 from . import tickets
-from .environment import RECHECK, Environment, Signal, Watch
+from .environment import DYING, RECHECK, Environment, Signal, Watch
 from .files import unlink_quietly
 from .request import Request
 from .tickets import MOMENT, Ticket
@@ -138,6 +139,8 @@ class Place:
         self._before: str | None = None
         self._turn_came = False
         self._watch: Watch | None = None
+        self._relied = 0.0
+        """From when on the watch is relied upon."""
         self._line = Line()
         """Ours, once we have asked whose turn it is: whoever is interrupted before that has nothing to leave."""
 
@@ -198,8 +201,8 @@ class Place:
         """Watch it; False when it is gone (Q3)."""
         env, path = self.env, f"{self._request.queue}/{name}"
         if self._before == name:
-            if self._watch is not None:
-                self._watch.take()
+            if self._watch is not None and self._watch.take():
+                self._relied = env.monotonic() + DYING
             return True
         self._unwatch()
         try:
@@ -251,7 +254,9 @@ class Place:
         if self._behind_here:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
-        return fds, math.inf if fds else now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
+        if fds:
+            return fds, self._relied if now < self._relied else math.inf, None
+        return fds, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
 
     def woke(self, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about us."""

@@ -10,7 +10,7 @@ A6  The watch is on an inode. When the path names another one, we start over wit
 from __future__ import annotations
 
 from ..errors import WouldDeadlock
-from .environment import CLOSED, RECHECK, Environment, Watch
+from .environment import CLOSED, DYING, RECHECK, Environment, Watch
 from .hold import Held, Share
 from .liveness import Assessment, assess
 from .observe import Observation, explained, forget, observe, require_same_protocol, reread
@@ -30,8 +30,6 @@ FIRST_POLL = 0.001
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
 """After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
-_DYING = 0.0127
-"""Seconds. Nobody has died before that, without an event for us, and has a guard still (A4)."""
 
 
 class Sight:
@@ -249,7 +247,7 @@ class Sight:
         if env.events_reach(path):
             try:
                 self._watch = self._subscribe()
-                self._relied = env.monotonic() + _DYING
+                self._relied = env.monotonic() + DYING
             except FileNotFoundError:
                 self._armed = False  # gone in between: the next look finds out
                 return

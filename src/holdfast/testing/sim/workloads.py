@@ -97,7 +97,8 @@ Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(contenders(2, fair=Fal
 Workload("no-flock-reborn", on(scenes.NO_FLOCK, reborn(contenders(2, fair=False))), crashes=1)
 Workload("no-events", on(scenes.NO_EVENTS, contenders(3)), crashes=1, stalls=2)
 Workload("slow-close", contenders(2, fair=False), crashes=1, slow_close=True)
-Workload("slow-close-fair", contenders(3), crashes=1, stalls=1, slow_close=True)
+# A waiter that is killed just as the next one begins to watch its ticket delays that one by a look for each one ahead.
+Workload("slow-close-fair", contenders(3, bound=2.1), crashes=1, stalls=1, slow_close=True)
 Workload("late-events", contenders(2), crashes=1, late_events=True)
 Workload("lost-events", contenders(2, fair=False, bound=11.0), crashes=1, losses=3, late_events=True)
 Workload("lost-events-fair", contenders(3, bound=11.0), crashes=1, stalls=2, losses=3, late_events=True)

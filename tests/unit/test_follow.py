@@ -11,6 +11,7 @@ import pytest
 
 from holdfast._core import follow as module
 from holdfast._core.follow import Follower
+from holdfast._core.ghosts import LIMBO
 from holdfast._core.happening import Happening
 from holdfast._os.folders import FolderWatch
 from holdfast._os.glimpse import Glimpse
@@ -212,17 +213,53 @@ def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend
         held.release()
 
 
-def test_a_robbed_holder_is_told_of_after_the_robber(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z14: decided when the next holder is seen, so that the order is right."""
+def test_a_robbed_holder_is_not_told_of_because_of_the_robber(disk: Path, contend: Contend, follow: Follow) -> None:
+    """Z14: the time is that at which its file vanished."""
     follower = follow(disk)
     held = contend(disk / "l", tag="one").get()
     follower.first_look()
     os.unlink(disk / "l")
     second = contend(disk / "l", tag="two").get()
-    assert [(one.kind, one.tag) for one in news(follower)] == [("lost", "one"), ("acquired", "two")]
+    (acquired,) = news(follower)
+    lost = later(follower, "lost")
+    assert (acquired.tag, lost.tag) == ("two", "one")
+    assert lost.time <= acquired.time
     with pytest.raises(LockLost):
         held.release()
     second.release()
+
+
+def test_a_release_that_is_seen_in_the_middle_is_taken_for_a_death(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """Z14: it removes the file before it drops the guard, so a guard that is gone proves nothing without the file."""
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    os.utime(disk / "l")
+    env = follower._env
+    env.once(env.before, "guarded", held.release)  # type: ignore[attr-defined]
+    follower.heed([(str(disk), "l", "written")])
+    assert kinds(news(follower)) == ["released"]
+
+
+def test_a_wait_that_ended_well_is_told_as_given_up(disk: Path, contend: Contend, follow: Follow) -> None:
+    """Z12: a ticket that was written twice was used, even if it is gone before it is read again."""
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    peer = Peer("Lock(path).acquire().release(); say('done')", [disk / "l"])
+    assert later(follower, "waiting").pid == peer.pid
+    held.release()
+    peer.expect("done")
+    peer.wait()
+    found = news(follower)
+    deadline = follower._env.monotonic() + 2 * LIMBO
+    while follower._env.monotonic() < deadline:
+        found += follower.tick()
+    assert "gave-up" not in kinds(found)
+    assert not follower.crowd.waits
+    peer.destroy()
 
 
 def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(

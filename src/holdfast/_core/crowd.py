@@ -30,6 +30,8 @@ class Crowd:
         self._inside: set[Place] = set()
         """Tickets of those who have got in; they are kept until the release."""
 
+        self._writes: dict[Place, int] = {}
+        """How often each ticket was written: with its record, and again when its owner has got in."""
         self._admitted: set[Place] = set()
         """Those whose acquisition was told."""
 
@@ -43,13 +45,22 @@ class Crowd:
         self._queues[queue] = lock
         if self._watch is not None:
             self._watch.add(queue)
-        return self.listed(queue)
-
-    def listed(self, queue: str) -> list[Place]:
         try:
-            return [(queue, name) for name in sorted(self._look_on.list_directory(queue)) if tickets.is_ticket(name)]
+            found = [(queue, name) for name in sorted(self._look_on.list_directory(queue)) if tickets.is_ticket(name)]
         except OSError:
             return []
+        for place in found:
+            self._writes.setdefault(place, 1)
+        return found
+
+    def heard(self, place: Place, what: str) -> None:
+        """Something has happened to a ticket. It may be gone before it can be read again."""
+        if what == "made":
+            self._writes[place] = 0
+        elif what == "written":
+            self._writes[place] = self._writes.get(place, 0) + 1
+            if self._writes[place] > 1:
+                self._inside.add(place)
 
     def vanished(self, queue: str) -> list[Place]:
         """The queue is gone, and all its tickets."""
@@ -95,6 +106,7 @@ class Crowd:
         inside = place in self._inside
         self._inside.discard(place)
         self._admitted.discard(place)
+        self._writes.pop(place, None)
         if wait is None or inside or holder == wait.waiter.pid:
             return None
         return self._gave_up(wait)

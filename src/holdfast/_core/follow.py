@@ -10,7 +10,7 @@ Z12  Events are hints, taken in their order: a file that vanishes ends the hold 
 Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
     everything where events do not arrive, or were lost.
 Z14  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
-    release closes the file right after, which makes an event; where that does not come, the table is asked.
+    release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again.
 """
 
@@ -21,6 +21,7 @@ import math
 from . import recognition
 from .crowd import Crowd, lock_of
 from .findings import Found, Unseen
+from .ghosts import LIMBO, Ghosts
 from .happening import Happening, Held, is_free, is_stale, key_of
 from .onlooker import Onlooker
 from .places import Places
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 
 SETTLE = 0.1
-LIMBO = 0.05
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
 """Seconds between looks (Z13): at kernel locks (more, where that takes
 long), at holders without a guard, without events, and at everything."""
@@ -75,7 +75,7 @@ class Follower:
         self._foreign: dict[str, None] = {}
         """Those whose holders' end makes no event."""
         self._seen: dict[str, tuple[object, ...]] = {}
-        self._ghosts: dict[str, tuple[Held, float]] = {}
+        self._ghosts = Ghosts(self._look_on, self.held)
         self._unsettled: dict[str, float] = {}
         self._leaving: dict[tuple[str, str], tuple[Happening, float]] = {}
         self._out: list[Happening] = []
@@ -126,6 +126,7 @@ class Follower:
                     left.append((directory, name))
                     fresh.pop((directory, name), None)
                 elif name:
+                    self.crowd.heard((directory, name), what)
                     fresh[directory, name] = None
             elif recognition.is_queue(name) and directory in self.places.directories:
                 if what == "gone":
@@ -150,8 +151,7 @@ class Follower:
             dirty.pop(path, None)
             self._vanished(path)
         elif what == "closed" and path in self._ghosts:
-            held, _ = self._ghosts.pop(path)
-            self._out.append(self._ended(held, "released"))
+            self._out.append(self._ghosts.lay(path, "released"))
         else:
             dirty[path] = None
             if path in self.held:
@@ -161,9 +161,7 @@ class Follower:
         """What the clock asks for (Z13, Z14)."""
         now = self._env.monotonic()
         self._look_on.anew()
-        for path, (_, until) in [*self._ghosts.items()]:
-            if now >= until:
-                self._give_up_ghost(path)
+        self._out += self._ghosts.decide(now)
         self._gave_up(now)
         settled = [path for path, until in self._unsettled.items() if now >= until]
         dirty = dict.fromkeys(settled)
@@ -188,7 +186,7 @@ class Follower:
     @property
     def due(self) -> float:
         """When to call `tick` next, on the monotonic clock."""
-        dues = [self._dues["sweep"], *self._unsettled.values(), *(until for _, until in self._ghosts.values())]
+        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues()]
         dues += [until for _, until in self._leaving.values()]
         if self._look_on.kernels:
             dues.append(self._dues["kernel"])
@@ -231,13 +229,21 @@ class Follower:
         else:
             before.found = one
         self._note(one)
-        self._judge(self.held[path])
+        if not is_stale(one) or self._is_there(path, one):
+            self._judge(self.held[path])
         self._out += self.crowd.of_kernel(one)
+
+    def _is_there(self, path: str, one: Found) -> bool:
+        """Whether it is no release that was seen in the middle: that removes the file before it drops the guard."""
+        try:
+            found = self._env.stat(path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == one.identity
 
     def _began(self, path: str, before: Held | None, one: Found) -> None:
         now = self._env.time()
-        if path in self._ghosts:
-            self._give_up_ghost(path)
+        self._out += self._ghosts.hasten(path)
         recovered = None
         if before is not None:
             same_file = before.found.identity == one.identity and not before.is_kernels
@@ -263,7 +269,8 @@ class Follower:
         if self.held.get(path) is held:
             del self.held[path]
             self._foreign.pop(path, None)
-        self._numbered.pop(f"#{held.found.identity[1]}", None)
+        if path not in self.held:
+            self._numbered.pop(f"#{held.found.identity[1]}", None)
         self._unsettled.pop(path, None)
         now = self._env.time()
         return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.since))
@@ -274,16 +281,13 @@ class Follower:
         if held is None:
             return
         if held.is_proven and not held.is_kernels and not held.told_stale:
-            self._ghosts[path] = (held, self._env.monotonic() + LIMBO)  # Z14
+            if path in self._ghosts:
+                self._out.append(self._ghosts.lay(path, "released"))
+            self._ghosts.add(path, held)  # Z14
             del self.held[path]
             self._foreign.pop(path, None)
         else:
             self._out.append(self._ended(held, "released"))
-
-    def _give_up_ghost(self, path: str) -> None:
-        held, _ = self._ghosts.pop(path)
-        lost = self._look_on.is_locked(held.found.identity)
-        self._out.append(self._ended(held, "lost" if lost else "released"))
 
     def _note(self, one: Found) -> None:
         """Remember which files the kernel alone locks (Z11)."""

@@ -1,7 +1,7 @@
 """All workloads, for as long as there is time, in several processes: searched through first, at random afterwards.
 
 Each workload has its share of the time. Half of it goes to the search through every interleaving, a fifth to the search
-with two preemptions at most, and the rest, with what the searches have left because they were complete, to random ones.
+with two preemptions at most, and the rest to random ones. If the first is complete, the time is left to the others.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from .explore import Outcome, sample, search
@@ -35,7 +36,7 @@ class Report:
 
     @property
     def runs(self) -> int:
-        """Interleavings that were run to their end. Those of the three ways may have some in common."""
+        """Different interleavings that were run to their end."""
         return self.searched + self.preempted + self.random
 
     def add(self, outcome: Outcome) -> int:
@@ -55,52 +56,51 @@ class Report:
 
 
 def examine(name: str, seconds: float, seed: int) -> Report:
-    """One workload, for so many seconds."""
+    """One workload, for so many seconds; or less, if there are no more interleavings."""
     report, workload = Report(name), WORKLOADS[name]
+    known: set[int] = set()
     began, spent = time.monotonic(), time.process_time()
-    outcome = search(workload, seconds=seconds * _SEARCHED, seed=seed)
+    outcome = search(workload, seconds=seconds * _SEARCHED, seed=seed, known=known)
     report.searched, report.complete = report.add(outcome), outcome.complete
-    if report.failure is None and not outcome.complete:
-        report.preempted = report.add(search(workload, seconds=seconds * _PREEMPTED, preemptions=2))
+    if report.failure is None and not report.complete:
+        bounded = search(workload, seconds=seconds * _PREEMPTED, preemptions=2, known=known)
+        report.preempted = report.add(bounded)
     left = seconds - (time.monotonic() - began)
-    if report.failure is None and left > 0:
-        if report.complete:
-            left /= 4  # few are left to be found: what is searched through needs no luck
-        report.random = report.add(sample(workload, itertools.count(seed * _SEEDS_EACH), seconds=left))
+    if report.failure is None and not report.complete and left > 0:
+        report.random = report.add(sample(workload, itertools.count(seed * _SEEDS_EACH), seconds=left, known=known))
     report.seconds = time.process_time() - spent
     return report
 
 
-def _examine(what: tuple[str, float, int]) -> Report:
-    return examine(*what)
-
-
 def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Callable[[str], None]) -> list[Report]:
-    """All of them, again and again with other seeds as long as there is time; those that failed."""
+    """All of them, each for its share of the time that is left; those that failed."""
     began = time.monotonic()
-    runs, repeated, spent = 0, 0, 0.0
-    failed: list[Report] = []
-    processes = multiprocessing.get_context("spawn").Pool(jobs)
-    with processes:
-        for turn in itertools.count():
-            left = seconds - (time.monotonic() - began)
-            if left < 1 and turn:
-                break
-            each = left * jobs / len(names) * (0.5 if left > 60 and not turn else 1.0)
-            for report in processes.imap_unordered(_examine, [(name, each, seed + turn) for name in names]):
+    waiting = list(reversed(names))
+    reports: list[Report] = []
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        going: set[Future[Report]] = set()
+        while waiting or going:
+            while waiting and len(going) < jobs:
+                left = seconds - (time.monotonic() - began)
+                share = max(1.0, left * jobs / len(waiting)) if len(waiting) >= jobs else max(1.0, left)
+                going.add(pool.submit(examine, waiting.pop(), share, seed))
+            done, going = wait(going, return_when=FIRST_COMPLETED)
+            for future in done:
+                report = future.result()
+                reports.append(report)
                 tell(str(report))
-                runs += report.runs
-                repeated += report.repeated
-                spent += report.seconds
                 if report.failure is not None:
-                    failed.append(report)
                     tell(report.failure)
-            if failed:
-                break
-    took = time.monotonic() - began
+    _sum_up(reports, time.monotonic() - began, tell)
+    return [report for report in reports if report.failure is not None]
+
+
+def _sum_up(reports: list[Report], took: float, tell: Callable[[str], None]) -> None:
+    runs = sum(report.runs for report in reports)
+    spent = sum(report.seconds for report in reports)
+    failed = [report.name for report in reports if report.failure is not None]
     tell(
-        f"{runs:,} interleavings of {len(names)} workloads in {took:.0f} s, and {spent:.0f} s of processor time "
-        f"({runs / max(1, spent):,.0f} for each of those); {repeated:,} more were cut short as repetitions; "
-        f"{len(failed)} workloads failed"
+        f"{runs:,} interleavings of {len(reports)} workloads in {took:.0f} s, and {spent:.0f} s of processor time "
+        f"({runs / max(1, spent):,.0f} for each of those); {sum(report.repeated for report in reports):,} more were "
+        f"repetitions; failed: {', '.join(failed) or 'none'}"
     )
-    return failed

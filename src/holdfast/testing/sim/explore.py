@@ -49,6 +49,17 @@ class Outcome:
         self.complete = False
         self.failure: Failure | None = None
 
+    def add(self, steps: int, schedule: list[int], known: set[int] | None) -> None:
+        """Count a run that came to its end, if it was not known."""
+        if known is not None:
+            before = len(known)
+            known.add(hash(tuple(schedule)))
+            if len(known) == before:
+                self.repeated += 1
+                return
+        self.runs += 1
+        self.steps += steps
+
 
 def search(
     workload: Workload,
@@ -57,8 +68,12 @@ def search(
     runs: float = math.inf,
     preemptions: int | None = None,
     seed: int | None = None,
+    known: set[int] | None = None,
 ) -> Outcome:
-    """Every interleaving; or those with so many preemptions; until the first failure, or the time is up."""
+    """Every interleaving; or those with so many preemptions; until the first failure, or the time is up.
+
+    `known` are the interleavings that have been run before, which do not count, and takes in those that are run.
+    """
     chooser = Search(preemptions=preemptions, seed=seed)
     outcome = Outcome()
     until = time.monotonic() + seconds
@@ -67,8 +82,7 @@ def search(
             world = workload.world()
             try:
                 world.run(chooser)
-                outcome.runs += 1
-                outcome.steps += world.steps
+                outcome.add(world.steps, chooser.schedule, known)
             except Repetition:
                 outcome.repeated += 1
             except Violation as violation:
@@ -81,10 +95,12 @@ def search(
     return outcome
 
 
-def sample(workload: Workload, seeds: Iterable[int], *, seconds: float = math.inf) -> Outcome:
-    """One random interleaving for each seed, until the first failure, or the time is up."""
+def sample(
+    workload: Workload, seeds: Iterable[int], *, seconds: float = math.inf, known: set[int] | None = None
+) -> Outcome:
+    """One random interleaving for each seed, until the first failure, or the time is up. `known` as in `search`."""
     outcome = Outcome()
-    known: set[int] = set()
+    known = set() if known is None else known
     until = time.monotonic() + seconds
     with _uncollected():
         for seed in seeds:
@@ -98,13 +114,7 @@ def sample(workload: Workload, seeds: Iterable[int], *, seconds: float = math.in
                 outcome.runs += 1
                 outcome.failure = Failure(workload, chooser.schedule, f"{violation} (seed {seed})")
                 return outcome
-            before = len(known)
-            known.add(hash(tuple(chooser.schedule)))
-            if len(known) > before:
-                outcome.runs += 1
-                outcome.steps += world.steps
-            else:
-                outcome.repeated += 1
+            outcome.add(world.steps, chooser.schedule, known)
     return outcome
 
 

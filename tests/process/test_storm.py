@@ -27,7 +27,6 @@ def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, prot
     if seconds >= LONG:
         assert len(result.told["killed"]) > seconds
         assert result.told["passed"] > seconds / 10
-        assert result.told["kept"] > 0
 
 
 def test_one_that_ignores_the_lock_is_not_seen(shm: Path) -> None:

@@ -189,7 +189,7 @@ class Crowd(Storm):
             return
         self.visits, self.disturbed = visits, now
         if random.random() < STOP_SHARE and len(self.stopped) < STOPPED_AT_ONCE:
-            self.stop(self.one_inside(0.5) or random.choice(list(self.workers)))
+            self.stop(self.one_inside(0.8) or random.choice(list(self.workers)))
         else:
             self.kill()
 

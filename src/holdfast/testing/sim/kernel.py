@@ -57,6 +57,16 @@ class Mount:
         self.events = events
         self.lock_by_name = lock_by_name
 
+    def __str__(self) -> str:
+        abilities = {
+            "unnamed files": self.unnamed,
+            "links": self.link,
+            "kernel locks": self.flock,
+            "events": self.events,
+        }
+        missing = [name for name, there in abilities.items() if not there]
+        return f"no {', no '.join(missing)}" + (", kernel locks by name" if self.lock_by_name else "")
+
 
 class Inode:
     """A file or a directory. `private`: no name has ever led to it, so that only its creator can see it."""

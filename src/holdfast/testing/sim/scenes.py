@@ -68,7 +68,12 @@ def contenders(
         )
         world.checkers = usual(newcomer(slots, **options), slots=slots or 1, bound=bound, may_stay=may_stay)
 
-    build.__doc__ = f"{count} contenders, {rounds} rounds, timeout {timeout}, {options}"
+    words = [f"{count} contenders", *(f"{name} {value}" for name, value in options.items())]
+    words += [f"{slots} slots"] if slots else []
+    words += [f"{rounds} rounds"] if rounds > 1 else []
+    words += [f"timeout {timeout} s"] if timeout is not None else []
+    words += [f"inside for {stay} s"] if stay else []
+    build.__doc__ = ", ".join(words)
     return build
 
 
@@ -83,7 +88,7 @@ def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
         make = world.process
         world.process = lambda *args, **named: make(*args, **{"mount": mount, **named})  # type: ignore[method-assign]
 
-    elsewhere.__doc__ = build.__doc__
+    elsewhere.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; {mount}"
     return elsewhere
 
 
@@ -97,7 +102,7 @@ def dead_holder(build: Callable[[World], None], *, guarded: bool = True, age: fl
         put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(kernel.time() - age), marker.encode()))
         build(world)
 
-    at_a_dead_lock.__doc__ = f"{build.__doc__}; its holder is dead"
+    at_a_dead_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; its holder is dead"
     return at_a_dead_lock
 
 
@@ -114,7 +119,7 @@ def stale_foreign(build: Callable[[World], None]) -> Callable[[World], None]:
         put(world, LOCK, b"pid=77\ntimestamp=%d\n" % int(world.kernel.time() - OLD), age=OLD)
         build(world)
 
-    at_a_stale_lock.__doc__ = f"{build.__doc__}; somebody else's stale record is there"
+    at_a_stale_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; somebody else's stale record is there"
     return at_a_stale_lock
 
 
@@ -131,7 +136,7 @@ def reborn(build: Callable[[World], None]) -> Callable[[World], None]:
 
         world.after_crash = again
 
-    with_reuse.__doc__ = f"{build.__doc__}; the numbers of the dead are given out again"
+    with_reuse.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; the numbers of the dead are given out again"
     return with_reuse
 
 
@@ -187,4 +192,5 @@ def beside(
         if told:
             world.checkers.insert(0, Told())
 
+    build.__doc__ = f"{count} of ours beside {others} of another implementation of {protocol}"
     return build

@@ -40,7 +40,9 @@ class Workload:
         self.losses = losses
         self.step_seconds = step_seconds
         self.machine = machine
-        self.about = (build.__doc__ or "").strip()
+        limits = {"crashes": crashes, "early deadlines": stalls, "lost events": losses, **machine}
+        words = [f"{name.replace('_', ' ')} {value}" for name, value in limits.items() if value or name in machine]
+        self.about = "; ".join([(build.__doc__ or "").strip().rstrip("."), *words])
         WORKLOADS[name] = self
 
     def world(self, *, trace: bool = False) -> World:

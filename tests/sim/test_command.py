@@ -1,0 +1,45 @@
+"""`python -m holdfast.testing.sim`: what it says, and its exit status."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.testing.sim.__main__ import DONE, FAILED, USAGE, main
+from holdfast.testing.sim.workloads import WORKLOADS
+from sim.mutants import MUTANTS
+
+
+def test_a_workload_is_not_listed_or_not_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(WORKLOADS)
+    assert [line for line in lines if len(line.split()) < 3] == []
+
+
+def test_a_replay_needs_more_than_the_line_that_was_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MUTANTS["unlocked_before_it_is_removed"].mutate(monkeypatch)
+    assert main(["--workload", "two", "--run-seed", "58"]) == FAILED
+    said = capsys.readouterr().out
+    again = re.search(r"--replay (\S+) '(.*)'", said)
+    assert again is not None
+    assert main(["--replay", again[1], again[2]]) == FAILED
+    assert "Violation: " in capsys.readouterr().out
+    monkeypatch.undo()
+    assert main(["--replay", again[1], again[2]]) == DONE
+
+
+@pytest.mark.parametrize("arguments", [["--workload", "none"], ["--replay", "none", "0"], ["--run-seed", "1"]])
+def test_a_mistake_runs_something(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == USAGE
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err
+
+
+def test_the_long_command_says_nothing_of_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seconds", "1", "--jobs", "1", "--workload", "two"]) == DONE
+    assert re.search(r"^\d+ interleavings of 1 workloads in .* failed: none$", capsys.readouterr().out, re.MULTILINE)

@@ -22,7 +22,7 @@ from . import recognition
 from .crowd import Crowd, lock_of
 from .findings import Found, Unseen
 from .ghosts import LIMBO, Ghosts
-from .happening import Happening, Held, is_free, is_stale, key_of
+from .happening import Happening, Held, is_free, is_stale
 from .onlooker import Onlooker
 from .places import Places
 from .survey import Survey
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
 
 SETTLE = 0.1
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
-"""Seconds between looks (Z13): at kernel locks (more, where that takes
-long), at holders without a guard, without events, and at everything."""
+"""Seconds between looks (Z13): at kernel locks, at holders without a guard, without events, at everything."""
 
 
 class Follower:
@@ -144,9 +143,11 @@ class Follower:
         return self._told()
 
     def _of_file(self, path: str, what: str, dirty: dict[str, None]) -> None:
-        """`path` may be that of a file which is known by its number only: made without a name, it is called so for as
-        long as that descriptor lives."""
-        if what == "gone":
+        """Also of one known by its number: made without a name, it is called so as long as that descriptor lives."""
+        if what == "gone" and path in self.held and self._is_there(path, self.held[path].found):
+            self.held[path].doubtful = True  # a look was ahead of the events, or the next file has the same number
+            dirty[path] = None
+        elif what == "gone":
             self.missed += path in dirty and path not in self.held
             dirty.pop(path, None)
             self._vanished(path)
@@ -186,8 +187,8 @@ class Follower:
     @property
     def due(self) -> float:
         """When to call `tick` next, on the monotonic clock."""
-        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues()]
-        dues += [until for _, until in self._leaving.values()]
+        leaving = [until for _, until in self._leaving.values()]
+        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues(), *leaving]
         if self._look_on.kernels:
             dues.append(self._dues["kernel"])
         if self._foreign:
@@ -196,7 +197,7 @@ class Follower:
 
     def _told(self) -> list[Happening]:
         out, self._out = self._out, []
-        return out
+        return sorted(out, key=lambda one: one.time)
 
     # -- one lock file -------------------------------------------------------------------------------------------------
 
@@ -224,10 +225,10 @@ class Follower:
             if before is not None:
                 self._out.append(self._ended(before, "released"))
             return
-        if before is None or before.key != key_of(one):
+        if before is None or not before.is_same(one):
             self._began(path, before, one)
         else:
-            before.found = one
+            before.found, before.doubtful = one, False
         self._note(one)
         if not is_stale(one) or self._is_there(path, one):
             self._judge(self.held[path])
@@ -242,19 +243,21 @@ class Follower:
         return (found.st_dev, found.st_ino) == one.identity
 
     def _began(self, path: str, before: Held | None, one: Found) -> None:
-        now = self._env.time()
         self._out += self._ghosts.hasten(path)
         recovered = None
         if before is not None:
-            same_file = before.found.identity == one.identity and not before.is_kernels
-            if before.told_stale or same_file:
+            same_number = before.found.identity == one.identity and not before.is_kernels
+            if before.told_stale or (same_number and not before.doubtful):
                 recovered = before.holder.pid
+            elif same_number:  # so the old file is closed, too
+                self._out.append(self._ended(before, "released"))
             else:
-                lost = before.is_proven and self._look_on.is_locked(before.found.identity) and not before.is_kernels
-                self._out.append(self._ended(before, "lost" if lost else "released"))
+                self._vanished(path)
+                self._out += self._ghosts.hasten(path)
+        now = self._env.time()
         waited = self.crowd.admitted(path, one.status.holder.pid if one.status.holder else None, now)
         held = self.held[path] = Held(one, now, waited)
-        if before is not None and recovered is not None:
+        if recovered is not None:
             self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
         self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
 
@@ -307,7 +310,7 @@ class Follower:
     def _leave(self, place: tuple[str, str]) -> None:
         """A ticket is gone. That its owner gave up is told when the lock file that it may have made can be seen."""
         wait = self.crowd.waits.get(place)
-        held = self.held.get(wait.path) if wait is not None else None
+        held = None if wait is None else self.held.get(wait.path)
         one = self.crowd.left(place, held.holder.pid if held is not None else None)
         if one is not None:
             self._leaving[place] = (one, self._env.monotonic() + LIMBO)

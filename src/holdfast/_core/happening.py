@@ -47,6 +47,14 @@ class Held:
         self.since = since
         self.waited = waited
         self.told_stale = False
+        self.doubtful = False
+        """Its file may have vanished, and what is there may be another of the same number."""
+
+    def is_same(self, found: Found) -> bool:
+        """Whether it is this acquisition that was found."""
+        if self.doubtful and found.status.modified != self.found.status.modified:
+            return False
+        return self.key == key_of(found)
 
     @property
     def holder(self) -> Holder:

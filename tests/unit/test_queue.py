@@ -305,6 +305,33 @@ def test_a_killed_waiters_guard_outlives_its_close_event_and_is_slept_on(
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_one_that_is_passed_with_the_idle_one_sleeps_on(
+    where: str, arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped]
+) -> None:
+    """Q6: it waits for its turn behind the idle one; out of the queue, it would never be told."""
+    holder = arrive()
+    holder.get()
+    env = process() if where == "here" else None
+    idle, between, other = queued(env), queued(env), queued(env)
+    release(holder)
+    while not other.inside:
+        assert not woken(between)
+        clock.now = max(other.waits[-1].deadline, clock.now + PATIENCE)
+        other.step()
+    assert woken(between)
+    assert between.step() is not None
+    clock.now += MOMENT
+    between.step()
+    release(other)
+    assert idle.step() is None
+    release(idle)
+    while between.step() is not None:
+        assert woken(between) or between.waits[-1].deadline <= clock.now + 1
+        clock.now = between.waits[-1].deadline
+    release(between)
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_one_that_sleeps_on_keeps_a_free_lock_from_all(
     where: str, arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped]
 ) -> None:

@@ -14,8 +14,8 @@ Q5  Newcomers go in directly as long as nobody has waited for longer than a mome
     may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
     taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
 Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
-    (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. Back again,
-    they queue anew, by their old arrival.
+    (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All of them
+    are told, because only the first was idle; and they queue anew, by their old arrival.
 Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
     as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
 """
@@ -222,6 +222,7 @@ class Place:
             for place in ahead:
                 if place in self._line.places:
                     self._line.places.remove(place)
+                    place.signal.set()  # it may only wait for its turn, and not be idle at all: nobody else would tell it
         for name in self._ahead_of_us(tickets.names(self.env, self._request.queue)):
             unlink_quietly(self.env, f"{self._request.queue}/{name}")
         self._behind_here = 0

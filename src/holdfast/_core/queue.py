@@ -222,7 +222,7 @@ class Place:
             for place in ahead:
                 if place in self._line.places:
                     self._line.places.remove(place)
-                    place.signal.set()  # it may only wait for its turn, and not be idle at all: nobody else would tell it
+                    place.signal.set()  # it may wait for its turn only, and nobody else would tell it
         for name in self._ahead_of_us(tickets.names(self.env, self._request.queue)):
             unlink_quietly(self.env, f"{self._request.queue}/{name}")
         self._behind_here = 0

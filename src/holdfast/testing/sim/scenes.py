@@ -92,17 +92,20 @@ def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
     return elsewhere
 
 
-def dead_holder(build: Callable[[World], None], *, guarded: bool = True, age: float = 5.0) -> Callable[[World], None]:
-    """The same at a lock whose holder has died."""
+def dead_holder(
+    build: Callable[[World], None], *, guarded: bool = True, age: float = 5.0, boot: str | None = None
+) -> Callable[[World], None]:
+    """The same at a lock whose holder has died; perhaps with another boot of the machine."""
 
     def at_a_dead_lock(world: World) -> None:
         kernel = world.kernel
-        gone = Identity(77, kernel.boot, "1", "tgone", "host")
+        gone = Identity(77, boot or kernel.boot, "1", "tgone", "host")
         marker = marker_text(guarded, 1, gone)
         put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(kernel.time() - age), marker.encode()))
         build(world)
 
-    at_a_dead_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; its holder is dead"
+    before = "" if boot is None else f" with another boot, {age:g} s ago"
+    at_a_dead_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; its holder has died{before}"
     return at_a_dead_lock
 
 

@@ -106,6 +106,8 @@ Workload("lost-events", contenders(2, fair=False, bound=11.0), crashes=1, losses
 Workload("lost-events-fair", contenders(3, bound=11.0), crashes=1, stalls=2, losses=3, late_events=True)
 Workload("overflow", contenders(3), crashes=1, queue_limit=0)
 Workload("reborn", reborn(contenders(2)), crashes=2)
+Workload("rebooted", dead_holder(contenders(2, fair=False), age=scenes.OLD, boot="boot-0"), crashes=1)
+Workload("rebooted-soon", dead_holder(contenders(2, bound=12.0), age=3592, boot="boot-0"), crashes=1)
 Workload("containers", situations.containers, crashes=1)
 Workload("containers-no-flock", on(scenes.NO_FLOCK, situations.living_elsewhere))
 Workload("views", situations.views)

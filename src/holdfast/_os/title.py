@@ -8,8 +8,8 @@ import os
 def entitle(name: str, about: str) -> None:
     """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
 
-    The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte stays
-    NUL: without it, the kernel would take the environment behind it for a part of it.
+    The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
+    stays NUL: without it, the kernel would take the environment behind it for a part of it.
     """
     try:
         with open("/proc/self/comm", "wb", buffering=0) as file:

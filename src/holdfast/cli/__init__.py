@@ -20,7 +20,6 @@ _MODULES = {
     "status": "status",
     "doctor": "doctor",
     "watch": "watch",
-    "top": "top",
     "timeline": "timeline",
     "clean": "clean",
     "break": "breaking",

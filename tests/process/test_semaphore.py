@@ -19,7 +19,7 @@ from holdfast import Hold, Semaphore
 from process.journal import read_journal
 from process.support import Peer, descriptors, eventually, state, switches
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
 WORKERS, SLOTS = 8, 3
 WORKER = Path(__file__).with_name("slots_worker.py")
 
@@ -136,11 +136,11 @@ VARIANTS = {
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
 def test_a_lesser_way_of_publishing_or_waiting_lets_too_many_in(shm: Path, env: dict[str, str]) -> None:
-    storm(shm, SECONDS * 4 / 30, env)
+    storm(shm, SECONDS * 8 / 30, env)
 
 
 def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
-    storm(shm, SECONDS * 4 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
+    storm(shm, SECONDS * 8 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 
 
 # -- one at a time -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ..._core.acquire import acquire, wait_until_free
 from ..._core.contest import Refusal
 from ..._core.remove import break_lock
 from ..._core.request import Request, slots_of
-from ...errors import LockLost
+from ...errors import HoldfastError, LockLost
 
 if TYPE_CHECKING:
     from ..._core.hold import Held, Share
@@ -136,11 +136,14 @@ def canceller(wanted: tuple[Request, ...], waits: int) -> Program:
 
 
 def breaker(wanted: tuple[Request, ...]) -> Program:
-    """Break the lock, whoever holds it."""
+    """Break the lock, whoever holds it. It may give up: it does not wait for one that was stopped while it probed."""
 
     def program(me: Actor) -> None:
         me.breaks = True
-        break_lock(me.process, wanted[0])
+        try:
+            break_lock(me.process, wanted[0])
+        except HoldfastError:
+            me.note("could not break it")
 
     return program
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._core.acquire import acquire, give_back, look, wait_until_free
 from ._core.contest import Refusal
+from ._core.files import located
 from ._core.hold import numbers
 from ._core.own import own_hold, undelivered
 from ._core.remove import break_lock
@@ -130,9 +131,11 @@ class Acquirable(Resource):
                     result.held.story.acquired(result.held)
                 result.delivered = True  # from here to the caller there is no call, so no signal handler
                 return hold
-        except BaseException:
+        except BaseException as failed:
             for share in undelivered(env, me, since):
                 give_back(share)
+            if isinstance(failed, OSError):
+                located(failed, self.path)
             raise
         if error is not None:
             raise error(result)

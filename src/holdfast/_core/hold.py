@@ -135,29 +135,26 @@ class Held:
                 if share is not None and self.shares != [share]:
                     self.shares.remove(share)
                     return
-                self.released = ended = True
-                mine = self._end()
+                try:
+                    self.released = ended = True
+                    mine = self._remove()
+                    self._drop()
+                except BaseException as error:
+                    self._interrupted(error)
+                    raise
             self._after(mine=mine)
         finally:
             if ended and self.released and (self.story is not None or listeners):
                 self._story().released(self)
 
-    def _end(self) -> bool:
-        """The steps of a release (H3, H5); whether the lock was ours."""
-        try:
-            mine = self._remove()
-            self._drop()
-            return mine
-        except OSError as error:
-            if self.fd >= 0 and not self.guarded:
-                self.released = False  # H6
-            else:
-                self._abort()
-            located(error, self.path)
-            raise
-        except BaseException:
+    def _interrupted(self, error: BaseException) -> None:
+        """A release was interrupted (H5), or failed (H6)."""
+        if isinstance(error, OSError) and self.fd >= 0 and not self.guarded:
+            self.released = False
+        else:
             self._abort()
-            raise
+        if isinstance(error, OSError):
+            located(error, self.path)
 
     def _after(self, *, mine: bool) -> None:
         if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest

@@ -62,8 +62,13 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
             return None
         except OSError as error:
             _fall_back(env, request, error, method)
-    beside = request.protocol.has_rivals or request.protocol.reclaim_suffix
-    return (yield from quieten(env, request, held)) if beside else held
+    if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
+        return held
+    try:
+        return (yield from quieten(env, request, held))
+    except BaseException:
+        held.give_back()
+        raise
 
 
 def _publish(env: Environment, request: Request, method: str) -> Generator[Wait, None, Held | None]:

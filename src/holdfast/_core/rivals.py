@@ -47,7 +47,10 @@ _PATIENCE = 0.1
 
 
 def quieten(env: Environment, request: Request, held: Held | None) -> Generator[Wait, None, Held | None]:
-    """The hold, as soon as no rival can take its lock file away any more; None when one has, or stays (Y1, Y5)."""
+    """The hold, as soon as no rival can take its lock file away any more; None when one has, or stays (Y1, Y5).
+
+    Whoever calls this gives the hold back if it is interrupted.
+    """
     if held is None:
         return None
     if request.protocol.has_rivals:
@@ -56,19 +59,15 @@ def quieten(env: Environment, request: Request, held: Held | None) -> Generator[
         in_the_way = _is_removed_beside
     else:
         return held
-    try:
-        pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
-        while in_the_way(env, held):
-            if env.monotonic() >= until:
-                held.give_back()
-                return None
-            yield Wait((), env.monotonic() + pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        if held.verify():
-            return held
-    except BaseException:
-        held.give_back()
-        raise
+    pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
+    while in_the_way(env, held):
+        if env.monotonic() >= until:
+            held.give_back()
+            return None
+        yield Wait((), env.monotonic() + pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    if held.verify():
+        return held
     held.abandon()
     return None
 

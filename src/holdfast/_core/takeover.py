@@ -63,15 +63,23 @@ def take_over(
         else:
             held = _seize(env, request, seen, fd)
     finally:
-        end_removal(env, request, announced)
+        try:
+            end_removal(env, request, announced)
+        except BaseException:  # an interruption
+            if held is not None:
+                held.give_back()
+            raise
     if removed:
         held = yield from publish(env, request)
     if held is None:
         return None
     held.recovered_from = seen.record
-    if not verdict.by_proof:
-        held = yield from _settle(env, held)
-    return (yield from quieten(env, request, held))
+    try:
+        calm = held if verdict.by_proof else (yield from _settle(env, held))
+        return (yield from quieten(env, request, calm))
+    except BaseException:
+        held.give_back()
+        raise
 
 
 def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> Held | None:
@@ -163,13 +171,9 @@ def _remove(env: Environment, request: Request, seen: Observation) -> bool:
 
 def _settle(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
     """T5."""
-    try:
-        yield Wait((), env.monotonic() + SETTLE)
-        if held.verify():
-            return held
-    except BaseException:
-        held.give_back()
-        raise
+    yield Wait((), env.monotonic() + SETTLE)
+    if held.verify():
+        return held
     held.abandon()
     return None
 

@@ -75,6 +75,8 @@ class _Waiter:
     def fds(self) -> tuple[int, ...]:
         hub = self._hub
         with hub.mutex:
+            if hub.fd < 0:
+                return ()  # forked just now, by a signal handler: whoever waits finds out when it has waited
             self.crew = waiting_loop.get()
             leading = hub.leads(self)
             hub.waiting[self] = None

@@ -361,12 +361,18 @@ def group_of(pid: int) -> int:
 
 
 def states_of(pid: int) -> list[str]:
-    """Of its threads."""
+    """Of its threads, the first of them first."""
+    states = []
     try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: task.name != str(pid))
     except (FileNotFoundError, ProcessLookupError):
         return []
+    for task in tasks:
+        try:
+            states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # one thread that has ended, or all of them
+    return states
 
 
 def is_stopped(pid: int) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from .adapter import Adapter, Answer, Running
+from .adapter import Adapter, Answer, Running, how_it_ended
 from .dialects import Claim, Dialect
 from .scenario import Failed, Skipped
 from .vectors import Reading
@@ -144,7 +144,7 @@ class Bench:
         running.let_go()
         status = running.ended(self.adapter.limit)
         if status != 0:
-            happened = "it did not end in time" if status is None else f"it ended with status {status}"
+            happened = "it did not end in time" if status is None else f"it {how_it_ended(status)}"
             complaint = running.complaint().strip()
             raise Failed(f"{expected}: exit status 0", f"{happened}; {complaint}".rstrip("; "), self.found())
         if os.path.lexists(self.lock):

@@ -37,6 +37,11 @@ bench: $(VENV)/.test
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
 
+.PHONY: sim
+# The engine in a simulated kernel, in as many interleavings as there is time for: make sim SECONDS=600.
+sim: $(VENV)/.test
+	$(BIN)/python -m holdfast.testing.sim --seconds $(or $(SECONDS),60) --jobs $(or $(filter-out 0,$(JOBS)),1)
+
 # The tests of the engine on each filesystem: needs root, and minutes for each. PLACES="xfs btrfs" for some. On FUSE, which
 # has neither unnamed files nor events, most tests of the suites mean nothing; there it is a longer run of the short ones.
 PLACES ?= tmpfs ext4 xfs btrfs overlay upper bind fuse

@@ -151,9 +151,16 @@ def test_two_signals_at_once_end_the_wait_without_a_traceback(world: World, path
 def test_term_at_any_moment_leaves_no_held_lock_and_no_command(world: World, path: Path) -> None:
     chance = random.Random(20240607)
     met = set()
+    command = [*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"]
+    begun = time.monotonic()
+    started = world.start(command)
+    started.hear("child ")
+    usual = time.monotonic() - begun
+    started.signal(signal.SIGTERM)
+    assert started.wait() == -signal.SIGTERM
     for _ in range(60):
-        started = world.start([*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"])
-        time.sleep(chance.uniform(0, 0.15))  # the moment is the point; whichever it hits, the claims are the same
+        started = world.start(command)
+        time.sleep(chance.uniform(0, usual * 1.5))  # whichever moment it hits, the claims are the same
         started.signal(signal.SIGTERM)
         assert started.wait() == -signal.SIGTERM
         said, complaint = started.rest(), started.complaint()

@@ -86,6 +86,11 @@ def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) 
         found = one if isinstance(one, Unseen) else of_lock(env, one, approved=approved)
         if found is not None:
             yield found
+    yield from beside(env, where)
+
+
+def beside(env: Environment, where: str) -> Iterator[Leftover | Unseen]:
+    """What may go of what lies beside the lock files of one directory. Changes nothing."""
     try:
         names = sorted(env.list_directory(where))
     except OSError:

@@ -16,12 +16,10 @@ A5  A refusal is only given after a complete look; `timeout=0` is one round, wit
 
 from __future__ import annotations
 
-import errno
-
 from .. import events
 from .contest import Contest, Refusal
 from .environment import Environment, Wait
-from .files import located
+from .files import UNWRITABLE, located
 from .hold import Share
 from .kernel import take
 from .publish import publish
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..model import Status
 
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 
@@ -120,7 +117,7 @@ def _enter(
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
                 # Who may not write there is told who holds it, if somebody does, as with one that exists already.
-                if error.errno in _UNWRITABLE and env.exists(request.path):
+                if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
         if held is not None:

@@ -7,6 +7,9 @@ import errno
 from ..errors import HoldfastError
 from .environment import Environment
 
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The errors of one who may not write there."""
+
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     """Whether the path names this very inode now."""

@@ -29,7 +29,7 @@ from ..model import Record
 from ..protocols import recognise
 from ..protocols.flock import SIGNATURE
 from .environment import Environment
-from .files import is_there, let_go, unlink_quietly, write_all
+from .files import UNWRITABLE, is_there, let_go, unlink_quietly, write_all
 from .hold import Held
 from .observe import explained, mismatch, read_record, require_regular
 from .publish import make_parents
@@ -37,7 +37,6 @@ from .request import Request
 
 _TRIES = 20
 _HEAD = 4096
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY)
 
 
 class KernelHeld(Held):
@@ -144,7 +143,7 @@ def open_existing(env: Environment, request: Request) -> int | None:
         try:
             return env.open_existing(path, write=True)
         except OSError as error:
-            if error.errno not in _UNWRITABLE:
+            if error.errno not in (*UNWRITABLE, errno.ETXTBSY):
                 raise
         return env.open_existing(path, write=False)
     except FileNotFoundError:

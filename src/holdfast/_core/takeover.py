@@ -19,10 +19,8 @@ T7  Where the protocol has a way to say "I am removing a stale lock", it is said
 
 from __future__ import annotations
 
-import errno
-
 from .environment import Environment, Wait
-from .files import is_there, let_go, write_all
+from .files import UNWRITABLE, is_there, let_go, write_all
 from .hold import Held, withdraw
 from .observe import Observation, explained, read_record
 from .policy import Verdict
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 SETTLE = 0.020
 """Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""
-_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def take_over(
@@ -57,7 +54,7 @@ def take_over(
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno not in _UNWRITABLE:
+            if error.errno not in UNWRITABLE:
                 raise explained(error, request, env) from error
             removed = _remove(env, request, seen)
         else:
@@ -158,7 +155,7 @@ def _remove(env: Environment, request: Request, seen: Observation) -> bool:
             env.end_claim(fd, replaced=removed)
             env.unguard(fd)
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in UNWRITABLE:
             raise
         owner = env.fstat(fd).st_uid
         seen.blocked = f"this user may neither write to the lock file nor remove it: it belongs to user {owner}"

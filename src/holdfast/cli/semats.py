@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from .._core.files import UNWRITABLE
 from .._core.policy import judge
 from .._core.remove import why_not_of
 from .._core.rivals import sweep_rivals
@@ -266,12 +267,10 @@ def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
 
 def _permitted(step: Callable[[], bool]) -> bool:
     """What the step came to; False, too, where this user may not do it."""
-    import errno
-
     try:
         return step()
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in UNWRITABLE:
             return False
         raise
 

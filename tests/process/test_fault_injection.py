@@ -69,34 +69,34 @@ def _strace() -> None:
 
 
 class Traced:
-    """The operation in a process under strace."""
+    """The operation in a process that strace joins when all is prepared, so that the k-th call is the operation's."""
 
     def __init__(self, place: Path, operation: str, fault: str | None = None) -> None:
         self.log = place / "log"
-        calls = ",".join([*ERRORS, "stat"])
-        inject = [] if fault is None else ["-e", f"inject={fault}"]
-        command = [
-            STRACE or "",
-            "-f",
-            "-s",
-            "4096",
-            "-o",
-            self.log,
-            "-e",
-            f"trace={calls}",
-            *inject,
-            sys.executable,
-            SCRIPT,
-        ]
         self.process = subprocess.Popen(
-            [*command, place / "locks" / "l", operation],
+            [sys.executable, SCRIPT, place / "locks" / "l", operation],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
+        assert self.hear() == {"ready": True}
+        trace = ["-e", f"trace={','.join([*ERRORS, 'stat'])}", *([] if fault is None else ["-e", f"inject={fault}"])]
+        self.strace = subprocess.Popen(
+            [STRACE or "", "-f", "-s", "4096", "-o", self.log, *trace, "-p", str(self.process.pid)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.strace.stderr is not None
+        joined = self.strace.stderr.readline()
+        assert "attached" in joined, joined
+        self.tell()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def hear(self) -> dict[str, object]:
         assert self.process.stdout is not None
@@ -108,23 +108,22 @@ class Traced:
         return heard
 
     def go_on(self) -> dict[str, object]:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.tell()
         heard = self.hear()
         assert self.process.wait(20) == 0
+        self.strace.wait(20)  # the log is complete
         return heard
 
     def destroy(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, 9)
-            self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
+        for process in (self.process, self.strace):
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def calls(self) -> list[tuple[str, int, str]]:
-        """The calls between the two marks: the name, its number among all calls of that name, and the rest."""
+        """The calls between the two marks: the name, its number among those that strace saw, and the rest."""
         found, numbers, inside = [], Counter[str](), False
         main = ""
         for line in self.log.read_text(errors="replace").splitlines():

@@ -164,7 +164,8 @@ def test_what_the_dead_have_left_is_overlooked_or_the_living_are_taken_for_dead(
     (disk / "ours.lock.reclaim").mkdir(mode=0o700)
     (disk / "ours.lock.reclaim").chmod(0o1755)
     past = time.time() - 3600
-    os.utime(disk / "old.lock.reclaim", (past, past))
+    for aged in (disk / "old.lock.reclaim", disk / f"l.{dead_pid}.0123456789abcdef.tmp"):
+        os.utime(aged, (past, past))
     before = sorted(path.as_posix() for path in disk.rglob("*"))
     findings = [*of_leftovers(env, str(disk))]
     told = "\n".join(finding.text for finding in findings)

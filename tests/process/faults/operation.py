@@ -2,14 +2,15 @@
 
     python operation.py LOCK OPERATION
 
-It calls `stat` for two paths that are not there, at the beginning and at the end of the operation, so that a log shows
-which calls belong to it. It says in one line of JSON how it ended. Holding, it waits for a line, then releases, and
-says what it has left.
+When all is prepared, it says so and waits for a line, so that strace may join it. It calls `stat` for two paths that
+are not there, at the beginning and at the end of the operation, so that a log shows which calls belong to it. It says
+in one line of JSON how it ended. Holding, it waits for a line, then releases, and says what it has left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 import holdfast
 
+PR_SET_PTRACER = 0x59616D61
 BEGIN, END = "/holdfast-begin", "/holdfast-end"
 
 
@@ -108,12 +110,15 @@ OPERATIONS: dict[str, Callable[[str], tuple[Callable[[], object], Callable[[], o
 
 
 def main(path: str, name: str) -> None:
-    for module in ("ctypes", "hashlib", "logging", "select", "holdfast._os.inotify", "holdfast._os.tables"):
+    for module in ("hashlib", "logging", "select", "holdfast._os.inotify", "holdfast._os.tables"):
         importlib.import_module(module)
     act, undo = OPERATIONS[name](path)
     holdfast.Lock(path)._env.identity()
     before = descriptors()
     error: BaseException | None = None
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1))  # strace is no parent of ours
+    say(ready=True)
+    sys.stdin.readline()
     mark(BEGIN)
     try:
         act()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, World
-from holdfast._core.outlook import Outlook, in_words
+from holdfast._operator.outlook import Outlook, in_words
 
 NOW = int(time.time())
 

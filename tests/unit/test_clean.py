@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
 from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
 from holdfast._core.publish import temporary_name
 from holdfast._core.queue import Place
-from holdfast._core.remains import Kept, Leftover, leftovers
 from holdfast._core.request import Request
-from holdfast._core.survey import Survey
 from holdfast._drive.sync import drive, wait_for
+from holdfast._operator.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
+from holdfast._operator.remains import Kept, Leftover, leftovers
+from holdfast._operator.survey import Survey
 from unit.stepping import Contender, Crash, Stepped, sema_record
 
 Contend = Callable[..., Contender]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core import follow as module
-from holdfast._core.follow import Follower
-from holdfast._core.ghosts import LIMBO
-from holdfast._core.happening import Happening
+from holdfast._operator import follow as module
+from holdfast._operator.follow import Follower
+from holdfast._operator.ghosts import LIMBO
+from holdfast._operator.happening import Happening
 from holdfast._os.folders import FolderWatch
 from holdfast._os.glimpse import Glimpse
 from holdfast.errors import LockLost

@@ -29,7 +29,8 @@ LAYERS = {
     "protocols": {"errors", "model", "protocols"},
     "events": {"model"},
     "_core": {"_core", "protocols", "events", "errors", "model"},
-    "_os": {"_os", "_core.environment", "_core.findings", "_core.publish", "errors", "model"},
+    "_operator": {"_operator", "_core", "protocols", "errors", "model"},
+    "_os": {"_os", "_core.environment", "_operator.findings", "_core.publish", "errors", "model"},
     "_drive": {"_drive", "_core", "protocols", "errors", "model"},
     "hold": {"_drive", "_core", "_os", "errors", "model"},
     # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.
@@ -65,6 +66,7 @@ LAYERS = {
         "hold",
         "aio",
         "face",
+        "_operator",
         "_core",
         "_drive",
         "_os",
@@ -156,7 +158,9 @@ def test_production_does_not_import_the_simulation(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if NAMES[p].startswith(("_core/", "protocols/")) or NAMES[p] == "model.py"], ids=NAMES.get
+    "path",
+    [p for p in FILES if NAMES[p].startswith(("_core/", "_operator/", "protocols/")) or NAMES[p] == "model.py"],
+    ids=NAMES.get,
 )
 def test_core_reaches_the_world_only_through_its_environment(path: Path) -> None:
     tree = ast.parse(path.read_text())

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import look
-from holdfast._core.ids import id_of, name_of
 from holdfast._core.request import Request
+from holdfast._operator.ids import id_of, name_of
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]

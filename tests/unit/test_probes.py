@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.diagnosis import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_limits, worst
-from holdfast._core.findings import Abilities, Limits
-from holdfast._core.litter import of_leftovers
 from holdfast._core.locate import queue_of
 from holdfast._core.publish import temporary_name
+from holdfast._operator.diagnosis import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_limits, worst
+from holdfast._operator.findings import Abilities, Limits
+from holdfast._operator.litter import of_leftovers
 from holdfast._os import probes
 from holdfast._os.linux import LinuxEnvironment
 from unit.elsewhere import elsewhere, mount, needs_root

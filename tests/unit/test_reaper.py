@@ -12,8 +12,8 @@ import pytest
 
 from holdfast._core.environment import RECHECK
 from holdfast._core.hold import Held
-from holdfast._core.reaper import Reaper
 from holdfast._drive.sync import wait_for
+from holdfast._operator.reaper import Reaper
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]

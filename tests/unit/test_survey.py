@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.survey import Found, Survey, Unseen
+from holdfast._operator.survey import Found, Survey, Unseen
 from holdfast._os import census as tables
 from holdfast._os.nothing import NoCensus
 from unit.elsewhere import NOBODY, elsewhere, needs_root

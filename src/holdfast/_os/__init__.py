@@ -8,7 +8,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._core.findings import Census
+    from .._operator.findings import Census
     from .folders import FolderWatch
     from .generic import GenericEnvironment
 

@@ -11,8 +11,8 @@ import os
 import stat
 
 from .._core.environment import CHANGED, CLOSED
-from .._core.findings import Abilities, Limits
 from .._core.publish import temporary_name
+from .._operator.findings import Abilities, Limits
 from .generic import GenericEnvironment
 from .linux import LinuxEnvironment, _is_network, _is_served, _link_empty_path
 from .tables import _pids, _Process, _read, parse_watches

@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 
-from .._core.ids import id_of, name_of
 from .._core.liveness import Assessment
 from .._core.observe import Observation
 from .._core.remove import remove_if
 from .._core.report import advice, sentence
 from .._core.request import Request
-from .._core.survey import Survey
+from .._operator.ids import id_of, name_of
+from .._operator.survey import Survey
 from .._os import environment
 from ..lock import Lock
 from ..model import Liveness, Status

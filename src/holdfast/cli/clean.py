@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._core.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
-from .._core.findings import Found, Unseen
-from .._core.remains import Kept, Leftover, directories, leftovers, of_lock
 from .._core.report import printable
-from .._core.survey import Survey
 from .._drive.sync import drive
+from .._operator.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
+from .._operator.findings import Found, Unseen
+from .._operator.remains import Kept, Leftover, directories, leftovers, of_lock
+from .._operator.survey import Survey
 from .._os import environment
 from ..errors import HoldfastError
 from . import DONE, FAILED, HELD, say, show

@@ -7,9 +7,9 @@ import errno
 import os
 import sys
 
-from .._core.diagnosis import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities, of_limits, worst
-from .._core.litter import of_leftovers
 from .._core.report import printable
+from .._operator.diagnosis import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities, of_limits, worst
+from .._operator.litter import of_leftovers
 from .._os import environment
 from .._os.probes import abilities, limits
 from . import DONE, FAILED, show
@@ -18,7 +18,7 @@ from .table import Screen, screen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._core.findings import Abilities, Limits
+    from .._operator.findings import Abilities, Limits
 
 _AMISS = 1
 _STATUS = {GOOD: DONE, NOTE: DONE, WEAKER: _AMISS, UNUSABLE: FAILED}

@@ -7,8 +7,8 @@ import select
 import signal
 import sys
 
-from .._core.follow import Follower
-from .._core.happening import Happening
+from .._operator.follow import Follower
+from .._operator.happening import Happening
 from .._os import environment, folder_watch, glimpse
 from . import die_of
 from .recording import line_of

@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from .._core.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._core.report import printable
-from .._core.survey import Survey
+from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
+from .._operator.survey import Survey
 from .._os import environment
 from . import DONE, FAILED, say, show
 from .output import as_json, of_survey, user_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
-from .._core.ids import id_of
 from .._core.report import advice, duration, moment, printable
+from .._operator.ids import id_of
 from .._os import environment
 from ..model import Holder, Record, Status, Value, Waiter
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._core.findings import Found
+    from .._operator.findings import Found
 
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._core.reaper import Reaper
 from .._drive.sync import drive
+from .._operator.reaper import Reaper
 from .._os import environment
 from . import say
 

@@ -7,11 +7,11 @@ import os
 import time
 
 from .._core.environment import LockOwner
-from .._core.findings import FREE, HELD, MALFORMED, STALE, Found
-from .._core.ids import id_of
-from .._core.outlook import heartbeat, in_words, outlook, own_view
 from .._core.report import advice, duration, printable
-from .._core.survey import Survey
+from .._operator.findings import FREE, HELD, MALFORMED, STALE, Found
+from .._operator.ids import id_of
+from .._operator.outlook import heartbeat, in_words, outlook, own_view
+from .._operator.survey import Survey
 from .._os import environment
 from ..lock import Lock
 from ..model import Status

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from .._core.report import duration, moment, printable
 from ..model import Liveness, Status, Value
 from ..protocols import get
-from .report import duration, moment, printable
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
 """Who reads the records of a protocol, besides holdfast."""

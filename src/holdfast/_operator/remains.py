@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import stat
 
+from .._core import tickets
+from .._core.environment import Environment
+from .._core.observe import read_record
+from .._core.publish import temporary_name
+from .._core.rivals import has_ended, why_left
 from ..errors import MalformedRecord
 from ..model import Liveness, Value
 from ..protocols import get
-from . import recognition, tickets
-from .environment import Environment
+from . import recognition
 from .findings import Found, Unseen
-from .observe import read_record
-from .publish import temporary_name
-from .rivals import has_ended, why_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,18 +15,19 @@ M9  A rule holds: a foreign process may have judged it stale as well, and be abo
 
 from __future__ import annotations
 
+from .._core import tickets
+from .._core.environment import Environment, Wait
+from .._core.liveness import Assessment, assess
+from .._core.observe import Observation, forget, observe
+from .._core.policy import Verdict, judge
+from .._core.remove import remove_if
+from .._core.request import Request
+from .._core.rivals import announce_removal, end_removal, why_left
+from .._core.takeover import complete, take_over
 from ..errors import HoldfastError, LockLost
 from ..model import Value
-from . import recognition, tickets
-from .environment import Environment, Wait
-from .liveness import Assessment, assess
-from .observe import Observation, forget, observe
-from .policy import Verdict, judge
+from . import recognition
 from .remains import ANNOUNCEMENT, LOCK, QUEUE, RECLAIM, TICKET, Leftover, may_be_approved, why_no_rival, why_orphan
-from .remove import remove_if
-from .request import Request
-from .rivals import announce_removal, end_removal, why_left
-from .takeover import complete, take_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .environment import LockOwner
+from .._core.environment import LockOwner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .environment import Stat
+    from .._core.environment import Stat
     from .findings import Census, Surroundings
 
 

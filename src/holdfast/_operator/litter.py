@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._core.environment import Environment
 from .diagnosis import GOOD, NOTE, WEAKER, Finding
-from .environment import Environment
 from .remains import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
 
 TYPE_CHECKING = False

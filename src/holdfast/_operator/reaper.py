@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import stat
 
+from .._core.environment import RECHECK, Environment, Wait
+from .._core.liveness import assess
+from .._core.observe import UNFINISHED, forget, observe
 from ..errors import HoldfastError
 from . import recognition
 from .clean import BLOCKED, REMOVED, proven, remove_lock, request_of
-from .environment import RECHECK, Environment, Wait
-from .liveness import assess
-from .observe import UNFINISHED, forget, observe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import NoReturn
 
-    from .environment import Stat, WatchSet
-    from .request import Request
+    from .._core.environment import Stat, WatchSet
+    from .._core.request import Request
 
 _SOON, _SOON_LAST = 0.001, 0.1
 """Seconds between looks after an event (M2)."""

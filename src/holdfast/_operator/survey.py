@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import stat
 
+from .._core import tickets
+from .._core.environment import Environment, LockOwner
+from .._core.liveness import Assessment, assess
+from .._core.locate import queue_of
+from .._core.observe import UNFINISHED, read_record
+from .._core.policy import Verdict, describe, judge
+from .._core.request import Request
+from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
-from . import recognition, tickets
-from .environment import Environment, LockOwner
+from . import recognition
 from .findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
-from .liveness import Assessment, assess
-from .locate import queue_of
-from .observe import UNFINISHED, read_record
-from .policy import Verdict, describe, judge
-from .request import Request
-from .waiters import read_ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .environment import Stat
+    from .._core.environment import Stat
     from .findings import Census, Surroundings
 
 __all__ = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from .._core.environment import Environment, LockOwner
+from .._core.observe import Observation
 from ..model import Status, Value
-from .environment import Environment, LockOwner
-from .observe import Observation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
-    from .environment import Process, Stat
+    from .._core.environment import Process, Stat
 
     class Census(Protocol):
         """The kernel's tables, read once."""

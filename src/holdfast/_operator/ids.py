@@ -12,9 +12,9 @@ I3  The name is of the record that was seen and of the file that the path names 
 
 from __future__ import annotations
 
+from .._core.environment import Environment
 from ..errors import MalformedRecord
 from ..protocols import get, is_persistent
-from .environment import Environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from . import recognition, tickets
+from .._core import tickets
+from .._core.locate import queue_of
+from .._core.waiters import read_ticket
+from . import recognition
 from .happening import Happening, Waits
-from .locate import queue_of
-from .waiters import read_ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

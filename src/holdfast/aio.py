@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from ._core.acquire import acquire, give_back, look, wait_until_free
-from ._core.contest import Refusal
+from ._core.acquire import give_back
 from ._core.hold import numbers
 from ._core.own import undelivered
-from ._core.remove import break_lock
+from ._core.refusal import Refusal
 from ._core.report import refused
-from ._core.request import Options, Request
+from ._core.request import Options
 from ._drive.asyncio import caller, drive, in_thread
 from ._os import forking
 from .aio_hold import AsyncHold as AsyncHold
 from .aio_hold import AsyncHolds, Together, release_each, release_now
+from .engines import engine_of
 from .errors import NotHeld
 from .hold import keep
 from .lock import _UNSET, Resource
+from .model import SemaphoreStatus
 from .semaphore import Slots
 from .together import Plan, checked, finished, note
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from ._core.environment import Wait
     from ._core.hold import Share
-    from .model import Record, SemaphoreStatus, Status
+    from ._core.request import Request
+    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
     T = TypeVar("T")
@@ -86,22 +88,22 @@ class AsyncAcquirable(Resource):
             raise
 
     def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, Share | Refusal]:
-        result = yield from acquire(self._env, self._requests, timeout, me)
+        result = yield from self._engine.acquire(self._env, self._requests, timeout, me)
         if not isinstance(result, Refusal):
             keep(self._env, result)
         return result
 
     async def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
-        steps = wait_until_free(self._env, self._requests, self._limit(timeout), caller())
-        return await drive(steps, bool, in_threads=self._may_block()) is None
+        steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
+        return await self._drive(steps) is None
 
     def _may_block(self) -> bool:
         """Whether system calls here take long enough to keep them from the event loop."""
-        return self._request.durable or self._env.may_block(self._request.path)
+        return self._engine.may_block(self._env, self._request)
 
-    async def _call(self, call: Callable[[], T]) -> T:
-        return await in_thread(call) if self._may_block() else call()
+    async def _drive(self, steps: Generator[Wait, None, T]) -> T:
+        return await drive(steps, bool, in_threads=self._may_block())
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
@@ -158,18 +160,18 @@ class AsyncLock(AsyncAcquirable):
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
-        super().__init__((Request(path, options),), options)
+        super().__init__((engine_of(path).request(path, options),), options)
 
     async def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned."""
-        return await self._call(lambda: look(self._env, self._request))
+        return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
         """
-        return await self._call(lambda: break_lock(self._env, self._request))
+        return await self._drive(self._engine.break_lock(self._env, self._request))
 
 
 class AsyncSemaphore(Slots, AsyncAcquirable):
@@ -177,7 +179,7 @@ class AsyncSemaphore(Slots, AsyncAcquirable):
 
     async def status(self) -> SemaphoreStatus:
         """Look at all slots without changing anything; outdated as soon as it is returned. See `Semaphore.status`."""
-        return await self._call(self._look)
+        return SemaphoreStatus(await self._drive(self._look()))
 
 
 def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = _UNSET) -> Together:

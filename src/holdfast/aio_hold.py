@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ._drive.asyncio import in_thread
+from ._drive.asyncio import drive_to_the_end, in_thread
 from .errors import LockLost
 from .hold import BaseHold
 from .together import BaseHolds, note, raise_first
@@ -37,7 +37,13 @@ class AsyncHold(BaseHold):
 
         Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
         """
-        if self._may_block:
+        if self._held.waits:
+            try:
+                await drive_to_the_end(self._held.releasing(self._share))
+            finally:
+                if not self._is_released():
+                    self._release()  # Ctrl-C came before it had begun
+        elif self._may_block:
             try:
                 await in_thread(self._release)
             finally:

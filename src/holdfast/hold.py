@@ -52,6 +52,14 @@ class BaseHold:
         return self._held.recovered_from
 
     @property
+    def token(self) -> int | None:
+        """The fencing token: higher than that of every hold of this lock before. None where the engine has none.
+
+        Pass it to what the lock protects, and have that refuse a lower one than it has seen (docs/fencing.md).
+        """
+        return self._held.token
+
+    @property
     def lost(self) -> bool:
         """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
         if not self._is_released():
@@ -136,6 +144,8 @@ def keep(env: GenericEnvironment, share: Share) -> None:
             if _keeper is None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     _keeper.prepare()
+    if share.held.waits:
+        return  # the engine keeps it
     if _is_kept(share.held):
         _keeper.keep(share.held, share.held.request.beat_every)
 

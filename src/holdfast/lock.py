@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ._core.acquire import acquire, give_back, look, wait_until_free
-from ._core.contest import Refusal
+from ._core.acquire import give_back
 from ._core.files import located
 from ._core.hold import numbers
 from ._core.own import own_hold, undelivered
-from ._core.remove import break_lock
+from ._core.refusal import Refusal
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
 from ._drive.sync import caller, drive
 from ._os import environment, forking
+from .engines import Engine, engine_of
+from .engines.files import FILES
 from .events import INFO, fields, logger_for
 from .hold import NEVER, Hold, keep
 
@@ -37,6 +38,7 @@ class Resource:
         self._env = environment()
         self._options = options
         self._requests = requests
+        self._engine: Engine = getattr(requests[0], "engine", FILES)
         self._announce(_log_waiting)
 
     @property
@@ -65,6 +67,11 @@ class Resource:
 
     def _bind(self, owner: int) -> None:
         """Acquire on behalf of another living process, whose identity then is the proof of life."""
+        if self._engine.is_remote:
+            raise ValueError(
+                f"a lock on {self.protocol} lives as long as the connection of the process that acquired it, so it "
+                "cannot be left to a shell; run the command inside it: holdfast run LOCK -- CMD"
+            )
         if self._request.protocol.persistent:
             raise ValueError(
                 f"a {self.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
@@ -123,7 +130,7 @@ class Acquirable(Resource):
     def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
         env, me, since = self._env, caller(), next(numbers)
         try:
-            result = drive(acquire(env, self._requests, timeout, me))
+            result = drive(self._engine.acquire(env, self._requests, timeout, me))
             if not isinstance(result, Refusal):
                 hold = Hold(result)
                 keep(env, result)
@@ -143,7 +150,7 @@ class Acquirable(Resource):
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
-        return drive(wait_until_free(self._env, self._requests, self._limit(timeout), caller())) is None
+        return drive(self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())) is None
 
     def __enter__(self) -> Hold:
         me = caller()
@@ -242,11 +249,11 @@ class Lock(Acquirable):
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
-        super().__init__((Request(path, options),), options)
+        super().__init__((engine_of(path).request(path, options),), options)
 
     def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned."""
-        return look(self._env, self._request)
+        return drive(self._engine.look(self._env, self._requests))[0]
 
     def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
@@ -254,7 +261,7 @@ class Lock(Acquirable):
         The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
         HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder.
         """
-        return break_lock(self._env, self._request)
+        return drive(self._engine.break_lock(self._env, self._request))
 
 
 def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: Options) -> T:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from ._core.acquire import look_at_all
-from ._core.request import Options, slots_of
+from ._core.request import Options
+from ._drive.sync import drive
+from .engines import engine_of
 from .lock import Acquirable, Resource, make_again
 from .model import SemaphoreStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Generator
     from typing import Any, Unpack
+
+    from ._core.environment import Wait
+    from .model import Status
 
 
 class Slots(Resource):
     """What all semaphores are, whoever waits for them."""
 
     def __init__(self, base: str | os.PathLike[str], slots: int, **options: Unpack[Options]) -> None:
-        super().__init__(slots_of(base, slots, options), options)
+        super().__init__(engine_of(base).slots(base, slots, options), options)
 
     @property
     def base(self) -> str:
@@ -29,11 +34,11 @@ class Slots(Resource):
         """How many may hold it at once."""
         return len(self._requests)
 
-    def _look(self) -> SemaphoreStatus:
-        return SemaphoreStatus(look_at_all(self._env, self._requests))
+    def _look(self) -> Generator[Wait, None, tuple[Status, ...]]:
+        return self._engine.look(self._env, self._requests)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_again, (type(self), (self.path, self.slots), self._options)
+        return make_again, (type(self), (self._request.given, self.slots), self._options)
 
     def __repr__(self) -> str:
         return f"<holdfast.{type(self).__name__} {self.path!r} slots={self.slots} protocol={self.protocol}>"
@@ -63,4 +68,4 @@ class Semaphore(Slots, Acquirable):
         A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
         the `holders`, and the `waiters` in their order.
         """
-        return self._look()
+        return SemaphoreStatus(drive(self._look()))

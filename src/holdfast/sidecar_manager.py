@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from ._core.contest import Refusal
+from ._core.refusal import Refusal
 from .errors import LockLost, NotHeld
 from .lock import Acquirable
 from .model import Value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, Required
 
-    from ._core.contest import Refusal
+    from ._core.refusal import Refusal
     from .model import Holder
 
     Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any]]

@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 import os
 
-from ._core.contest import Refusal
 from ._core.observe import explained
 from ._core.publish import make_parents
+from ._core.refusal import Refusal
 from ._core.report import refused
 from ._core.request import Request, check_timeout
 from .errors import AcquireTimeout, LockLost
@@ -201,7 +201,9 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
-    """Where a lock file is in the order of all (D1)."""
+    """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
+    if lock._engine.is_remote:
+        return (2, 0, 0, lock.protocol, request.target, "", "", -1 if request.slot is None else request.slot)
     directory, name = _directory(lock, request), request.name
     bare = name
     while bare.endswith(".lock"):

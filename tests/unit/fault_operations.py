@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from holdfast._core import tickets
 from holdfast._core.acquire import acquire, look, look_at_all, wait_until_free
-from holdfast._core.contest import Refusal
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held, Share
+from holdfast._core.refusal import Refusal
 from holdfast._core.remove import break_lock
 from holdfast._core.request import Request, slots_of
 from holdfast._drive.asyncio import drive

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.acquire import acquire
-from holdfast._core.contest import Refusal
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held, Share
+from holdfast._core.refusal import Refusal
 from holdfast._core.request import Request, slots_of
 from holdfast._drive.sync import wait_for
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import wait_until_free
-from holdfast._core.contest import Refusal
 from holdfast._core.environment import CHANGED, CLOSED, RECHECK, Wait
 from holdfast._core.hold import Held
+from holdfast._core.refusal import Refusal
 from holdfast._core.request import Request
 from holdfast._drive.sync import drive
 from holdfast.errors import WouldDeadlock

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast._core.contest import Refusal
+from holdfast._core.refusal import Refusal
 from holdfast._core.report import advice, duration, moment, printable, refused, sentence
 from holdfast.errors import HoldfastError
 from holdfast.model import Evidence, Holder, Liveness, Record, Status

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.contest import Refusal
 from holdfast._core.hold import Held
+from holdfast._core.refusal import Refusal
 from unit import faults_table
 from unit.failing import DOCUMENTED, Tap, error, tapped
 from unit.fault_operations import NOBODY, OPERATIONS, Acquire, Operation, Scene, TakeOverDead, once

@@ -33,12 +33,14 @@ LAYERS = {
     "_os": {"_os", "_core.environment", "_operator.findings", "_core.publish", "errors", "model"},
     "_drive": {"_drive", "_core", "protocols", "errors", "model"},
     "hold": {"_drive", "_core", "_os", "errors", "model"},
+    "engines": {"engines", "_drive", "_core", "_os", "protocols", "events", "errors", "model"},
     # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.
-    "lock": {"hold", "_drive", "_core", "_os", "protocols", "events", "errors", "model", "aio"},
-    "semaphore": {"lock", "_core", "model"},
+    "lock": {"engines", "hold", "_drive", "_core", "_os", "protocols", "events", "errors", "model", "aio"},
+    "semaphore": {"lock", "engines", "_drive", "_core", "model"},
     "together": {"lock", "hold", "_core", "errors"},
     "aio_hold": {"together", "hold", "_drive", "_core", "errors", "model"},
     "aio": {
+        "engines",
         "aio_hold",
         "lock",
         "semaphore",
@@ -53,7 +55,6 @@ LAYERS = {
     },
     "metrics": {"events"},
     "tracing": {"events"},
-    "engines": {"engines", "_drive", "_core", "_os", "protocols", "errors", "model"},
     "face": {"lock", "hold", "aio", "_drive", "_core", "_os", "protocols", "errors", "model", "face"},
     "": {"lock", "semaphore", "together", "hold", "aio", "errors", "model"},
     "__main__": {"cli"},
@@ -66,6 +67,7 @@ LAYERS = {
         "hold",
         "aio",
         "face",
+        "engines",
         "_operator",
         "_core",
         "_drive",
@@ -272,7 +274,9 @@ def invariants() -> dict[str, str]:
     for path in FILES:
         if NAMES[path].startswith(("cli/", "testing/")):
             continue
-        for name in re.findall(r"^([A-Z]\d+)  \S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE):
+        for name in re.findall(
+            r"^([A-Z]{1,2}\d+)  \S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE
+        ):
             assert name not in found, f"{name} stands in {found[name]} and in {NAMES[path]}"
             found[name] = NAMES[path]
     return found
@@ -283,7 +287,7 @@ def test_every_invariant_has_a_test_that_names_it() -> None:
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                named.update(re.findall(r"\b[A-Z]\d+\b", ast.get_docstring(node) or ""))
+                named.update(re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or ""))
     wanted = invariants()
     assert len(wanted) > 30, "the pattern finds no invariants any more"
     missing = {name: where for name, where in wanted.items() if name not in named}

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast._core import kernel
 from holdfast._core.acquire import look
-from holdfast._core.contest import Refusal
+from holdfast._core.refusal import Refusal
 from holdfast._core.remove import break_lock
 from holdfast._core.request import Request
 from holdfast.errors import HoldfastError, InvalidPath, LockLost, ProtocolMismatch, UnsupportedFilesystem

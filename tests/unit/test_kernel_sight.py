@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import look, wait_until_free
-from holdfast._core.contest import Refusal
 from holdfast._core.environment import LockOwner, Wait
 from holdfast._core.hold import Held
 from holdfast._core.locate import queue_of
 from holdfast._core.queue import PATIENCE
+from holdfast._core.refusal import Refusal
 from holdfast._core.report import refused, sentence
 from holdfast._core.request import Request
 from holdfast._core.tickets import MOMENT

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.contest import Refusal
 from holdfast._core.environment import RECHECK
 from holdfast._core.hold import Held
 from holdfast._core.queue import PATIENCE
+from holdfast._core.refusal import Refusal
 from holdfast._core.request import slots_of
 from holdfast._core.tickets import MOMENT
 from holdfast.errors import ProtocolMismatch, WouldDeadlock

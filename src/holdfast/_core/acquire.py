@@ -17,13 +17,14 @@ A5  A refusal is only given after a complete look; `timeout=0` is one round, wit
 from __future__ import annotations
 
 from .. import events
-from .contest import Contest, Refusal
+from .contest import Contest
 from .environment import Environment, Wait
 from .files import UNWRITABLE, located
 from .hold import Share
 from .kernel import take
 from .publish import publish
 from .queue import is_contended
+from .refusal import Refusal
 from .report import stale
 from .request import Request
 from .story import Story

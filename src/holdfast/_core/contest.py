@@ -16,6 +16,7 @@ from .environment import Environment, Wait
 from .hold import Held, Share
 from .kernel_sight import KernelSight
 from .queue import NAP, PATIENCE, Place
+from .refusal import Refusal
 from .request import Request
 from .sight import FIRST_POLL, Sight
 from .story import Story
@@ -24,42 +25,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from ..events import Event
     from ..model import Holder
 
 _NOTICE_AFTER = 1.0
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
-
-
-class Refusal:
-    """The lock was held all the time; what was seen last says by whom: one status for each lock file.
-
-    Most are thrown away, and who holds a lock may take long to find out; so that is done when it is asked for.
-    """
-
-    def __init__(self, sights: Sequence[Sight], waited: float, story: Story | None = None) -> None:
-        self._sights = sights
-        self._story = story
-        self._statuses: tuple[Status, ...] | None = None
-        self.target = sights[0].request.target
-        self.waited = waited
-
-    @property
-    def statuses(self) -> tuple[Status, ...]:
-        if self._statuses is None:
-            self._statuses = tuple([_invisible(s.request) if s.missed else s.describe() for s in self._sights])
-        return self._statuses
-
-    @property
-    def status(self) -> Status:
-        return self.statuses[0]
-
-    def event(self) -> Event:
-        """That somebody waits, and for whom, as of now."""
-        first = self._sights[0]
-        story = self._story or Story(first.env, first.request, ())
-        return story.describe("waiting", None, self.status.holder)
 
 
 class Contest:
@@ -192,7 +162,12 @@ class Contest:
         return self._deadline is not None and self._env.monotonic() >= self._deadline
 
     def refusal(self) -> Refusal:
-        return Refusal(self.sights, self._env.monotonic() - self._started, self._story)
+        waited = self._env.monotonic() - self._started
+        story = self._story or Story(self._env, self._request, ())
+        return Refusal(self._request.target, waited, self._statuses, story)
+
+    def _statuses(self) -> tuple[Status, ...]:
+        return tuple([_invisible(s.request) if s.missed else s.describe() for s in self.sights])
 
     def who(self) -> Holder | None:
         """Who is in the way, as far as the lock file tells; the kernel's tables take milliseconds."""

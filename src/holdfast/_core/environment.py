@@ -159,15 +159,16 @@ class Signal:
 
 
 class Wait(Value):
-    """What a generator of the engine yields: wake me when one of `fds` is readable or `signal` is set, at `deadline` at
-    the latest.
+    """What a generator of the engine yields: wake me when one of `fds` is readable, one of `writes` is writable, or
+    `signal` is set, at `deadline` at the latest.
 
-    `deadline` is on the monotonic clock. Waking early is harmless. A wait has `fds` or a `signal`, never both.
+    `deadline` is on the monotonic clock. Waking early is harmless. A wait has descriptors or a `signal`, never both.
     """
 
     fds: tuple[int, ...]
     deadline: float
     signal: Signal | None = None
+    writes: tuple[int, ...] = ()
 
 
 class Environment(Protocol):
@@ -179,8 +180,9 @@ class Environment(Protocol):
     """Changes in a forked child, which owns nothing of what its parent held."""
     clock_shift: float
     """Seconds by which `monotonic()` is ahead of the clock that all processes share: a time namespace shifts it."""
-    holds: dict[tuple[int, ...], Any]
-    """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible."""
+    holds: dict[tuple[object, ...], Any]
+    """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible;
+    those of other engines by what the engine says."""
     swept: dict[str, float]
     """When to look next for what dead processes left, by directory."""
     lines: dict[str, Any]

@@ -7,6 +7,10 @@ import errno
 from ..errors import HoldfastError
 from .environment import Environment
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .request import Request
+
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of one who may not write there."""
 
@@ -55,3 +59,33 @@ def unlink_quietly(env: Environment, path: str) -> None:
         env.unlink(path)
     except OSError:
         pass  # gone already, or another's in a sticky directory
+
+
+def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
+    """Strike a hold off the list, unless the entry is of a later hold of the same file by now."""
+    held = env.holds.get(identity)
+    if held is not None and held.fd == fd:
+        del env.holds[identity]
+
+
+def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
+    """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
+    key = request.protocol.marker_key
+    return key + b"1 n ", key + b"1 g "
+
+
+def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:
+    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file."""
+    try:
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        forget_hold(env, identity, fd)
+        if is_there(env, request.path, identity):
+            content = env.read(fd, len(data) + 1)
+            by_process, by_guard = kinds_of_marker(request)
+            whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
+            if whole or (data.startswith(content) and env.guard(fd) is not False):
+                env.unlink(request.path)
+    except OSError:
+        pass  # the first failure is the one to report; what is left has no guard and will be taken over
+    let_go(env, fd)

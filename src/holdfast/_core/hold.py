@@ -28,13 +28,16 @@ import math
 from ..errors import LockLost, NotHeld
 from ..events import is_heard, listeners
 from ..model import Record
-from .files import is_there, let_go, located
+from .files import forget_hold, is_there, located, withdraw
 from .story import Story
 from .tickets import MOMENT, tidy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .environment import Environment
+    from collections.abc import Generator
+    from typing import NoReturn
+
+    from .environment import Environment, Wait
     from .queue import Place
     from .request import Request
 
@@ -76,7 +79,11 @@ class Held:
         "request",
         "shares",
         "story",
+        "token",
     )
+
+    waits = False
+    """Whether a release has to wait for somebody's answer: then `releasing` is the generator that does."""
 
     def __init__(
         self, env: Environment, request: Request, fd: int, identity: tuple[int, int], data: bytes, guarded: bool
@@ -97,6 +104,8 @@ class Held:
         self.acquired = env.monotonic()
         self.place: Place | None = None
         """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
+        self.token: int | None = None
+        """The fencing token, where there is one."""
         self.story: Story | None = None  # what is told of this hold
         self.mutex = _thread.RLock()
         self._enrol()
@@ -160,17 +169,17 @@ class Held:
         if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
             tidy(self.env, self.request.queue)
         if not mine:
-            lost = self.lost_error()
-            try:
-                self._tell_lost()
-            except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
-                raise lost from error
-            raise lost
+            self._raise_lost()
 
     def _abort(self) -> None:
         if self.fd >= 0:
             self._withdraw()  # H5
         self._leave_queue()
+
+    def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
+        """The same, for a hold whose release waits."""
+        yield from ()
+        self.release(share)
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
@@ -297,6 +306,14 @@ class Held:
             self.env.read(self.fd, len(self.data) + 1) == self.data
         )
 
+    def _raise_lost(self) -> NoReturn:
+        lost = self.lost_error()
+        try:
+            self._tell_lost()
+        except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
+            raise lost from error
+        raise lost
+
     def _tell_lost(self) -> None:
         with self.mutex:
             first, self.lost = not self.lost, True
@@ -315,33 +332,3 @@ class Held:
             if self.story is None:
                 self.story = Story.of(self)
             return self.story
-
-
-def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
-    """Strike a hold off the list, unless the entry is of a later hold of the same file by now."""
-    held: Held | None = env.holds.get(identity)
-    if held is not None and held.fd == fd:
-        del env.holds[identity]
-
-
-def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
-    """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
-    key = request.protocol.marker_key
-    return key + b"1 n ", key + b"1 g "
-
-
-def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:
-    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file."""
-    try:
-        found = env.fstat(fd)
-        identity = (found.st_dev, found.st_ino)
-        forget_hold(env, identity, fd)
-        if is_there(env, request.path, identity):
-            content = env.read(fd, len(data) + 1)
-            by_process, by_guard = kinds_of_marker(request)
-            whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
-            if whole or (data.startswith(content) and env.guard(fd) is not False):
-                env.unlink(request.path)
-    except OSError:
-        pass  # the first failure is the one to report; what is left has no guard and will be taken over
-    let_go(env, fd)

@@ -31,8 +31,8 @@ import zlib
 from ..errors import UnsupportedFilesystem
 from ..model import Identity
 from .environment import Environment, Presence, Wait
-from .files import is_there, unlink_quietly, write_all
-from .hold import Held, kinds_of_marker, withdraw
+from .files import is_there, kinds_of_marker, unlink_quietly, withdraw, write_all
+from .hold import Held
 from .observe import UNFINISHED, explained
 from .request import Request
 from .rivals import quieten

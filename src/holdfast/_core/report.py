@@ -7,7 +7,7 @@ import time
 from ..errors import AcquireTimeout, LockStale
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
-from .contest import Refusal
+from .refusal import Refusal
 
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..model import Status
     from ..protocols import Protocol
-    from .contest import Refusal
     from .environment import Environment
+    from .refusal import Refusal
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
 else:
@@ -105,7 +105,7 @@ class Request:
         self.given, located = locate(path, self.protocol)
         self.path = located if lock_file is None else check_path(lock_file, self.protocol.name)
         self.directory, self.name = os.path.split(self.path)
-        self.tag = _tag(options.get("tag"))
+        self.tag = check_tag(options.get("tag"))
         self.timeout = check_timeout(options.get("timeout"))
         self.stale = _stale(options.get("stale", "safe"))
         self.mode = _mode(options.get("mode"), self.protocol.mode)
@@ -248,7 +248,8 @@ def _stale(stale: Stale) -> Stale:
     return stale
 
 
-def _tag(tag: str | None) -> str | None:
+def check_tag(tag: str | None) -> str | None:
+    """The tag as it is written, or None; TypeError for what is none."""
     if tag is None:
         return None
     if not isinstance(tag, str):

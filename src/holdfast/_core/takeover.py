@@ -20,8 +20,8 @@ T7  Where the protocol has a way to say "I am removing a stale lock", it is said
 from __future__ import annotations
 
 from .environment import Environment, Wait
-from .files import UNWRITABLE, is_there, let_go, write_all
-from .hold import Held, withdraw
+from .files import UNWRITABLE, is_there, let_go, withdraw, write_all
+from .hold import Held
 from .observe import Observation, explained, read_record
 from .policy import Verdict
 from .publish import finish, publish

@@ -52,17 +52,21 @@ async def drive(steps: Generator[Wait, None, T], undo: Callable[[], object], *, 
 
 
 async def wait_for(wait: Wait) -> None:
-    """Return when a descriptor is readable or the signal is set, or at the deadline. Nothing stays in the loop."""
+    """Return when a descriptor is ready or the signal is set, or at the deadline. Nothing stays in the loop."""
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
     pause = min(wait.deadline - time.monotonic(), _LONGEST)
     readers: list[int] = []
+    writers: list[int] = []
     timer: asyncio.TimerHandle | None = None
     try:
         try:
             for fd in wait.fds:
                 loop.add_reader(fd, _wake, woken)
                 readers.append(fd)
+            for fd in wait.writes:
+                loop.add_writer(fd, _wake, woken)
+                writers.append(fd)
         except (NotImplementedError, OSError):  # Windows' proactor; the kernel's table of watched descriptors is full
             pause = min(pause, _POLL)
         timer = loop.call_later(max(0.0, pause), _wake, woken)
@@ -76,11 +80,27 @@ async def wait_for(wait: Wait) -> None:
             timer.cancel()
         for fd in readers:
             loop.remove_reader(fd)
+        for fd in writers:
+            loop.remove_writer(fd)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+async def drive_to_the_end(steps: Generator[Wait, None, T]) -> T:
+    """Run to the end, whatever is cancelled meanwhile; a cancellation is raised then, and not before."""
+    task = asyncio.ensure_future(drive(steps, bool))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    return task.result()
 
 
 class _Subscription:

@@ -35,12 +35,12 @@ def drive(steps: Generator[Wait, None, T]) -> T:
 
 
 def wait_for(wait: Wait) -> None:
-    """Return when a descriptor is readable or the signal is set, or at the deadline."""
+    """Return when a descriptor is ready or the signal is set, or at the deadline."""
     pause = min(wait.deadline - time.monotonic(), _LONGEST)
     if wait.signal is not None:
         _wait_for_signal(wait.signal, max(0.0, pause))
         return
-    if not wait.fds:
+    if not wait.fds and not wait.writes:
         if pause > 0:
             time.sleep(pause)
         return
@@ -48,11 +48,11 @@ def wait_for(wait: Wait) -> None:
 
     if hasattr(select, "poll"):
         poll = select.poll()
-        for fd in wait.fds:
-            poll.register(fd, select.POLLIN)
+        for fd in {*wait.fds, *wait.writes}:
+            poll.register(fd, select.POLLIN * (fd in wait.fds) | select.POLLOUT * (fd in wait.writes))
         poll.poll(max(0.0, pause) * 1000)
     else:
-        select.select(wait.fds, (), (), max(0.0, pause))
+        select.select(wait.fds, wait.writes, (), max(0.0, pause))
 
 
 def _wait_for_signal(signal: Signal, pause: float) -> None:

@@ -42,7 +42,7 @@ class GenericEnvironment:
         self.without = without
         self.generation = 0
         self.clock_shift = clock_shift()
-        self.holds: dict[tuple[int, ...], Any] = {}
+        self.holds: dict[tuple[object, ...], Any] = {}
         self.lines: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.turns: dict[str, float] = {}

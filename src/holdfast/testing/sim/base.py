@@ -65,7 +65,7 @@ class BaseProcess:
         self.unread = 0
         self.generation = 0
         self.clock_shift = 0.0
-        self.holds: dict[tuple[int, ...], Any] = {}
+        self.holds: dict[tuple[object, ...], Any] = {}
         self.swept: dict[str, float] = {}
         self.lines: dict[str, Any] = {}
         self.turns: dict[str, float] = {}

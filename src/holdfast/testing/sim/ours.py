@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._core.acquire import acquire, wait_until_free
-from ..._core.contest import Refusal
+from ..._core.refusal import Refusal
 from ..._core.remove import break_lock
 from ..._core.request import Request, slots_of
 from ...errors import HoldfastError, LockLost

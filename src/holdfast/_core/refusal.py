@@ -1,0 +1,39 @@
+"""Why a lock could not be had."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Event
+    from ..model import Status
+    from .story import Story
+
+
+class Refusal:
+    """The lock was held all the time; what was seen last says by whom: one status for each lock file.
+
+    Most are thrown away, and who holds a lock may take long to find out; so `look` is called when that is asked for.
+    """
+
+    def __init__(self, target: str, waited: float, look: Callable[[], tuple[Status, ...]], story: Story) -> None:
+        self.target = target
+        self.waited = waited
+        self._look = look
+        self._story = story
+        self._statuses: tuple[Status, ...] | None = None
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        if self._statuses is None:
+            self._statuses = self._look()
+        return self._statuses
+
+    @property
+    def status(self) -> Status:
+        return self.statuses[0]
+
+    def event(self) -> Event:
+        """That somebody waits, and for whom, as of now."""
+        return self._story.describe("waiting", None, self.status.holder)

@@ -1,0 +1,5 @@
+"""What stores locks: files, unless the resource is a URL whose scheme names another engine."""
+
+from .base import Engine as Engine
+from .registry import engine_of as engine_of
+from .registry import names as names

@@ -1,0 +1,64 @@
+"""What an engine is: where locks are stored, as generators that yield what to wait for.
+
+The same drivers run them as run the engine on files, so one algorithm serves threads and asyncio. None of them blocks;
+an engine that talks to a server has its sockets in non-blocking mode.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Sequence
+    from typing import ClassVar
+
+    from .._core.environment import Environment, Wait
+    from .._core.hold import Share
+    from .._core.refusal import Refusal
+    from .._core.request import Options, Request
+    from ..model import Record, Status
+
+
+class Engine(ABC):
+    """Instances hold no state that a lock depends on; one is shared by every lock."""
+
+    name: ClassVar[str]
+    is_remote: ClassVar[bool] = True
+    """Whether locks are elsewhere: then no step blocks, and nothing here is a file."""
+
+    @abstractmethod
+    def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
+        """What a caller of `Lock` asks for, checked; nothing is touched."""
+
+    @abstractmethod
+    def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
+        """The same for each slot of a semaphore; ValueError, which says why, where there are none."""
+
+    @abstractmethod
+    def acquire(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Share | Refusal]:
+        """A share in the first of these locks that can be had, or the reason why there is none.
+
+        `context` names the caller that a wait would block. When it is closed, nothing is held and nobody waits.
+        """
+
+    @abstractmethod
+    def wait_until_free(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Refusal | None]:
+        """None as soon as a contender would get one of them; nothing is acquired or changed."""
+
+    @abstractmethod
+    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
+        """One look at each of them, and at those who wait: for any of them, so the first tells of them all."""
+
+    @abstractmethod
+    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+        """End the hold, whoever has it; what is known of it, or None if there was none."""
+
+    def may_block(self, env: Environment, request: Request) -> bool:  # noqa: ARG002
+        """Whether a step takes long enough to be kept from an event loop."""
+        return False

@@ -1,0 +1,345 @@
+"""What every engine gets for its generators: both faces, releases that wait, loss, forks, and the agent's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable, Generator, Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.toy import Toy
+from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core.environment import Signal, Wait
+from holdfast._drive.agent import Agent
+from holdfast._drive.agent import agent as agent_of
+from holdfast._os import environment
+from holdfast.engines import registry
+from holdfast.together import in_order
+from process.support import eventually
+
+URL = "toy://host/db#one"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _doorbell() -> None:
+    """What the agent of a process keeps open until its end is no leak of a test."""
+
+    def nothing() -> Generator[Wait, None, None]:
+        yield from ()
+
+    agent_of(environment()).start(nothing(), "at work")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
+    made = Toy()
+    monkeypatch.setitem(registry._made, "toy", made)
+    yield made
+    assert all(not queue for queue in made.server.queues.values())
+    assert not [held for held in environment().holds.values() if held.waits]
+
+
+def test_a_url_is_taken_for_a_path_or_a_path_for_a_url(toy: Toy) -> None:
+    assert Lock(URL).path == URL
+    assert Lock(URL).protocol == "toy"
+    assert Lock("toy:/host").path == os.path.join(os.getcwd(), "toy:/host")
+    assert Lock("./toy://host").path == os.path.join(os.getcwd(), "./toy://host")
+    with pytest.raises(holdfast.InvalidPath, match=r"nope://; there are: .*A file of that name is \./nope://"):
+        Lock("nope://host")
+
+
+def test_a_password_is_shown(toy: Toy) -> None:
+    lock = Lock("toy://me:secret@host/db#one")
+    assert "secret" not in repr(lock) + lock.path
+    assert pickle.loads(pickle.dumps(lock))._request.given == "toy://me:secret@host/db#one"
+
+
+def test_an_engine_of_an_installed_package_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "no holdfast.engines.Engine", "a:b": "cannot be loaded"}
+    for value, wrong in kinds.items():
+        entry = EntryPoint("another", value, registry.GROUP)
+        monkeypatch.setattr(registry, "_installed", lambda entry=entry: [entry])
+        monkeypatch.setattr(registry, "_made", {})
+        if wrong:
+            with pytest.raises(holdfast.HoldfastError, match=wrong):
+                Lock("another://host")
+        else:
+            Lock("another://host").acquire(timeout=1).release()
+
+
+def test_an_option_without_meaning_is_ignored(toy: Toy) -> None:
+    for options in ({"mode": 0o600}, {"shared": True}, {"fair": False}, {"durable": True}, {"stale": "never"}):
+        with pytest.raises(ValueError, match=r"toy"):
+            Lock(URL, **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unknown option"):
+        Lock(URL, nonsense=1)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="semaphores"):
+        Semaphore(URL, 2)
+
+
+def test_two_are_inside_at_once_or_a_waiter_is_not_woken(toy: Toy) -> None:
+    lock, order = Lock(URL, tag="deploy"), []
+    with lock as hold:
+        assert lock.try_acquire() is None
+        with pytest.raises(holdfast.AcquireTimeout, match="deploy"):
+            lock.acquire(timeout=0.01)
+        waiter = threading.Thread(target=lambda: order.append(lock.acquire()))
+        waiter.start()
+        eventually(lambda: len(toy.server.queues[URL]) == 2)
+        assert lock.status().locked
+        assert not lock.wait(timeout=0)
+        assert hold.token == 1
+        hold.ensure_held()
+    waiter.join()
+    assert order[0].token == 2
+    order[0].release()
+    order[0].release()
+    assert lock.wait(timeout=0)
+
+
+def test_a_task_that_is_cancelled_holds_or_waits_on(toy: Toy) -> None:
+    async def main() -> None:
+        lock = AsyncLock(URL)
+        async with lock as hold:
+            assert await lock.try_acquire() is None
+            assert (await lock.status()).locked
+            waiter = asyncio.ensure_future(lock.acquire())
+            while len(toy.server.queues[URL]) < 2:
+                await asyncio.sleep(0)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert len(toy.server.queues[URL]) == 1
+            assert hold.token == 1
+        assert not toy.server.queues[URL]
+
+    asyncio.run(main())
+
+
+def test_a_release_that_is_cancelled_stops_half_way(toy: Toy) -> None:
+    """EH2."""
+
+    async def main() -> None:
+        hold = await AsyncLock(URL).acquire()
+        toy.server.stuck = True
+        release = asyncio.ensure_future(hold.release())
+        await asyncio.sleep(0.02)
+        release.cancel()
+        await asyncio.sleep(0.02)
+        assert not release.done()
+        toy.server.stuck = False
+        with pytest.raises(asyncio.CancelledError):
+            await release
+        assert not toy.server.queues[URL]
+
+    asyncio.run(main())
+
+
+def test_a_release_that_is_interrupted_leaves_the_lock(toy: Toy) -> None:
+    """EH2: whatever ends it, the engine closes what keeps the lock."""
+    hold = Lock(URL).acquire()
+    toy.server.stuck = True
+    steps = hold._held.releasing()
+    next(steps)
+    steps.close()
+    assert toy.server.closed == 1
+    assert not toy.server.queues[URL]
+
+
+def test_a_loss_is_told_twice_or_a_release_frees_the_next_ones_lock(toy: Toy) -> None:
+    """EH1, EH3."""
+    lost: list[holdfast.LockLost] = []
+    hold = Lock(URL, on_lost=lost.append).acquire()
+    assert not hold.lost
+    assert Lock(URL).break_lock() is not None
+    next_one = Lock(URL).acquire(timeout=1)
+    eventually(lambda: lost)
+    assert hold.lost
+    with pytest.raises(holdfast.LockLost, match="the server has revoked it"):
+        hold.ensure_held()
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    assert len(lost) == 1
+    next_one.ensure_held()
+    next_one.release()
+
+
+def test_a_promise_that_has_run_out_counts_as_held(toy: Toy) -> None:
+    """EH1."""
+    hold = Lock(URL).acquire()
+    hold._held.lapses = environment().monotonic()
+    assert hold.lost
+    with pytest.raises(holdfast.LockLost, match="time has run out"):
+        hold.release()
+
+
+def test_one_owner_is_told_of_each_share_or_a_child_releases(toy: Toy) -> None:
+    hold = Lock(URL).acquire()
+    child = os.fork()
+    if child == 0:
+        try:
+            hold.release()
+            os._exit(0 if toy.server.queues[URL] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hold.release()
+
+
+def test_locks_of_several_engines_are_taken_in_a_circle(toy: Toy, tmp_path: Any) -> None:
+    a, b, c = Lock(URL), Lock(tmp_path / "file"), Lock("toy://host/db#other")
+    with holdfast.acquire_all([a, b, c]) as holds:
+        assert [hold.path for hold in holds] == [a.path, b.path, c.path]
+        assert in_order([a, b, c]) == [1, 0, 2]
+    with pytest.raises(ValueError, match="in common"):
+        holdfast.acquire_all([a, Lock(URL)])
+
+
+def test_a_shell_is_left_a_lock_that_dies_with_its_connection(toy: Toy) -> None:
+    with pytest.raises(ValueError, match="holdfast run"):
+        Lock(URL)._bind(os.getppid())
+
+
+# -- the agent ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    made = Agent(environment())
+    yield made
+    eventually(lambda: not made._jobs)
+    thread, doorbell = made._thread, made._doorbell
+    made._idle = 0.0
+    made._ring()
+    if thread is not None:
+        thread.join()
+    for fd in doorbell or ():
+        os.close(fd)
+
+
+def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None:
+    """EG1."""
+    threads: list[str] = []
+    go = Signal()
+
+    def steps() -> Generator[Wait, None, None]:
+        try:
+            while True:
+                threads.append(threading.current_thread().name)
+                yield Wait((), environment().monotonic() + 10, go)
+                go.is_set = False
+        finally:
+            threads.append("closed in " + threading.current_thread().name)
+
+    job = agent.start(steps(), "at work")
+    eventually(lambda: threads)
+    go.set()
+    eventually(lambda: len(threads) == 2)
+    job.stop()
+    eventually(lambda: len(threads) == 3)
+    assert threads == ["holdfast-agent", "holdfast-agent", "closed in holdfast-agent"]
+    assert not agent._jobs
+
+
+def test_a_descriptor_that_is_ready_wakes_nobody(agent: Agent) -> None:
+    seen: list[str] = []
+    r, w = os.pipe()
+
+    def steps() -> Generator[Wait, None, None]:
+        yield Wait((), environment().monotonic() + 10, None, (w,))
+        seen.append("writable")
+        yield Wait((r,), environment().monotonic() + 10)
+        seen.append("readable")
+
+    agent.start(steps(), "at work")
+    eventually(lambda: seen == ["writable"])
+    os.write(w, b"!")
+    eventually(lambda: seen == ["writable", "readable"])
+    os.close(r)
+    os.close(w)
+
+
+def test_one_job_that_fails_ends_the_others(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    """EG3."""
+    rounds: list[int] = []
+
+    def broken() -> Generator[Wait, None, None]:
+        yield Wait((), environment().monotonic())
+        raise OSError("no such luck")
+
+    def steps() -> Generator[Wait, None, None]:
+        while True:
+            rounds.append(1)
+            yield Wait((), environment().monotonic() + 0.001)
+
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        job = agent.start(steps(), "at work")
+        agent.start(broken(), "while keeping one")
+        eventually(lambda: "while keeping one: no such luck" in caplog.text)
+    before = len(rounds)
+    eventually(lambda: len(rounds) > before + 2)
+    job.stop()
+    eventually(lambda: not agent._jobs)
+
+
+def test_the_thread_stays_for_ever_or_is_missing_when_needed(agent: Agent) -> None:
+    """EG2."""
+    agent._idle = 0.01
+    done: list[int] = []
+
+    def steps() -> Generator[Wait, None, None]:
+        done.append(1)
+        yield from ()
+
+    for number in (1, 2):
+        agent.start(steps(), "at work")
+        eventually(lambda number=number: len(done) == number)  # type: ignore[misc]
+        eventually(lambda: agent._thread is None)
+
+
+def test_a_forked_child_goes_on_with_its_parents_jobs(agent: Agent) -> None:
+    """EG4."""
+    closed: list[int] = []
+
+    def steps() -> Generator[Wait, None, None]:
+        try:
+            yield Wait((), environment().monotonic() + 100)
+        finally:
+            closed.append(os.getpid())
+
+    job = agent.start(steps(), "at work")
+    eventually(lambda: job._wait is not None)
+    run: list[int] = []
+
+    def one() -> Generator[Wait, None, None]:
+        run.append(1)
+        yield from ()
+
+    child = os.fork()
+    if child == 0:
+        try:
+            agent.start(one(), "at work")
+            eventually(lambda: run)
+            os._exit(1 if closed or len(agent._orphans) != 1 else 0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    job.stop()
+    eventually(lambda: closed == [os.getpid()])
+
+
+def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise ValueError("of the caller's making")
+
+    call: Callable[[], object] = broken
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        agent.call(call, "in on_lost")
+        eventually(lambda: "in on_lost: of the caller's making" in caplog.text)

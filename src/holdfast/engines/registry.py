@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from .base import Engine
 
 GROUP = "holdfast.engines"
-_BUILT_IN: dict[str, tuple[str, str, str]] = {}
+_BUILT_IN: dict[str, tuple[str, str, str]] = {
+    "etcd": (".etcd", "ENGINE", "etcd"),
+    "etcds": (".etcd", "ENGINE", "etcd"),
+    "postgres": (".postgresql", "ENGINE", "postgresql"),
+    "postgresql": (".postgresql", "ENGINE", "postgresql"),
+}
 """By scheme: the module, the engine in it, and the extra that installs what it needs. Imported only when asked for."""
 _made: dict[str, Engine] = {}
 

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from .._core.environment import Wait
+from ..errors import HoldfastError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import ClassVar
 
-    from .._core.environment import Environment, Wait
+    from .._core.environment import Environment
     from .._core.hold import Share
     from .._core.refusal import Refusal
     from .._core.request import Options, Request
     from ..model import Record, Status
+
+
+_LOOK_EVERY = 0.25
+"""Seconds between looks where an engine tells of no events."""
 
 
 class Engine(ABC):
@@ -58,6 +65,28 @@ class Engine(ABC):
     @abstractmethod
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
         """End the hold, whoever has it; what is known of it, or None if there was none."""
+
+    # What the command line shows. Optional: an engine without them cannot be listed or followed.
+
+    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:  # noqa: ARG002
+        """All locks whose names begin as the resource says, sorted by path: those that somebody holds or waits for.
+
+        `Status.path` is the URL of the lock as people may see it, and as they may type it again. HoldfastError where an
+        engine cannot tell.
+        """
+        yield from ()
+        raise HoldfastError(f"the locks on {self.name} cannot be listed", protocol=self.name)
+
+    def follow(
+        self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
+    ) -> Generator[Wait, None, None]:
+        """Call `tell` with what `survey` finds, at once and then whenever something of it may have changed. No end.
+
+        An engine that hears of changes does it better than this, which looks again and again.
+        """
+        while True:
+            tell((yield from self.survey(env, resource)))
+            yield Wait((), env.monotonic() + _LOOK_EVERY)
 
     def may_block(self, env: Environment, request: Request) -> bool:  # noqa: ARG002
         """Whether a step takes long enough to be kept from an event loop."""

@@ -52,6 +52,7 @@ class Agent:
         self._env = env
         self._orphans: list[Job] = []
         self._jobs: list[Job] = []
+        self._idle = _IDLE
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -119,13 +120,13 @@ class Agent:
                 jobs = list(self._jobs)
                 if jobs:
                     idle_since = time.monotonic()
-                elif time.monotonic() - idle_since >= _IDLE:
+                elif time.monotonic() - idle_since >= self._idle:
                     self._thread = None
                     return
             for job in jobs:
                 if job._stopped or job._wait is None:
                     self._step(job)
-            self._sleep(jobs, idle_since + _IDLE)
+            self._sleep(jobs, idle_since + self._idle)
 
     def _step(self, job: Job) -> None:
         try:

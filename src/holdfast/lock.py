@@ -226,6 +226,9 @@ class Lock(Acquirable):
     - `stale_after`: age in seconds at which the protocol's rule holds. `None`: the protocol's own (sema: 3600).
     - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).
     - `durable`: `fsync` the lock file and its directory. A lock that survives a power cut outlives its holder, so off.
+    - `fencing`: give each hold a `token`, a number that is higher than that of every holder before, also after crashes,
+      takeovers and restarts: from a counter beside the lock file (`<lock file>.token`), which is on the disk before
+      the hold is given out. All who acquire the lock must ask for it; not with `shared` (docs/fencing.md).
     - `heartbeat`: seconds between refreshes of the timestamp. `None`: a third of the age at which others may call it
       stale. `0`: never.
     - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.

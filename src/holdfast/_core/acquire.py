@@ -19,6 +19,7 @@ from __future__ import annotations
 from .. import events
 from .contest import Contest
 from .environment import Environment, Wait
+from .fencing import fenced
 from .files import UNWRITABLE, located
 from .hold import Share
 from .kernel import take
@@ -121,6 +122,10 @@ def _enter(
                 if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
+        if held is not None and request.fencing:
+            held = yield from fenced(env, held)
+            if held is None:
+                return None
         if held is not None:
             try:
                 return held.share(context)
@@ -165,13 +170,16 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
             for sight in contest.sights:
                 if sight.could_be_had:
                     held = yield from sight.attempt()
+                    missed = missed or sight.missed
+                    if held is not None and held.request.fencing:
+                        held = yield from fenced(env, held)
+                        missed = missed or held is None
                     if held is not None:
                         try:
                             return contest.win(held)
                         except BaseException:
                             held.give_back()
                             raise
-                    missed = missed or sight.missed
                     share = contest.join_at(sight)
                     if share is not None:
                         return share

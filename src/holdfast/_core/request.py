@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     stale_after: float | None
     mode: int | None
     durable: bool
+    fencing: bool
     heartbeat: float | None
     owner: Hashable | None
     fair: bool
@@ -72,6 +73,7 @@ class Request:
         "directory",
         "durable",
         "fair",
+        "fencing",
         "given",
         "kept_for",
         "look_every",
@@ -119,6 +121,9 @@ class Request:
                 f"the {self.protocol.name} protocol has no shared locks: its lock file names one holder. Use "
                 "protocol='flock' (-p flock) for a lock that readers share"
             )
+        self.fencing = bool(options.get("fencing", False))
+        if self.shared and self.fencing:
+            raise ValueError("a shared hold has no fencing token: those who hold it together have no order")
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)

@@ -16,6 +16,7 @@ import stat
 
 from .._core import tickets
 from .._core.environment import Environment, LockOwner
+from .._core.fencing import is_counter
 from .._core.liveness import Assessment, assess
 from .._core.locate import queue_of
 from .._core.observe import UNFINISHED, read_record
@@ -140,6 +141,8 @@ class Survey:
                 return None
             seen = Seen(opened, fd)
             seen.data = read_record(env, fd)
+            if is_counter(seen.data):
+                return None  # of fencing tokens; it is locked while somebody counts
             record = recognition.recognise(name, opened.st_mode, seen.data)
             if record is not None and record.protocol == "flock":
                 return self._by_the_kernel(path, seen, record)

@@ -50,7 +50,7 @@ class Files(Engine):
         return break_lock(env, request)
 
     def may_block(self, env: Environment, request: Request) -> bool:
-        return request.durable or env.may_block(request.path)
+        return request.durable or request.fencing or env.may_block(request.path)
 
 
 FILES = Files()

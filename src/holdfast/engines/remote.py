@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .base import Engine
 
 _NOTICE_AFTER = 1.0
-_COMMON = frozenset({"tag", "timeout", "owner", "fair", "on_lost", "on_event"})
+_COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})
 
 
 class Unfiled(Protocol):
@@ -84,6 +84,7 @@ class RemoteRequest(Request):
         self.owner = options.get("owner")
         hash(self.owner)
         self.fair, self.shared, self.durable = True, False, False
+        self.fencing = True  # a server gives a token with every hold
         self.slot = None
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):

@@ -335,6 +335,28 @@ def test_a_forked_child_goes_on_with_its_parents_jobs(agent: Agent) -> None:
     eventually(lambda: closed == [os.getpid()])
 
 
+def test_what_is_still_to_be_told_a_server_dies_with_the_process(agent: Agent) -> None:
+    """EG5: `settle` waits for what is last, and for nothing else, and not for ever."""
+    done: list[int] = []
+    go = Signal()
+
+    def last() -> Generator[Wait, None, None]:
+        yield Wait((), environment().monotonic() + 0.05)
+        done.append(1)
+
+    def long() -> Generator[Wait, None, None]:
+        yield Wait((), environment().monotonic() + 100, go)
+
+    job = agent.start(long(), "at work")
+    agent.start(last(), "at work", last=True)
+    agent.settle(10)
+    assert done
+    stuck = agent.start(long(), "at work", last=True)
+    agent.settle(0.01)
+    job.stop()
+    stuck.stop()
+
+
 def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ValueError("of the caller's making")

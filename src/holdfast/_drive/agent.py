@@ -7,6 +7,7 @@ EG2  The thread starts with the first job and ends when there has been none for 
 EG3  A job that raises is reported, and ends; the others go on.
 EG4  In a forked child there is no thread, and the jobs are its parent's: they are neither resumed nor closed there, and
      stay referenced, because collecting a generator closes it.
+EG5  What is started as `last` has a moment at the end of the process: a release or a revocation that nobody waits for.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
 _LONGEST = 3600.0
+_AT_EXIT = 1.0
+"""Seconds that what is `last` has at the end of the process, all of it together (EG5)."""
 
 
 class Job:
     """A generator that the agent runs."""
 
-    def __init__(self, agent: Agent, steps: Generator[Wait, None, None], what: str) -> None:
+    def __init__(self, agent: Agent, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> None:
         self.what = what
+        self.last = last
         self._agent = agent
         self._steps = steps
         self._wait: Wait | None = None
@@ -56,6 +60,9 @@ class Agent:
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
+        import atexit
+
+        atexit.register(self.settle)  # before the keeper's, which is made with the first hold: so it runs after it
 
     def _forked(self) -> None:
         self._orphans += self._jobs  # EG4
@@ -67,9 +74,9 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
 
-    def start(self, steps: Generator[Wait, None, None], what: str) -> Job:
-        """Run a generator; `what` it does is said if it fails."""
-        job = Job(self, steps, what)
+    def start(self, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> Job:
+        """Run a generator; `what` it does is said if it fails. The end of the process waits for what is `last` (EG5)."""
+        job = Job(self, steps, what, last=last)
         with self._mutex:
             self._jobs.append(job)
             if self._doorbell is None:
@@ -78,6 +85,12 @@ class Agent:
                 self._start()
         self._ring()
         return job
+
+    def settle(self, seconds: float = _AT_EXIT) -> None:
+        """Wait until what was started as `last` is done, so many seconds at the most (EG5)."""
+        until = time.monotonic() + seconds
+        while any(job.last for job in self._jobs) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def call(self, callback: Callable[[], object], what: str) -> None:
         """Call it in a thread of its own, so that what it does keeps no job waiting."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast._core import contest, liveness, policy, publish, queue, remove, sight, takeover, tickets
+from holdfast._core import contest, fencing, liveness, policy, publish, queue, remove, sight, takeover, tickets
 from holdfast._core.files import is_there, let_go, write_all
 from holdfast._core.hold import Held
 from holdfast._core.observe import Observation
@@ -358,6 +358,36 @@ def a_heart_does_not_beat(patch: Patch) -> None:
     patch.setattr(Held, "beat", lambda _self: None)
 
 
+def counted_without_the_counters_guard(patch: Patch) -> None:
+    """TK1: one that was robbed and its successor count at the same time."""
+    real = fencing._advance
+
+    def advance(env: Any, request: Any, path: str, fd: int) -> Any:
+        class Free:
+            def __getattr__(self, name: str) -> Any:
+                return (lambda _fd: True) if name == "guard" else getattr(env, name)
+
+        return real(Free(), request, path, fd)  # type: ignore[arg-type]
+
+    patch.setattr(fencing, "_advance", advance)
+
+
+def a_counter_begins_anew(patch: Patch) -> None:
+    """TK4: one that is there is not read."""
+    patch.setattr(fencing, "_numbers", lambda *_: (0, 0))
+
+
+def counted_before_the_lock_is_taken(patch: Patch) -> None:
+    """TK1: the number is fetched by all who come by, and not by those who have the lock."""
+
+    def fenced(env: Any, held: Held) -> Any:
+        held.token = int(env.time() * 1_000_000)
+        yield from ()
+        return held
+
+    patch.setattr("holdfast._core.acquire.fenced", fenced)
+
+
 MUTANTS = {
     mutant.mutate.__name__: mutant
     for mutant in (
@@ -399,6 +429,9 @@ MUTANTS = {
         Mutant(the_queue_directory_stays, "fair"),
         Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
+        Mutant(counted_without_the_counters_guard, "fenced-breaking", "random"),
+        Mutant(a_counter_begins_anew, "fenced"),
+        Mutant(counted_before_the_lock_is_taken, "fenced"),
     )
 }
 """By name."""

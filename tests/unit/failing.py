@@ -112,7 +112,12 @@ class Tap:
             return "/proc"
         if name.endswith(".tmp"):
             return "temporary name" if name.startswith(".holdfast-") else "rival's file"
-        for end, role in ((".claim", "claim"), (".reclaim", "announcement"), (".queue", "queue")):
+        for end, role in (
+            (".claim", "claim"),
+            (".reclaim", "announcement"),
+            (".queue", "queue"),
+            (".token", "counter"),
+        ):
             if name.endswith(end):
                 return role
         if directory.endswith(".queue"):

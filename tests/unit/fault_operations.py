@@ -266,6 +266,38 @@ class AcquireFirst(Operation):
         return scene.acquire(scene.acts)
 
 
+class AcquireFencedFirst(Operation):
+    name = "Acquire a lock with a fencing token, the first one"
+    ways = ASIDE
+    options: ClassVar[dict[str, Any]] = {"fencing": True}
+
+    def prepare(self, scene: Scene) -> None:
+        self.last = 0
+
+    def act(self, scene: Scene) -> Any:
+        return scene.acquire(scene.acts)
+
+    def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
+        token = result.token if isinstance(result, Held) else self.last
+        super().after(scene, result, raised)
+        following = scene.acquire(scene.env())
+        if isinstance(following, Refusal):
+            return  # a lock file that could not be removed; who gets it then is seen later
+        if following.token is None or token is None or not self.last <= token < following.token:
+            raise Wrong(f"token {following.token} after {token} after {self.last}")
+        following.release()
+
+
+class AcquireFenced(AcquireFencedFirst):
+    name = "Acquire a lock with a fencing token"
+
+    def prepare(self, scene: Scene) -> None:
+        held = scene.hold()
+        assert held.token is not None
+        self.last = held.token
+        held.release()
+
+
 class TakeOverDead(Operation):
     name = "Take over a dead holder's lock"
 
@@ -708,6 +740,8 @@ class TakeOverAnnouncement(TakeOverAnnounced):
 OPERATIONS: tuple[type[Operation], ...] = (
     Acquire,
     AcquireFirst,
+    AcquireFencedFirst,
+    AcquireFenced,
     TakeOverDead,
     TakeOverStale,
     TakeOverInTask,
@@ -841,6 +875,8 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
         if persistent and name == "l":
             continue
         role = scene.tap.role(scene.place / name)
+        if role == "counter":
+            continue  # it stays, for as long as there is the lock
         if role == "lock file" and _counts_as_ours(scene, scene.place / name):
             left.append(role)
             continue

@@ -120,7 +120,11 @@ def _advance(env: Environment, request: Request, path: str, fd: int) -> int | No
     if is_counter(data):
         _write(env, fd, _line(token), _LINE * numbers.index(min(numbers)))  # TK3
     else:
-        _write(env, fd, _line(token) + _line(0), 0)
+        try:
+            _write(env, fd, _line(token) + _line(0), 0)
+        except OSError:
+            _restore(env, fd, data)
+            raise
     env.sync(fd)  # TK2
     if not min(numbers):
         env.sync_directory(request.directory)
@@ -153,6 +157,16 @@ def _write(env: Environment, fd: int, data: bytes, offset: int) -> None:
         written += count
 
 
+def _restore(env: Environment, fd: int, data: bytes) -> None:
+    """Half of two lines would be no counter; what was there before is one."""
+    try:
+        if data:
+            _write(env, fd, data, 0)
+        env.truncate(fd, len(data))
+    except OSError:
+        pass  # the first failure is the one to report; the next one is told that this is no counter (TK5)
+
+
 def _require_regular(mode: int, request: Request, path: str) -> None:
     if not stat.S_ISREG(mode):
         raise InvalidPath(
@@ -165,8 +179,8 @@ def _require_regular(mode: int, request: Request, path: str) -> None:
 
 def _unusable(why: str, request: Request, path: str) -> MalformedRecord:
     return MalformedRecord(
-        f"{path} is no counter of fencing tokens: {why}. Find out which token was given last, and write a higher number "
-        f"into the file (echo 5000 > FILE). {request.path} is not held",
+        f"{path} is no counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
+        f"number into the file (echo 5000 > FILE). {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
     )

@@ -144,6 +144,23 @@ def _named(record: Record | None) -> str:
     return "nobody" if record is None else f"process {record.pid}"
 
 
+class Tokens(Checker):
+    """Every hold has a fencing token that is higher than all before it; and no two have the same, robbed or not."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, list[int]] = {}
+
+    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+        if who.held is None or who.foreign:
+            return
+        token, given = who.held.token, self.given.setdefault(who.held.path, [])
+        if token is None:
+            raise Violation(f"{who.name} is inside, and has no token")
+        if token in given or (not who.robbed and token < max(given, default=0)):
+            raise Violation(f"{who.name} has token {token} after {given[-3:]}")
+        given.append(token)
+
+
 class Refusals(Checker):
     """Who waits for ever is never refused; who waits for a time is refused only when that is over."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...model import Identity, marker_text
-from .checkers import Exclusion, Neighbours, NothingLeft, RecoveredFrom, Recovery, Told, usual
+from .checkers import Exclusion, Neighbours, NothingLeft, RecoveredFrom, Recovery, Tokens, Told, usual
 from .kernel import Mount
 from .ours import filler, holder, requests
 from .world import World
@@ -51,7 +51,8 @@ def contenders(
     """So many that want the lock at the same time."""
     bounded = timeout is not None
     flock = options.get("protocol") == "flock"
-    may_stay = ("/l",) if flock else ()
+    fencing = bool(options.get("fencing"))
+    may_stay = (*(("/l",) if flock else ()), *((".token",) if fencing else ()))
     bound = 0.2 if flock else bound
 
     def build(world: World) -> None:
@@ -67,6 +68,8 @@ def contenders(
             ),
         )
         world.checkers = usual(newcomer(slots, **options), slots=slots or 1, bound=bound, may_stay=may_stay)
+        if fencing:
+            world.checkers.append(Tokens())
 
     words = [f"{count} contenders", *(f"{name} {value}" for name, value in options.items())]
     words += [f"{slots} slots"] if slots else []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.queue import Place
 from . import foreign
-from .checkers import Daemon, Exclusion, MeantThat, Neighbours, NothingLeft, Recovery, Told, usual
+from .checkers import Daemon, Exclusion, MeantThat, Neighbours, NothingLeft, Recovery, Tokens, Told, usual
 from .kernel import Mount
 from .ours import breaker, canceller, command, holder, requests, waiter
 from .scenes import LOCK, OLD, newcomer, ours
@@ -38,6 +38,14 @@ def breaking(world: World) -> None:
     ours(world, 2, lambda who: holder(requests(who, LOCK), timeout=20.0, may_be_refused=True))
     world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
     world.checkers = [Exclusion(), MeantThat(), Told(), Recovery(newcomer()), NothingLeft()]
+
+
+def breaking_fenced(world: World) -> None:
+    """Two want the lock and a token, and a third breaks it, whoever has it."""
+    ours(world, 2, lambda who: holder(requests(who, LOCK, fencing=True), timeout=20.0, rounds=2, may_be_refused=True))
+    world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
+    after = newcomer(fencing=True)
+    world.checkers = [Exclusion(), MeantThat(), Told(), Tokens(), Recovery(after), NothingLeft(may_stay=(".token",))]
 
 
 def running(world: World) -> None:

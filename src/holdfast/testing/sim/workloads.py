@@ -87,6 +87,12 @@ Workload("waiting", situations.waiting, crashes=1, stalls=1)
 Workload("idle-first", situations.idle_first)
 Workload("five", contenders(5), crashes=2, stalls=3, step_seconds=20e-6)
 Workload("mixed", situations.mixed, crashes=2, stalls=3, step_seconds=20e-6)
+Workload("fenced", contenders(2, fair=False, fencing=True), crashes=1)
+Workload("fenced-dead", dead_holder(contenders(3, fair=False, fencing=True)), crashes=2)
+Workload("fenced-fair", contenders(3, rounds=2, fencing=True), crashes=1, stalls=2, step_seconds=20e-6)
+Workload("fenced-slots", contenders(3, slots=2, fencing=True), crashes=1)
+Workload("fenced-flock", contenders(3, protocol="flock", fencing=True), crashes=1, readers_matter=True)
+Workload("fenced-breaking", situations.breaking_fenced, stalls=1)
 
 # On lesser filesystems and kernels.
 Workload("named", on(scenes.NO_UNNAMED, contenders(2, fair=False)), crashes=1)

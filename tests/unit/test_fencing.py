@@ -1,0 +1,387 @@
+"""Fencing tokens on files: each is higher than all before it, whatever happens to holder, counter or disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core.fencing import is_counter
+from holdfast._core.hold import Held
+from holdfast._operator.remains import leftovers
+from holdfast._operator.survey import Survey
+from holdfast._os import environment
+from unit.stepping import Contender, Crash, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
+
+
+def counter_of(lock: Lock) -> Path:
+    return Path(lock._request.path + ".token")
+
+
+def written(low: int, high: int) -> bytes:
+    return b"%020d\n%020d\n" % (low, high)
+
+
+def take(lock: Lock) -> int:
+    with lock as hold:
+        assert hold.token is not None
+        return hold.token
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_token_is_not_above_the_one_before(disk: Path, protocol: str) -> None:
+    lock = Lock(disk / "l" if protocol != "beads" else disk, protocol=protocol, fencing=True)
+    tokens = [take(lock) for _ in range(5)]
+    assert tokens == list(range(tokens[0], tokens[0] + 5))
+    assert is_counter(counter_of(lock).read_bytes())
+
+
+def test_a_hold_without_the_option_has_a_token_or_makes_a_counter(disk: Path) -> None:
+    with Lock(disk / "l") as hold:
+        assert hold.token is None
+        assert os.listdir(disk) == ["l"]
+
+
+def test_shared_holds_get_tokens_that_have_no_order(disk: Path) -> None:
+    with pytest.raises(ValueError, match="no fencing token"):
+        Lock(disk / "l", protocol="flock", shared=True, fencing=True)
+
+
+def test_holders_of_different_slots_share_a_counter(disk: Path) -> None:
+    """Whoever has another slot is no successor: the highest token of all slots would fence off those who hold."""
+    semaphore = Semaphore(disk / "s", 2, fencing=True)
+    with semaphore as first, semaphore as second:
+        assert {first.slot, second.slot} == {0, 1}
+        assert (disk / "s.0.lock.token").read_bytes() != b""
+        assert (disk / "s.1.lock.token").read_bytes() != b""
+    with semaphore as again:
+        assert again.token == (first.token or 0) + 1
+
+
+def test_a_share_of_one_hold_has_a_token_of_its_own(disk: Path) -> None:
+    lock = Lock(disk / "l", owner="me", fencing=True)
+    with lock as outer, lock as inner:
+        assert outer.token == inner.token is not None
+
+
+def test_a_task_blocks_its_loop_or_gets_no_token(disk: Path) -> None:
+    async def main() -> None:
+        lock = AsyncLock(disk / "l", fencing=True)
+        assert lock._engine.may_block(lock._env, lock._request)  # it syncs
+        async with lock as first:
+            pass
+        async with lock as second:
+            assert first.token is not None
+            assert second.token == first.token + 1
+
+    asyncio.run(main())
+
+
+def test_a_takeover_goes_on_with_a_lower_token(disk: Path, dead_pid: int) -> None:
+    lock = Lock(disk / "l", fencing=True)
+    before = take(lock)
+    (disk / "l").write_bytes(sema_record(dead_pid, 1000))
+    with lock as hold:
+        assert hold.recovered_from is not None
+        assert hold.token == before + 1
+
+
+# -- what the counter may be -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 42, b"\0" * 7])
+def test_a_vanished_counter_begins_below_what_was_given(disk: Path, content: bytes | None) -> None:
+    """TK4."""
+    lock = Lock(disk / "l", fencing=True)
+    before = take(lock)
+    counter_of(lock).unlink()
+    if content is not None:
+        counter_of(lock).write_bytes(content)
+    now = time.time()
+    token = take(lock)
+    assert token > before
+    assert now <= token / 1e6 <= time.time()
+
+
+@pytest.mark.parametrize("content", [b"7", b"7\n", b"999999999999999999\n"])
+def test_a_number_that_somebody_has_written_is_refused_or_not_gone_on_from(disk: Path, content: bytes) -> None:
+    lock = Lock(disk / "l", fencing=True)
+    counter_of(lock).write_bytes(content)
+    assert take(lock) == int(content) + 1
+    assert take(lock) == int(content) + 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x",
+        b"-1\n",
+        b"1.5\n",
+        b"0\n",
+        b" 7\n",
+        b"7\r\n",
+        "٣\n".encode(),
+        b"1\n2\n3\n",
+        written(41, 42)[:-1],
+        written(41, 42)[:30],
+        written(41, 42)[:21],
+        written(41, 42)[:20],
+        written(41, 42) + b"\n",
+        b"x" * 10_000,
+        b"9" * 19,
+        b"pid=1\ntimestamp=1\n",
+        b"0" * 20 + b"\n" + b"9" * 20 + b"\n",
+    ],
+)
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_counter_that_cannot_be_read_is_guessed(disk: Path, content: bytes, protocol: str) -> None:
+    """TK5."""
+    lock = Lock(disk / "l", fencing=True, protocol=protocol)
+    counter_of(lock).write_bytes(content)
+    with pytest.raises(holdfast.MalformedRecord, match=r"no counter of fencing tokens.*l is not held"):
+        lock.acquire()
+    assert counter_of(lock).read_bytes() == content
+    assert not Lock(disk / "l", protocol=protocol).status().locked
+    counter_of(lock).write_bytes(b"5000\n")  # what the message says
+    assert take(lock) == 5001
+
+
+def test_the_last_number_of_all_is_passed(disk: Path) -> None:
+    """TK5."""
+    lock = Lock(disk / "l", fencing=True)
+    counter_of(lock).write_bytes(written(2**63 - 2, 5))
+    assert take(lock) == 2**63 - 1
+    with pytest.raises(holdfast.MalformedRecord):
+        lock.acquire()
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link", "dangling", "device"])
+def test_something_else_in_its_place_is_written_to_or_hangs(disk: Path, kind: str) -> None:
+    """TK5."""
+    lock = Lock(disk / "l", fencing=True)
+    path, other = counter_of(lock), disk / "other"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        if kind == "link":
+            other.write_bytes(written(1, 2))
+        path.symlink_to(other)
+    with pytest.raises(holdfast.InvalidPath, match="not held"):
+        lock.acquire()
+    assert other.exists() == (kind == "link")
+    assert kind != "link" or other.read_bytes() == written(1, 2)
+    assert not lock.status().locked
+
+
+def test_who_may_not_write_the_counter_gets_in_without_a_token(disk: Path, contend: Contend) -> None:
+    """TK5."""
+    contender = contend(disk / "l", fencing=True)
+    (disk / "l.token").write_bytes(written(1, 2))
+
+    def refuse(path: str, *, write: bool) -> int:
+        if path.endswith(".token"):
+            raise PermissionError(13, "Permission denied", path)
+        return int(contender.env.real.open_existing(path, write=write))
+
+    contender.env.instead["open_existing"] = refuse
+    with pytest.raises(PermissionError, match=r"permission to read and write its counter.*l\.token"):
+        contender.run()
+    assert not (disk / "l").exists()
+
+
+# -- crashes and races -------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_seen_before_it_is_on_the_disk(disk: Path, contend: Contend) -> None:
+    """TK2: the first two times the directory's entry is made to last as well."""
+    for expected in (["sync", "sync_directory"], ["sync", "sync_directory"], ["sync"], ["sync"]):
+        contender = contend(disk / "l", fencing=True)
+        held = contender.get()
+        steps = contender.env.steps
+        last_write = len(steps) - 1 - steps[::-1].index("write")
+        assert [step for step in steps[last_write:] if step.startswith("sync")] == expected
+        held.release()
+
+
+@pytest.mark.parametrize("last", [written(41, 42), written(42, 41), written(999, 998), written(0, 1000), b"7\n"])
+def test_a_torn_write_leads_to_a_token_that_was_given(disk: Path, contend: Contend, last: bytes) -> None:
+    """TK3: whichever bytes of the write have reached the disk."""
+    path = disk / "l.token"
+    path.write_bytes(last)
+    highest = max(map(int, last.split()))
+    assert contend(disk / "l", fencing=True).get().token == highest + 1
+    new = path.read_bytes()
+    changed = [at for at in range(min(len(last), len(new))) if last[at] != new[at]]
+    if len(last) != len(new):
+        return
+    assert len(changed) <= 20
+    (disk / "l").unlink()
+    for mask in range(2 ** len(changed)) if len(changed) <= 6 else range(64):
+        torn = bytearray(last)
+        for number, at in enumerate(changed):
+            if mask >> number & 1:
+                torn[at] = new[at]
+        path.write_bytes(torn)
+        held = contend(disk / "l", fencing=True).get()
+        assert held.token is not None
+        assert held.token > highest
+        held.release()
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("without", [(), ("flock",), ("unnamed", "link")])
+def test_a_crash_at_some_step_lowers_the_next_token(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped], first: bool, without: tuple[str, ...]
+) -> None:
+    """TK1, TK3: killed before any step of an acquisition; the next one is above all that were given."""
+    path, given = disk / "l", 0
+    if not first:
+        (disk / "l.token").write_bytes(written(8, 9))
+        given = 9
+    for number in range(200):
+        env = environments(*without)
+
+        def die(at: int, _name: str, env: Stepped = env, number: int = number) -> None:
+            if at == number:
+                env.crash()
+                raise Crash
+
+        env.at_step = die
+        victim = contend(path, env, fencing=True)
+        try:
+            held = victim.get()
+        except Crash:
+            pass
+        else:
+            assert held.token is not None
+            assert held.token > given
+            env.at_step = None
+            held.release()
+            break
+        if without == ("flock",):
+            path.unlink(missing_ok=True)  # the record of this process, which lives
+        for left in disk.glob(".holdfast-*.tmp"):
+            left.unlink()  # named after this process, too
+        after = contend(path, environments(*without), fencing=True)
+        held = after.get()
+        assert held.token is not None
+        assert held.token > given
+        given = held.token
+        held.release()
+        if first:
+            (disk / "l.token").unlink()
+    else:
+        pytest.fail("it has more steps than that")
+    assert number > 8
+
+
+def test_a_robbed_one_and_its_successor_count_at_the_same_time(disk: Path, contend: Contend) -> None:
+    """TK1, TK6: broken while it reads the counter; the successor waits, and the robbed one gets nothing."""
+    robbed, successor = contend(disk / "l", fencing=True), contend(disk / "l", fencing=True)
+    got: list[object] = []
+
+    def rob() -> None:
+        (disk / "l").unlink()
+        wait = successor.step()
+        assert wait is not None, "it has counted, though somebody else is at it"
+        got.append(wait)
+
+    def read(fd: int, size: int) -> bytes:
+        data = bytes(robbed.env.real.read(fd, size))
+        if is_counter(data):
+            robbed.env.instead.pop("read")
+            rob()
+        return data
+
+    (disk / "l.token").write_bytes(written(3, 4))
+    robbed.env.instead["read"] = read
+    assert robbed.step() is None or got
+    assert not isinstance(robbed.result, Held)
+    held = successor.get()
+    assert held.token == 6  # 5 was counted by the other, and never given
+    held.release()
+
+
+def test_a_counter_without_a_name_is_counted_with(disk: Path, contend: Contend) -> None:
+    """TK1: removed between the opening and the guard."""
+    contender = contend(disk / "l", fencing=True)
+    (disk / "l.token").write_bytes(written(3, 4))
+
+    def vanish(fd: int, **_options: object) -> None:
+        if os.path.samestat(os.fstat(fd), os.stat(disk / "l.token")):
+            contender.env.before.pop("guard")
+            (disk / "l.token").unlink()
+            (disk / "l.token").write_bytes(written(30, 40))
+
+    contender.env.before["guard"] = vanish
+    assert contender.get().token == 41
+
+
+def test_a_stopped_robbed_one_keeps_its_successors_out_for_ever(disk: Path, contend: Contend) -> None:
+    """TK1: it has the counter's guard, and does not go on; its successors are told after a while."""
+    (disk / "l.token").write_bytes(written(3, 4))
+    env = environment()
+    fd = env.open_existing(str(disk / "l.token"), write=True)
+    try:
+        env.guard(fd)
+        contender = contend(disk / "l", fencing=True)
+        clock = [0.0]
+        contender.env.real.monotonic = lambda: clock[0]
+        for _ in range(20):
+            clock[0] += 1
+            try:
+                assert contender.step() is not None
+            except holdfast.HoldfastError as error:
+                assert "locked by somebody else" in str(error)  # noqa: PT017 - it comes at some step
+                break
+        else:
+            pytest.fail("it waits for ever")
+        assert not (disk / "l").exists()
+    finally:
+        env.close(fd)
+
+
+def test_a_cancelled_acquisition_keeps_the_lock(disk: Path, contend: Contend) -> None:
+    """TK5: closed while it waits for the counter."""
+    (disk / "l.token").write_bytes(written(3, 4))
+    env = environment()
+    fd = env.open_existing(str(disk / "l.token"), write=True)
+    try:
+        env.guard(fd)
+        contender = contend(disk / "l", fencing=True)
+        assert contender.step() is not None
+        assert (disk / "l").exists()
+        contender.steps.close()
+        assert not (disk / "l").exists()
+    finally:
+        env.close(fd)
+
+
+# -- for people at work ------------------------------------------------------------------------------------------------
+
+
+def test_a_counter_is_listed_as_a_lock_or_removed_as_a_leftover(disk: Path) -> None:
+    """E2: also while somebody has its guard."""
+    env = environment()
+    take(Lock(disk / "l.lock", fencing=True))
+    fd = env.open_existing(str(disk / "l.lock.token"), write=True)
+    try:
+        for _ in range(2):
+            assert not list(Survey(env).directory(str(disk)))
+            assert not list(leftovers(env, Survey(env), str(disk), approved=True))
+            env.guard(fd)
+    finally:
+        env.close(fd)

@@ -284,9 +284,10 @@ def invariants() -> dict[str, str]:
 
 def test_every_invariant_has_a_test_that_names_it() -> None:
     named: set[str] = set()
-    for path in Path(__file__).parent.glob("test_*.py"):
+    tests = Path(__file__).parents[1]
+    for path in [*tests.glob("unit/test_*.py"), *tests.glob("engines/**/test_*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 named.update(re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or ""))
     wanted = invariants()
     assert len(wanted) > 30, "the pattern finds no invariants any more"

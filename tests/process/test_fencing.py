@@ -1,0 +1,51 @@
+"""Fencing tokens among processes that are killed: a resource that checks them never sees one twice, nor a lower one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from process.support import Peer
+
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "4"))
+WRITER = """
+lock = Lock(path, protocol=sys.argv[2], fencing=True)
+say("begins")
+while True:
+    with lock as hold:
+        fd = os.open(path + ".log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(fd, b"%d %d\\n" % (hold.token, os.getpid()))
+        os.close(fd)
+        hold.ensure_held()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_killed_holder_lowers_or_repeats_a_token(disk: Path, protocol: str) -> None:
+    """TK1, TK3: three that count, one of which is killed at a random moment, again and again."""
+    path = disk / "l"
+    chance = random.Random(4711)
+    until = time.monotonic() + SECONDS / 2
+    peers: list[Peer] = []
+    kills = 0
+    try:
+        while time.monotonic() < until:
+            while len(peers) < 3:
+                peers.append(Peer(WRITER, [path, protocol]))
+                assert peers[-1].hear() == "begins"
+            time.sleep(chance.uniform(0, 0.05))  # any moment will do
+            victim = peers.pop(chance.randrange(3))
+            victim.destroy()
+            kills += 1
+    finally:
+        for peer in peers:
+            peer.destroy()
+    tokens = [int(line.split()[0]) for line in (disk / "l.log").read_text().splitlines()]
+    assert kills >= 3
+    assert len(tokens) > kills
+    assert all(one < other for one, other in itertools.pairwise(tokens))

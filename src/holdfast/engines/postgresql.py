@@ -1,7 +1,149 @@
-"""Locks in a PostgreSQL database."""
+"""Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
+
+postgresql_url.py      what a URL says               postgresql_lock.py    acquiring and waiting
+postgresql_hosts.py    where the server is           postgresql_hold.py    heartbeat, loss, release
+postgresql_connect.py  which sessions are fit        postgresql_sight.py   who holds, who waits
+postgresql_link.py     one connection, as steps      postgresql_schema.py  the table
+"""
 
 from __future__ import annotations
 
+import os
+
+from ..errors import HoldfastError, InvalidPath
+from .base import Engine
+from .postgresql_connect import connect, refusal, unreachable
+from .postgresql_hold import PostgresqlRequest
+from .postgresql_link import Broken, Refused
+from .postgresql_lock import Contest
 from .postgresql_schema import ddl as ddl
 from .postgresql_schema import init as init
-from .postgresql_schema import survey as survey
+from .postgresql_sight import look, look_at_all
+from .postgresql_url import NAME, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from typing import TypeVar
+
+    from .._core.environment import Environment, Wait
+    from .._core.hold import Share
+    from .._core.refusal import Refusal
+    from .._core.request import Options, Request
+    from ..model import Record, Status
+    from .postgresql_link import Link
+    from .postgresql_url import Place
+
+    T = TypeVar("T")
+
+_WITHIN = 10.0
+_BREAK_WITHIN_MS = 5000
+_OPTIONS = frozenset({"heartbeat", "stale_after"})
+_BREAK = """
+select l.pid, pg_terminate_backend(l.pid, $2::bigint)
+  from pg_locks l
+ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ExclusiveLock'
+   and l.database = (select oid from pg_database where datname = current_database())
+   and ((l.classid::bigint << 32) | l.objid::bigint) = $1::bigint"""
+
+
+class Postgresql(Engine):
+    """Advisory locks of the server, each held by a session of its own; a row for each name has the fencing token."""
+
+    name = NAME
+
+    def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
+        return _request(self, resource, options)
+
+    def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:  # noqa: ARG002
+        raise ValueError(
+            "there are no semaphores on postgresql: the server lets those who wait for an advisory lock in one by one, "
+            "and has nothing that lets N in, in their order. Use a Semaphore on etcd or on files, or one Lock for each "
+            "slot if any of them will do"
+        )
+
+    def acquire(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Share | Refusal]:
+        return Contest(env, _only(requests), timeout, context).acquire()
+
+    def wait_until_free(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Refusal | None]:
+        return Contest(env, _only(requests), timeout, context).wait_until_free()
+
+    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
+        place = _only(requests).place
+
+        def steps(link: Link, until: float) -> Generator[Wait, None, Status]:
+            return look(env, link, place, until)
+
+        return ((yield from _asking(env, place, steps)),)
+
+    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+        place = _only((request,)).place
+
+        def steps(link: Link, until: float) -> Generator[Wait, None, Record | None]:
+            status = yield from look(env, link, place, until)
+            try:
+                yield from link.ask(_BREAK, (place.key, _BREAK_WITHIN_MS), until)
+            except Refused as refused:
+                if refused.code != "42501":
+                    raise
+                raise HoldfastError(
+                    f"{place.shown} is held by another role's session, and this role may not end it: {refused}. A "
+                    "member of that role may, or of pg_signal_backend (GRANT pg_signal_backend TO …), or a superuser",
+                    path=place.shown,
+                    protocol=NAME,
+                    holder=status.holder,
+                ) from None
+            return status.record
+
+        return (yield from _asking(env, place, steps))
+
+    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
+        return survey(env, resource)
+
+
+def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ...]]:
+    """All locks at `url` that somebody holds or waits for, and whose names begin with what stands after # (none: all).
+
+    Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
+    """
+    place = parse(url, named=False)
+    return (yield from _asking(env, place, lambda link, until: look_at_all(link, place, until)))
+
+
+def _asking(
+    env: Environment, place: Place, steps: Callable[[Link, float], Generator[Wait, None, T]]
+) -> Generator[Wait, None, T]:
+    """What these steps find, on a connection of their own."""
+    until = env.monotonic() + _WITHIN
+    link = yield from connect(env, place, until)
+    try:
+        return (yield from steps(link, until))
+    except Broken as broken:
+        raise unreachable(place, str(broken)) from None
+    except Refused as refused:
+        raise refusal(place, refused) from None
+    finally:
+        link.abandon()
+
+
+def _request(engine: Engine, resource: str | os.PathLike[str], options: Options) -> PostgresqlRequest:
+    if not isinstance(resource, str):
+        raise InvalidPath(f"a lock on {NAME} is named by a URL, a str", protocol=NAME)
+    place = parse(resource)
+    request = PostgresqlRequest(engine, resource, place.shown, options, _OPTIONS)
+    request.place = place
+    request.check()
+    return request
+
+
+def _only(requests: Sequence[Request]) -> PostgresqlRequest:
+    (request,) = requests
+    assert isinstance(request, PostgresqlRequest)
+    return request
+
+
+ENGINE = Postgresql()

@@ -1,18 +1,48 @@
-"""What a database needs before it can store locks: one schema with one table."""
+"""What a database needs before it can store locks: one schema with one table, and one row for each name ever used."""
 
 from __future__ import annotations
+
+from .._drive.sync import drive
+from .._os import environment
+from ..errors import HoldfastError
+from .postgresql_connect import connect, unreachable
+from .postgresql_link import Broken, Refused
+from .postgresql_url import NAME, SCHEMA, check_schema, parse, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from .._core.environment import Environment, Wait
-    from ..model import Status
+    from .postgresql_url import Place
+
+_WITHIN = 15.0
+_EXISTS = "42P06", "42P07", "23505"
+"""Somebody else has made it at the same moment."""
 
 
-def ddl(schema: str = "holdfast") -> str:
+def statements(schema: str) -> tuple[str, ...]:
+    name = quoted(check_schema(schema))
+    return (
+        f"create schema if not exists {name}",
+        # Rows are written over again and again: room in each page keeps that from the indexes.
+        f"""create table if not exists {name}.lock (
+    key bigint primary key,            -- of the advisory lock: the first 64 bits of BLAKE2b of the name
+    name text not null,
+    token bigint not null,             -- the fencing token of the last hold; never goes down
+    backend integer not null,          -- the session of the last holder; whether it holds still, pg_locks says
+    pid integer not null,
+    host text not null,
+    tag text,
+    since timestamptz not null
+) with (fillfactor = 50)""",
+        f"create index if not exists lock_name on {name}.lock (name text_pattern_ops)",
+    )
+
+
+def ddl(schema: str = SCHEMA) -> str:
     """The SQL that `init` runs, for whoever wants to read it or apply it by other means. ValueError for a bad name."""
-    raise NotImplementedError
+    return ";\n".join(statements(schema)) + ";\n"
 
 
 def init(url: str, schema: str | None = None) -> str:
@@ -22,12 +52,37 @@ def init(url: str, schema: str | None = None) -> str:
     Idempotent, and changes nothing that is there. Blocks until the server has answered. Raises InvalidPath for a bad
     URL, EngineUnavailable where the server cannot be reached, HoldfastError where it refuses, with what to grant.
     """
-    raise NotImplementedError
+    place = parse(url, named=False)
+    if schema is not None:
+        place.schema = check_schema(schema)
+    drive(_init(environment(), place))
+    return place.schema
 
 
-def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ...]]:
-    """All locks at `url` whose names begin with what stands after # (nothing: all) and that somebody holds or waits for.
+def _init(env: Environment, place: Place) -> Generator[Wait, None, None]:
+    until = env.monotonic() + _WITHIN
+    link = yield from connect(env, place, until)
+    try:
+        schema, table = place.schema, place.table
+        rows = yield from link.ask("select to_regclass($1)", (table,), until)
+        if rows[0][0] is not None:
+            return  # it is there; who may use it need not be one who may create
+        for statement in statements(schema):
+            try:
+                yield from link.ask(statement, (), until)
+            except Refused as refused:
+                if refused.code not in _EXISTS:
+                    raise _refusal(place, refused) from None
+    except Broken as broken:
+        raise unreachable(place, str(broken)) from None
+    finally:
+        link.close()
 
-    Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
-    """
-    raise NotImplementedError
+
+def _refusal(place: Place, refused: Refused) -> HoldfastError:
+    return HoldfastError(
+        f"{place.base} does not let this role prepare the schema {place.schema}: {refused}. Its owner, or a superuser, "
+        "does it with the same command; or with these statements:\n" + ddl(place.schema),
+        path=place.shown,
+        protocol=NAME,
+    )

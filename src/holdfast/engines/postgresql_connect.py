@@ -1,0 +1,228 @@
+"""Reaching a server that can be trusted with a lock: one that can be written to, with a session that stays ours.
+
+PG7  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
+     because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
+PG8  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the
+     pid that it tells is not the one that the session has; that the session stays ours is proven by a notification,
+     which only reaches a connection that has its session to itself while it is idle. No proof, no lock.
+PG9  The session does not end by a limit that its role or database has, and its server notices when we are gone: the
+     settings of `_settings`. Those that a managed service refuses are left as they are, and the log says so.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import EngineUnavailable, HoldfastError
+from ..events import DEBUG, logger_for
+from .postgresql_hosts import Known, attempts
+from .postgresql_link import Broken, Link, Refused
+from .postgresql_url import NAME, escaped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from .._core.environment import Environment, Wait
+    from .postgresql_link import Row
+    from .postgresql_url import Place
+
+STALE_AFTER = 30.0
+"""Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""
+_OLDEST = 140000
+_PROOF_WITHIN = 3.0
+_CHANNEL = "holdfast_session"
+_pinned: set[str] = set()
+"""The servers behind a pooler that has been proven to leave a session to its client (PG8)."""
+
+_FACTS = (
+    "select pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), "
+    "current_setting('server_version'), current_setting('transaction_read_only')"
+)
+_DURABLE = (  # PG12: a token that has been seen is on the disk
+    "select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
+    "then 'on' else current_setting('synchronous_commit') end, false)"
+)
+
+
+def connect(
+    env: Environment, place: Place, until: float, stale_after: float | None = None
+) -> Generator[Wait, None, Link]:
+    """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason."""
+    known = Known(place)
+    failed: list[str] = []
+    for attempt in (yield from attempts(env, known, until, failed)):
+        limit = min(until, env.monotonic() + known.timeout)
+        conninfo = place.conninfo + attempt.conninfo + _parameters(env, known, stale_after or STALE_AFTER)
+        link = Link(env, conninfo, attempt.label)
+        try:
+            yield from link.opening(limit)
+            yield from _prepare(env, place, link, limit, stale_after or STALE_AFTER)
+            return link
+        except Broken as broken:
+            failed.append(str(broken))
+            link.close()
+        except BaseException:
+            link.close()
+            raise
+        if env.monotonic() >= until:
+            break
+    raise unreachable(place, "; ".join(failed) or "no host is known")
+
+
+def unreachable(place: Place, why: str) -> EngineUnavailable:
+    """The error for a server that cannot be had, with the next step."""
+    return EngineUnavailable(f"{place.base} cannot be reached: {why}. {_advice(why)}", path=place.shown, protocol=NAME)
+
+
+def refusal(place: Place, refused: Refused) -> HoldfastError:
+    """The error for a statement that the server has refused, with the next step."""
+    if refused.code in ("42P01", "3F000", "42703"):  # undefined table, schema, column
+        text = (
+            f"the database at {place.base} is not prepared for locks ({refused}). Whoever may create a schema there "
+            f"runs, once: holdfast postgresql init --schema {place.schema} URL"
+        )
+        return EngineUnavailable(text, path=place.shown, protocol=NAME)
+    text = f"{place.base} has refused: {refused} (SQLSTATE {refused.code}). "
+    if refused.code == "42501":
+        text += (
+            f"The role needs USAGE on the schema {place.schema} and SELECT, INSERT and UPDATE on its table lock; "
+            "docs/postgresql.md has the GRANT statements"
+        )
+    else:
+        text += "The server's log may say more"
+    return EngineUnavailable(text, path=place.shown, protocol=NAME)
+
+
+def _advice(why: str) -> str:
+    texts = {
+        "password": "Check the user and the password: in the URL, PGPASSWORD, or ~/.pgpass",
+        "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
+        "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
+        "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
+        "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
+        "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
+        "is too old": "Use a newer server",
+        "does not exist": "Check the names of the database and of the user",
+    }
+    for word, text in texts.items():
+        if word in why:
+            return text
+    return "Check host and port, that the server runs, and that it accepts connections from here"
+
+
+def _parameters(env: Environment, known: Known, stale_after: float) -> str:
+    """What is added to the user's own parameters, where there are none."""
+    who = env.identity()
+    name = f"holdfast {who.pid}@{who.host}".encode("ascii", "replace").decode()[:63].replace("'", "?")
+    wanted = {
+        "keepalives_idle": _seconds(stale_after / 3),
+        "keepalives_interval": _seconds(stale_after / 12),
+        "keepalives_count": 3,
+        "tcp_user_timeout": int(stale_after * 1000 * 2 / 3),
+        "fallback_application_name": name.replace("\\", "?"),
+    }
+    given = [f"{key}='{value}'" for key, value in wanted.items() if not known.get(key)]
+    return " " + " ".join([*given, "client_encoding=UTF8 target_session_attrs=any"])
+
+
+def _seconds(value: float) -> int:
+    return max(1, int(value))
+
+
+def _settings(stale_after: float, version: int) -> dict[str, str]:
+    """PG9. Half of `stale_after` passes before the server asks whether we are there, half until it gives us up."""
+    wanted = {
+        "idle_session_timeout": "0",
+        "idle_in_transaction_session_timeout": "0",
+        "statement_timeout": "0",
+        "lock_timeout": "0",
+        "default_transaction_read_only": "off",
+        "default_transaction_isolation": "read committed",
+        "tcp_keepalives_idle": str(_seconds(stale_after / 2)),
+        "tcp_keepalives_interval": str(_seconds(stale_after / 6)),
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": str(int(stale_after * 1000)),
+        "client_connection_check_interval": "1000",
+    }
+    if version >= 170000:
+        wanted["transaction_timeout"] = "0"
+    return wanted
+
+
+def _prepare(
+    env: Environment, place: Place, link: Link, until: float, stale_after: float
+) -> Generator[Wait, None, None]:
+    try:
+        ((backend, standby, number, version, _),) = yield from link.ask(_FACTS, (), until)
+        link.backend = int(backend or 0)
+        if int(number or 0) < _OLDEST:
+            raise Broken(f"the server at {link.label} is too old: PostgreSQL {version}; 14 or later is needed")
+        if standby == "t":  # PG7
+            raise Broken(
+                f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
+            )
+        yield from _set(link, _settings(stale_after, int(number or 0)), until)
+        yield from link.ask(_DURABLE, (), until)
+        if link.backend != link.conn.backend_pid:
+            yield from _require_session(env, place, link, until)
+    except Refused as refused:
+        raise Broken(f"the server at {link.label} has refused: {refused}") from None
+
+
+def _set(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
+    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
+    try:
+        yield from link.ask(f"select {calls}", (), until)
+        return
+    except Refused:
+        pass  # which one?
+    refused = []
+    for name, value in wanted.items():
+        try:
+            yield from link.ask("select set_config($1, $2, false)", (name, value), until)
+        except Refused as error:
+            refused.append(f"{name} ({error})")
+    link.refused = tuple(refused)
+    logger = logger_for(DEBUG)
+    if logger is not None and refused:
+        logger.debug("%s refuses some settings, and keeps its own: %s", link.label, "; ".join(refused))
+
+
+def _require_session(env: Environment, place: Place, link: Link, until: float) -> Generator[Wait, None, None]:
+    """PG8. Broken unless the session proves to be ours alone."""
+    server = f"{place.conninfo} {link.label}"
+    if server in _pinned:
+        return
+    channel = f"{_CHANNEL}_{os.urandom(8).hex()}"
+    until = min(until, env.monotonic() + _PROOF_WITHIN)
+    yield from link.ask(f"listen {channel}", (), until)
+    other = Link(env, place.conninfo + _where(link), link.label)
+    try:
+        yield from other.opening(until)
+        yield from other.ask("select pg_notify($1, '')", (channel,), until)
+        while channel not in link.hear():
+            if env.monotonic() >= until:
+                raise Broken(
+                    f"the connection to {link.label} goes through a pooler that gives its session to others between "
+                    "statements (backend pid "
+                    f"{link.conn.backend_pid} is said to be {link.backend}), so two could hold one lock"
+                )
+            yield link.wait(until)
+    finally:
+        other.close()
+    yield from link.ask(f"unlisten {channel}", (), env.monotonic() + _PROOF_WITHIN)
+    _pinned.add(server)
+
+
+def _where(link: Link) -> str:
+    """The same address once more."""
+    values = {"host": link.conn.host, "hostaddr": link.conn.hostaddr, "port": link.conn.port}
+    given = {key: value.decode() for key, value in values.items() if value}
+    return "".join(f" {key}={escaped(value)}" for key, value in given.items()) + " target_session_attrs=any"
+
+
+def only(rows: list[Row]) -> Row:
+    """The one row that a statement returns."""
+    (row,) = rows
+    return row

@@ -1,0 +1,158 @@
+"""A hold in PostgreSQL: a session that has the advisory lock, and the heartbeat that shows that it still does.
+
+    server: hears nothing from our machine for `stale_after` ─▶ ends the session, which frees the lock
+    here:   the last heartbeat that was answered was sent `lapses` ago, two thirds of that ─▶ lost
+
+PG11  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
+      heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
+      the connection shows at once.
+PG13  A hold that is lost closes its connection, so a release after it cannot reach the server, and frees nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from .._drive.agent import agent
+from .postgresql_connect import STALE_AFTER
+from .postgresql_link import Broken, Link, Refused
+from .remote import RemoteHeld, RemoteRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from .._core.environment import Environment, Wait
+    from .._core.story import Story
+    from ..model import Record
+    from .postgresql_url import Place
+
+_RELEASE_WITHIN = 5.0
+_SHORTEST = 3.0
+_BEAT = "select pg_backend_pid()"
+
+
+class PostgresqlRequest(RemoteRequest):
+    """One lock, and how often its hold is proven."""
+
+    __slots__ = ("place",)
+
+    place: Place
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What this process knows its hold by."""
+        return ("postgresql", self.place.conninfo, self.place.schema, self.place.name)
+
+    @property
+    def keeps(self) -> float:
+        """`stale_after`, or what stands for it."""
+        beats = 0.0 if self.beat_every == math.inf else self.beat_every
+        return self.lease or max(STALE_AFTER, 6 * beats)
+
+    @property
+    def every(self) -> float:
+        """Seconds between heartbeats."""
+        return self.beat_every or self.keeps / 6
+
+    def check(self) -> None:
+        """ValueError for numbers that do not go together."""
+        if self.lease is not None and (self.lease < _SHORTEST or self.lease > 86400):
+            raise ValueError(
+                f"stale_after is from {_SHORTEST:g} to 86400 seconds for a lock on postgresql, not {self.lease:g}"
+            )
+        if self.lease is not None and self.every != math.inf and self.every > self.lease / 3:
+            raise ValueError(
+                f"heartbeat is at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a hold "
+                "lapses after two thirds without an answer"
+            )
+
+
+class PostgresqlHeld(RemoteHeld):
+    """See the head of this module."""
+
+    __slots__ = ("_every", "_job", "_patience", "link")
+
+    def __init__(
+        self,
+        env: Environment,
+        request: PostgresqlRequest,
+        link: Link,
+        record: Record,
+        token: int,
+        sent: float,
+        story: Story,
+    ) -> None:
+        self.link = link
+        self._every = request.every
+        self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
+        super().__init__(env, request, request.key, record, token)
+        self.story = story
+        self.lapses = sent + self._patience
+        try:
+            self._job = agent(env).start(self._keeping(sent), f"while keeping {self.path}")
+        except BaseException:  # no thread is to be had
+            self._forget()
+            raise
+
+    def _keeping(self, sent: float) -> Generator[Wait, None, None]:
+        """In the agent's thread: beat, and watch for the end of the connection."""
+        link, due = self.link, sent + self._every
+        while True:
+            yield link.wait(min(due, self.lapses))
+            try:
+                with link.mutex:
+                    if link.taken:  # PG3
+                        return
+                    now = self.env.monotonic()
+                    if not link.busy:
+                        link.hear()
+                        if now >= due:
+                            link.send(_BEAT)
+                            sent, due = now, math.inf
+                    else:
+                        answer = link.collect()
+                        if answer is not None:
+                            self._require_same(int(answer[0][0] or 0))
+                            self.lapses, due = sent + self._patience, sent + self._every  # PG11
+                    if now >= self.lapses:
+                        raise Broken(f"{link.label} has not answered for {self._patience:g} s")
+            except (Broken, Refused) as error:
+                with link.mutex:
+                    if link.taken:
+                        return
+                    link.taken = True
+                    link.close()  # PG13
+                agent(self.env).call(partial(self.lose, str(error)), f"in on_lost for {self.path}")
+                return
+
+    def _require_same(self, backend: int) -> None:
+        if backend != self.link.backend:
+            raise Broken(f"a pooler has moved the connection from session {self.link.backend} to {backend}")
+
+    def _give_up(self) -> Generator[Wait, None, bool]:
+        link, until = self.link, self.env.monotonic() + _RELEASE_WITHIN
+        link.take()
+        try:
+            if link.busy:
+                yield from link.answer(until)  # a heartbeat was under way
+            rows = yield from link.ask("select pg_advisory_unlock($1)", (self.request_key,), until)
+        except (Broken, Refused) as error:
+            self.why_lost = self.why_lost or f"when it was released: {error}"
+            return False
+        if rows[0][0] != "t":
+            self.why_lost = "the server says that this session did not have it"
+            return False
+        return True
+
+    @property
+    def request_key(self) -> int:
+        request = self.request
+        assert isinstance(request, PostgresqlRequest)
+        return request.place.key
+
+    def _close(self) -> None:
+        self.link.take()
+        self._job.stop()
+        self.link.abandon()

@@ -1,0 +1,291 @@
+"""Acquiring in PostgreSQL: an advisory lock of a session, then a row that has the token and says who holds it.
+
+    connect ──▶ try ──▶ token ──▶ hold
+                 │ held
+                 ▼
+               look ──▶ the time is up: refusal
+                 │
+                 ▼
+               queue (the server's) ──▶ token ──▶ hold
+                 │ the connection ends
+                 ▼
+               connect again, for a while
+
+PG12  The token comes from the row of the name, raised in a statement of its own behind the lock, and on the disk before
+      the hold is given out (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and
+      transaction ids do not (they went back after kill -9 of the server).
+PG14  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
+      that shared a session would both get in.
+PG15  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
+      the connection is closed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .._core.environment import Wait
+from .._core.hold import Share
+from .._core.refusal import Refusal
+from ..errors import EngineUnavailable, HoldfastError, WouldDeadlock
+from ..model import Record, Status
+from .postgresql_connect import connect, only, refusal, unreachable
+from .postgresql_hold import PostgresqlHeld, PostgresqlRequest
+from .postgresql_link import Broken, Link, Refused
+from .postgresql_sight import comment, look
+from .postgresql_url import NAME
+from .remote import Attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from .._core.environment import Environment
+    from ..model import Holder
+
+_REACH_WITHIN = 10.0
+"""Seconds for a connection or an answer, where the caller has more time."""
+_REACH_AT_LEAST = 3.0
+"""The same where the caller has less: `timeout` is for the wait, and 0 is no reason not to connect."""
+_PATIENCE = 15.0
+"""Seconds for which one who waits goes on when the server is gone: it may be restarting."""
+_RETRY_EVERY = 0.25
+_GRACE = 1.0
+"""Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
+_OWNER_EVERY = 0.1
+"""Seconds between looks of one who waits whether its owner has got in by another call."""
+_ASK_EVERY = 60.0
+"""Seconds after which one who waits makes sure that the server still knows of it."""
+_TIMED_OUT, _CANCELLED = "55P03", "57014"
+
+_TRY = "select pg_try_advisory_lock($1)"
+_QUEUE = "select set_config('lock_timeout', $2, false), pg_advisory_lock($1)"
+_TRY_SHARED = "select pg_try_advisory_xact_lock_shared($1)"
+_QUEUE_SHARED = "select set_config('lock_timeout', $2, false), pg_advisory_xact_lock_shared($1)"
+_TOKEN = """
+insert into {table} as l (key, name, token, backend, pid, host, tag, since)
+values ($1, $2, 1, pg_backend_pid(), $3, $4, $5, clock_timestamp())
+on conflict (key) do update
+   set token = l.token + 1, backend = excluded.backend, pid = excluded.pid, host = excluded.host, tag = excluded.tag,
+       since = excluded.since
+ where l.name = excluded.name
+returning token, extract(epoch from since)"""
+_WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and not granted"
+
+
+class Contest:
+    """One contender, from its first step until it has the lock or has given up."""
+
+    def __init__(
+        self, env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
+    ) -> None:
+        self.env = env
+        self.request = request
+        self.place = request.place
+        self.context = context
+        self.attempt = Attempt(env, (request,), timeout, context)
+        self.statuses: tuple[Status, ...] = ()
+        """What was seen last."""
+        self._link: Link | None = None
+        self._until = math.inf
+        """How long to go on without a server, once there was one."""
+        self._spins = 0
+        who = env.identity()
+        self._who = comment(who.pid, who.host, request.tag)
+
+    # -- what it comes to ----------------------------------------------------------------------------------------------
+
+    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+        story = self.attempt.story
+        try:
+            result = yield from self._through_failures(shared=False)
+            if isinstance(result, Share):
+                if result.held.story is not story:
+                    story.joined()
+                return result
+            if isinstance(result, Refusal):
+                story.gave_up(self._holder)
+                return result
+            raise AssertionError("neither a hold nor a refusal")  # pragma: no cover
+        except BaseException:
+            story.gave_up()
+            raise
+        finally:
+            self.close()
+
+    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+        try:
+            result = yield from self._through_failures(shared=True)
+            return result if isinstance(result, Refusal) else None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """PG15. Never waits."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.abandon()
+
+    # -- the steps -----------------------------------------------------------------------------------------------------
+
+    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, Share | Refusal | None]:
+        """All of it, again and again while the server goes away and comes back."""
+        while True:
+            try:
+                return (yield from self._contend(shared=shared))
+            except Broken as broken:
+                self.close()
+                if self.attempt.is_over() or self.env.monotonic() >= self._until:
+                    raise unreachable(self.place, str(broken)) from None
+                if self._until == math.inf:
+                    self._until = self.env.monotonic() + _PATIENCE
+            except Refused as refused:
+                raise refusal(self.place, refused) from None
+
+    def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | Refusal | None]:
+        while True:
+            share = None if shared else self._join()
+            if share is not None:
+                return share
+            self._require_no_deadlock()
+            link = yield from self._connected()
+            rows = yield from link.ask(_TRY_SHARED if shared else _TRY, (self.place.key,), self._limit())
+            if only(rows)[0] == "t":
+                return None if shared else (yield from self._win(link))
+            status = yield from look(self.env, link, self.place, self._limit())
+            self.statuses = (status,)
+            if not status.locked and not self._spin():
+                continue  # released between the two, or somebody looked whether it was free
+            if self.attempt.is_over():
+                return self.attempt.refusal(lambda: self.statuses)
+            if (yield from self._queue(link, shared=shared)):
+                return None if shared else (yield from self._win(link))
+
+    def _spin(self) -> bool:
+        """Whether this has happened too often for it to be chance."""
+        self._spins += 1
+        return self._spins > 20
+
+    def _queue(self, link: Link, *, shared: bool) -> Generator[Wait, None, bool]:
+        """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
+        env, attempt = self.env, self.attempt
+        left = attempt.deadline - env.monotonic()
+        limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
+        link.send(self._who + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
+        ask_at = env.monotonic() + _ASK_EVERY
+        while True:
+            attempt.waiting(lambda: self.statuses, self._holder)
+            until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
+            if self.request.owner is not None:
+                until = min(until, env.monotonic() + _OWNER_EVERY)
+            yield link.wait(until)
+            attempt.require_same_process()
+            try:
+                if link.collect() is not None:
+                    return True
+            except Refused as refused:
+                if refused.code in (_TIMED_OUT, _CANCELLED):
+                    return False
+                raise
+            now = env.monotonic()
+            if now >= attempt.deadline + _GRACE:
+                raise Broken(f"{link.label} does not answer")
+            if now >= ask_at:
+                yield from self._require_known(link)
+                ask_at = env.monotonic() + _ASK_EVERY
+            if self._has_joinable():
+                self.close()
+                return False
+
+    def _require_known(self, link: Link) -> Generator[Wait, None, None]:
+        """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""
+        limit = self.env.monotonic() + _REACH_WITHIN
+        try:
+            other = yield from connect(self.env, self.place, limit)
+        except EngineUnavailable as error:
+            raise Broken(f"{link.label} has not answered, and {error.message}") from None
+        try:
+            rows = yield from other.ask(_WAITING, (link.backend,), limit)
+        finally:
+            other.close()
+        if not rows and link.collect() is None:
+            raise Broken(f"{link.label} has forgotten us")
+
+    def _win(self, link: Link) -> Generator[Wait, None, Share]:
+        """The lock is ours: raise the token (PG12), and say who we are."""
+        who, place, sent = self.env.identity(), self.place, self.env.monotonic()
+        tag = None if self.request.tag is None else self.request.tag.replace("\0", " ")
+        values = (place.key, place.name, who.pid, who.host, tag)
+        rows = yield from link.ask(_TOKEN.format(table=place.table), values, self._limit())
+        if not rows:
+            raise HoldfastError(
+                f"the name of {place.shown} has the same 64-bit key as another name in that table, so the two would "
+                "exclude each other. Choose another name",
+                path=place.shown,
+                protocol=NAME,
+            )
+        token, since = int(rows[0][0] or 0), float(rows[0][1] or 0)
+        self.attempt.require_same_process()
+        fields = {"name": place.name, "session": link.backend, "token": token}
+        record = Record(NAME, fields, who.pid, since, tag, who.host)
+        held = PostgresqlHeld(self.env, self.request, link, record, token, sent, self.attempt.story)
+        try:
+            share = held.share(self.context)
+            self._link = None  # not before: whoever is interrupted closes it
+            return share
+        except BaseException:
+            held.give_back()
+            raise
+
+    # -- with the server -----------------------------------------------------------------------------------------------
+
+    def _connected(self) -> Generator[Wait, None, Link]:
+        if self._link is not None:
+            return self._link
+        while True:
+            self.attempt.require_same_process()
+            try:
+                self._link = yield from connect(self.env, self.place, self._limit(), self.request.keeps)
+                self._until = math.inf
+                return self._link
+            except EngineUnavailable:
+                if self._until == math.inf or self.attempt.is_over() or self.env.monotonic() >= self._until:
+                    raise
+            yield self._pause(self.env.monotonic() + _RETRY_EVERY)
+
+    def _pause(self, until: float) -> Wait:
+        return Wait((), min(until, self.attempt.deadline))
+
+    def _limit(self) -> float:
+        """Until when the server has to answer."""
+        now = self.env.monotonic()
+        return min(now + _REACH_WITHIN, max(self.attempt.deadline, self.attempt.started + _REACH_AT_LEAST, now + 1.0))
+
+    # -- within this process -------------------------------------------------------------------------------------------
+
+    def _own(self) -> PostgresqlHeld | None:
+        held = self.env.holds.get(self.request.key)
+        return held if isinstance(held, PostgresqlHeld) else None
+
+    def _has_joinable(self) -> bool:
+        held = self._own()
+        return self.request.owner is not None and held is not None and held.request.owner == self.request.owner
+
+    def _join(self) -> Share | None:
+        held = self._own()
+        return held.join(self.context) if held is not None and self._has_joinable() else None
+
+    def _require_no_deadlock(self) -> None:
+        held = self._own()
+        if self.attempt.deadline < math.inf or held is None or held.lost:
+            return
+        if any(share.context[: len(self.context)] == self.context for share in list(held.shares)):
+            raise WouldDeadlock(
+                f"{self.place.shown} is held by this very thread or task, which would wait for itself for ever. "
+                "Release first, pass a timeout, or pass the same owner= to both for a re-entrant lock.",
+                path=self.place.shown,
+                protocol=NAME,
+            )
+
+    def _holder(self) -> Holder | None:
+        return self.statuses[0].holder if self.statuses else None

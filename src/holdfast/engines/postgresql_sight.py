@@ -1,0 +1,130 @@
+"""Who holds a lock and who waits for it, as the server has it: its table of locks, joined to the rows of the holders.
+
+PG10  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote it
+      that has the lock: the pid alone may be another session's by now, so it must be no older than the row.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .postgresql_url import NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from .._core.environment import Environment, Wait
+    from .postgresql_link import Link, Row
+    from .postgresql_url import Place
+
+_TAG_SHOWN = 300
+_COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")
+_APPLICATION = re.compile(r"^holdfast (\d+)@(.*)$")
+
+_LOCKS = """
+select k.key, k.name, l.pid, l.granted, l.mode, extract(epoch from coalesce(l.waitstart, a.query_start)),
+       a.application_name, a.query, host(a.client_addr), extract(epoch from clock_timestamp()),
+       k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since),
+       k.token, k.pid, k.host, k.tag, extract(epoch from k.since)
+  from pg_locks l left join pg_stat_activity a on a.pid = l.pid, {keys} k
+ where l.locktype = 'advisory' and l.objsubid = 1
+   and l.database = (select oid from pg_database where datname = current_database())
+   and ((l.classid::bigint << 32) | l.objid::bigint) = k.key
+ order by k.name, l.granted desc, l.waitstart nulls last, a.query_start"""
+_ONE = (
+    "(select v.key, coalesce(r.name, $2) as name, r.backend, r.since, r.token, r.pid, r.host, r.tag "
+    "from (values ($1::bigint)) v(key) left join {table} r on r.key = v.key)"
+)
+_MANY = "(select * from {table} where starts_with(name, $1))"
+
+
+def comment(pid: int, host: str, tag: str | None) -> str:
+    """What the text of a statement begins with, for those who look at who waits."""
+    return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
+
+
+def look(env: Environment, link: Link, place: Place, until: float) -> Generator[Wait, None, Status]:  # noqa: ARG001
+    """One look at one lock."""
+    keys = _ONE.format(table=place.table)
+    rows = yield from link.ask(_LOCKS.format(keys=keys), (place.key, place.name), until)
+    return describe(place, place.name, rows)
+
+
+def look_at_all(link: Link, place: Place, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
+    """One look at all locks whose names begin so, and that somebody holds or waits for; sorted by path."""
+    keys = _MANY.format(table=place.table)
+    rows = yield from link.ask(_LOCKS.format(keys=keys), (place.name,), until)
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row[1] or "", []).append(row)
+    statuses = [describe(place, name, found) for name, found in by_name.items()]
+    return tuple(sorted([s for s in statuses if s.locked], key=lambda status: status.path))
+
+
+def free(path: str) -> Status:
+    return Status(path, NAME, False, False, Liveness.UNKNOWN, Evidence("none", "nobody holds it"), reason="it is free")
+
+
+def describe(place: Place, name: str, rows: Sequence[Row]) -> Status:
+    """The status of one lock, of the rows about it."""
+    path = place.path_of(name)
+    exclusive = [row for row in rows if row[4] == "ExclusiveLock"]
+    holding = next((row for row in exclusive if row[3] == "t"), None)
+    waiting = [row for row in exclusive if row[3] != "t"]
+    watching = [row for row in rows if row[4] != "ExclusiveLock" and row[3] != "t"]
+    waiters = [_waiter(row, number) for number, row in enumerate(waiting, 1)] + [_waiter(row, None) for row in watching]
+    if holding is None:
+        if not waiting:
+            return free(path)
+        text = "the server is about to grant it to the first of those who wait"
+        return Status(
+            path, NAME, True, False, Liveness.UNKNOWN, Evidence("server", text), reason=text, waiters=tuple(waiters)
+        )
+    record = _record(holding, name)
+    holder = Holder(record.pid, record.host, record.created, record.tag)
+    age = None if record.created is None else max(0.0, float(holding[9] or 0) - record.created)
+    evidence = Evidence("server", _evidence(holding), proven=True)
+    reason = "the server keeps it for a session that is open"
+    return Status(
+        path, NAME, True, False, Liveness.ALIVE, evidence, holder, record, reason, age, tuple(waiters), (holder,)
+    )
+
+
+def _evidence(row: Row) -> str:
+    where = f" from {row[8]}" if row[8] else ""
+    if row[10] == "t" and row[1] is not None:
+        return f"the server has granted it to session {row[2]}{where}, which is open"
+    name = f" ({row[6]})" if row[6] else ""
+    return f"the server has granted it to session {row[2]}{name}{where}, which has not said who it is"
+
+
+def _record(row: Row, name: str) -> Record:
+    """What is known of the one who holds it."""
+    fields: dict[str, object] = {"name": name, "session": int(row[2] or 0)}
+    if row[10] == "t":
+        fields["token"] = int(row[11] or 0)
+        return Record(NAME, fields, _int(row[12]), float(row[15] or 0), row[14], row[13])
+    pid, host, tag = _who(row)
+    return Record(NAME, fields, pid, None, tag, host, legible=pid is not None)
+
+
+def _waiter(row: Row, position: int | None) -> Waiter:
+    pid, host, tag = _who(row)
+    command = None if host is None else f"on {host}"
+    return Waiter(position, pid or 0, None if row[5] is None else float(row[5]), tag, command)
+
+
+def _who(row: Row) -> tuple[int | None, str | None, str | None]:
+    """Pid, host and tag of a session that has written no row; by its statement, else by the name it has given."""
+    said = _COMMENT.match(row[7] or "")
+    if said:
+        return int(said[1]), unquote(said[2]), unquote(said[3], errors="replace") or None
+    named = _APPLICATION.match(row[6] or "")
+    return (int(named[1]), named[2], None) if named else (None, None, None)
+
+
+def _int(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -120,6 +120,11 @@ class Attempt:
     def is_over(self) -> bool:
         return self.env.monotonic() >= self.deadline
 
+    @property
+    def announces(self) -> bool:
+        """Whether the next `waiting` announces the wait: worth a fresh look first."""
+        return not self._noticed and self.env.monotonic() >= self.started + _NOTICE_AFTER
+
     def bounded(self, until: float) -> float:
         """The earliest of: that moment, the caller's deadline, the moment when a wait is to be announced."""
         return min(until, self.deadline, math.inf if self._noticed else self.started + _NOTICE_AFTER)
@@ -129,7 +134,7 @@ class Attempt:
         self.require_same_process()
         self.story.waiting(who)
         notice = self.request.notice
-        if not self._noticed and notice is not None and self.env.monotonic() >= self.started + _NOTICE_AFTER:
+        if notice is not None and self.announces:
             self._noticed = True
             notice(self.refusal(look))
 

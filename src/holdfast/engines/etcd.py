@@ -1,0 +1,173 @@
+"""Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
+
+etcd_url.py      what a URL says                   etcd_acquire.py  acquiring, and waiting until it is free
+etcd_queue.py    the keys, and their order         etcd_hold.py     a hold: kept, lost, released
+etcd_lease.py    what lives as long as we do       etcd_look.py     who holds and who waits, for people
+etcd_client.py   the cluster, whichever server answers
+etcd_http.py     one connection                    etcd_connect.py  how it is made
+"""
+
+from __future__ import annotations
+
+from ..errors import EngineUnavailable, HoldfastError
+from .base import Engine
+from .etcd_acquire import acquire, wait_until_free
+from .etcd_client import cluster_of
+from .etcd_look import ANSWER, follow, keys_of, record_of, statuses_of, survey
+from .etcd_queue import Queue, compare_of
+from .etcd_url import Place, lease_seconds, parse
+from .etcd_wire import Refused
+from .remote import RemoteRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any, TypeVar
+
+    from .._core.environment import Environment, Wait
+    from .._core.hold import Share
+    from .._core.refusal import Refusal
+    from .._core.request import Options, Request
+    from ..model import Record, Status
+    from .etcd_wire import Json
+
+    T = TypeVar("T")
+
+_MOST_SLOTS = 1000
+
+
+class EtcdRequest(RemoteRequest):
+    """One lock, or one slot of a semaphore."""
+
+    __slots__ = ("lease_seconds", "place")
+
+    def __init__(self, engine: Engine, resource: str, options: Options, slot: int | None = None) -> None:
+        self.place = parse(resource)
+        super().__init__(engine, resource, self.place.shown, options, frozenset({"stale_after"}))
+        self.lease_seconds = lease_seconds(self.lease, self.place)
+        if slot is not None:
+            self.slot = slot
+            self.path = f"{self.target}#{slot}"
+
+
+class Etcd(Engine):
+    """The engine. It keeps nothing: connections are the process's (etcd_client.py)."""
+
+    name = "etcd"
+
+    def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
+        return EtcdRequest(self, str(resource), options)
+
+    def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
+        if isinstance(slots, bool) or not isinstance(slots, int):
+            raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
+        if not 1 <= slots <= _MOST_SLOTS:
+            raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+        return tuple([EtcdRequest(self, str(resource), options, slot) for slot in range(slots)])
+
+    def acquire(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Share | Refusal]:
+        own = _own(requests)
+        return (yield from _told(own[0].place, acquire(env, own, timeout, context)))
+
+    def wait_until_free(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Refusal | None]:
+        own = _own(requests)
+        return (yield from _told(own[0].place, wait_until_free(env, own, timeout, context)))
+
+    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
+        own = _own(requests)
+        return (yield from _told(own[0].place, self._look(env, own)))
+
+    def _look(self, env: Environment, own: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
+        place = own[0].place
+        queue = Queue(place, None if own[0].slot is None else len(own))
+        seen, slots, _ = yield from keys_of(cluster_of(env, place.access), queue, env.monotonic() + ANSWER)
+        return statuses_of(env, queue, own[0].target, seen, slots)
+
+    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+        place = _own([request])[0].place
+        return (yield from _told(place, self._break(env, place)))
+
+    def _break(self, env: Environment, place: Place) -> Generator[Wait, None, Record | None]:
+        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET10)."""
+        cluster, queue = cluster_of(env, place.access), Queue(place, None)
+        seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
+        if not seen:
+            return None
+        body: Json = {
+            "compare": [compare_of(seen[0].key, seen[0].created)],
+            "success": [{"request_delete_range": {"key": compare_of(seen[0].key, 0)["key"]}}],
+        }
+        answer = yield from cluster.call("/v3/kv/txn", body, env.monotonic() + ANSWER)
+        return record_of(seen[0]) if answer.get("succeeded") else None
+
+    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
+        """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
+        place = parse(resource, many=True)
+        return (yield from _told(place, survey(env, place)))
+
+    def follow(
+        self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
+    ) -> Generator[Wait, None, None]:
+        """Call `tell` with what `survey` finds, at once and after every change, which a watch tells. No end.
+
+        Of changes that come together only the last state is told. EngineUnavailable if no server can be reached at the
+        beginning; later ones are waited for.
+        """
+        place = parse(resource, many=True)
+        yield from _told(place, follow(env, place, tell))
+
+
+def guard(record: Record) -> dict[str, Any]:
+    """The condition of a transaction of your own: that this hold is still the one that etcd knows.
+
+    `record` is `Hold.record`. Put it into `compare` of a request to `/v3/kv/txn`; `success` is done only if the key of
+    the hold is still there, with its `create_revision`. So the server itself fences what the transaction does: no
+    pause, no partition and no wrong clock lets a holder write that has lost the lock.
+
+    ValueError for a record that is not of a hold on etcd.
+    """
+    key, created = record.fields.get("key"), record.fields.get("create_revision")
+    if record.protocol != "etcd" or not isinstance(key, str) or not isinstance(created, int):
+        raise ValueError(f"a guard is for Hold.record of a lock on etcd, not for {record!r}")
+    return compare_of(key, created)
+
+
+def _own(requests: Sequence[Request]) -> list[EtcdRequest]:
+    return [request for request in requests if isinstance(request, EtcdRequest)]
+
+
+def _told(place: Place, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+    """The same; what a server refuses becomes an error that says what to do."""
+    try:
+        return (yield from steps)
+    except Refused as error:
+        raise _refusal(place, error) from None
+    except EngineUnavailable as error:
+        if error.path is None:
+            error.path = place.shown
+        raise
+
+
+def _refusal(place: Place, error: Refused) -> HoldfastError:
+    text, user = error.message, place.access.user
+    if "permission denied" in text:
+        begin = f"{place.prefix}{place.name}"
+        what = f"{text}. Grant its role: etcdctl role grant-permission ROLE readwrite --prefix=true {begin!r}"
+    elif "user name is empty" in text:
+        what = f"{text}: it wants a user. Write etcd://USER:PASSWORD@HOST/NAME"
+    elif "authentication" in text:
+        what = f"{text}. See the user and the password in the URL"
+    elif "space exceeded" in text:
+        what = f"{text}. Compact and defragment it, then etcdctl alarm disarm"
+    else:
+        what = text
+    who = f" the user {user!r}" if user else ""
+    return EngineUnavailable(f"etcd at {place.access.names()} refuses{who}: {what}", path=place.shown, protocol="etcd")
+
+
+ENGINE = Etcd()

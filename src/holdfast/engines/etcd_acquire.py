@@ -1,0 +1,299 @@
+"""Acquiring a lock on etcd, and waiting until it is free: the algorithm of etcd_queue.py's picture, for every driver.
+
+ET12  Whatever wakes us, we look again (ET4); an event only says that it is worth it. A compacted watch, one that ends,
+      and one that is stuck lead to a look as well.
+ET13  Who waits watches the key before its own, deletions only, from the revision after the look: nothing falls between,
+      and a release wakes one. Of a semaphore all keys are watched, and who is far behind does no more than count.
+ET14  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
+      sees that somebody holds the lock.
+ET15  Our key is gone, or our lease may be: we begin anew, behind those who wait. A hold is given only within the lease.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .._core.environment import RECHECK, Wait
+from ..errors import EngineUnavailable
+from .etcd_client import cluster_of
+from .etcd_hold import EtcdHeld
+from .etcd_http import Unreachable
+from .etcd_look import keys_of, statuses_of
+from .etcd_queue import Entrant, Queue
+from .etcd_wire import Refused, decoded, encoded, end_of
+from .kin import require_no_deadlock, together
+from .remote import Attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from .._core.environment import Environment
+    from .._core.hold import Share
+    from .._core.refusal import Refusal
+    from ..model import Holder, Status
+    from .etcd import EtcdRequest
+    from .etcd_client import Cluster
+    from .etcd_queue import Seen
+    from .etcd_wire import Json, Watch
+
+_PATIENCE = 5.0
+"""Seconds in which a server must answer whoever is not in the queue yet."""
+_GRACE = 1.0
+"""Seconds beyond its timeout that a caller waits for an answer."""
+_AGAIN = 0.1
+
+
+class Contest:
+    """One caller's attempt, from its first question to its hold."""
+
+    def __init__(
+        self,
+        env: Environment,
+        requests: Sequence[EtcdRequest],
+        timeout: float | None,
+        context: tuple[object, ...],
+    ) -> None:
+        self.env = env
+        self.requests = requests
+        self.timeout = timeout
+        self.attempt = Attempt(env, requests, timeout, context)
+        first = requests[0]
+        self.queue = Queue(first.place, None if first.slot is None else len(requests))
+        self.cluster: Cluster = cluster_of(env, first.place.access)
+        self._statuses: tuple[Status, ...] | None = None
+        self._watch: Watch | None = None
+        self._watched: str | None = None
+
+    # -- acquiring -----------------------------------------------------------------------------------------------------
+
+    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+        require_no_deadlock(self.env, self.requests, self.timeout, self.attempt.context)
+        if self.timeout == 0:
+            seen = yield from self._look()
+            if len(seen) >= self.queue.room:
+                return self.refuse()
+        while True:
+            result = yield from self._contend()
+            if result is not None:
+                return result
+
+    def _contend(self) -> Generator[Wait, None, Share | Refusal | None]:
+        """One stay in the queue; None: our key is gone (ET15)."""
+        entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
+        handed = False
+        try:
+            yield from entrant.lease.grant(self._until())
+            entrant.facts["ttl"] = entrant.lease.seconds
+            first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
+            entrant.lease.keep()
+            waited = entrant.key not in [seen.key for seen in first]
+            if waited:
+                self._note(first)
+                result = yield from self._wait_turn(entrant)
+                if not isinstance(result, bool):
+                    return result
+            while self.queue.slots is not None and not (yield from entrant.take_slot(entrant.lease.lapses)):
+                if (yield from entrant.look(entrant.lease.lapses)) is None:
+                    return None
+                yield from self._pause(_AGAIN)  # somebody has taken a slot by hand
+            if entrant.lease.is_over():
+                return None
+            self.attempt.require_same_process()
+            held = EtcdHeld(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
+            handed = True
+            return self._share(held)
+        finally:
+            self._end_watch()
+            if not handed:
+                entrant.lease.end()  # ET14
+
+    def _share(self, held: EtcdHeld) -> Share:
+        try:
+            held.story = self.attempt.story
+            return held.share(self.attempt.context)
+        except BaseException:
+            held.give_back()
+            raise
+
+    def _wait_turn(self, entrant: Entrant) -> Generator[Wait, None, bool | Refusal | None]:
+        """True: it is our turn. None: our key is gone."""
+        while not entrant.lease.is_over():
+            try:
+                before = yield from entrant.look(min(self._until(math.inf), entrant.lease.lapses))
+                if before is None:
+                    return None
+                if len(before) < self.queue.room:
+                    return True
+                if self.attempt.is_over():
+                    yield from self._look_kindly()
+                    return self.refuse()
+                if self.attempt.announces:
+                    yield from self._look_kindly()
+                self.attempt.waiting(self._last, self._who)
+                yield from self._watch_those(entrant, before)
+            except (Unreachable, EngineUnavailable):
+                self._end_watch()
+                if self.attempt.is_over():
+                    return self.refuse()
+                yield from self._pause(_AGAIN)
+            except Refused as error:
+                self._end_watch()
+                if not self.cluster.forget_token(error):
+                    raise
+        return None
+
+    def _watch_those(self, entrant: Entrant, before: set[str]) -> Generator[Wait, None, None]:
+        """Return when it is worth to look again (ET12, ET13)."""
+        lease = entrant.lease
+        target = min(before) if self.queue.slots is None else ""
+        if self._watch is None or self._watched != target:
+            self._end_watch()
+            since = str(entrant.revision + 1)
+            own = {"key": encoded(entrant.key), "filters": ["NOPUT"], "start_revision": since}
+            others: Json = {"key": encoded(target)}
+            if not target:
+                others = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}
+            others.update(filters=["NOPUT"], start_revision=since)
+            creates = [own, others] if target else [others]
+            self._watch = yield from self.cluster.watch(creates, min(self._until(math.inf), lease.lapses))
+            self._watched = target
+        recheck = self.env.monotonic() + RECHECK
+        while True:
+            gone, canceled = _gone(self._watch)
+            before -= gone
+            if canceled:
+                self._end_watch()
+            if canceled or entrant.key in gone or len(before) < self.queue.room:
+                return
+            if self.attempt.is_over() or self.attempt.announces or lease.is_over() or self.env.monotonic() >= recheck:
+                return
+            yield Wait((self._watch.fd,), self.attempt.bounded(min(recheck, lease.lapses)))
+
+    # -- waiting until it is free --------------------------------------------------------------------------------------
+
+    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+        require_no_deadlock(self.env, self.requests, self.timeout, self.attempt.context)
+        failing_since: float | None = None
+        try:
+            while True:
+                try:
+                    seen, _, revision = yield from keys_of(self.cluster, self.queue, self._until())
+                    failing_since = None
+                    self._note(seen)
+                    if len(seen) < self.queue.room:
+                        return None
+                    if self.attempt.is_over():
+                        return self.refuse()
+                    self.attempt.waiting(self._last, self._who)
+                    yield from self._watch_holders(seen, revision)
+                except (Unreachable, EngineUnavailable):
+                    self._end_watch()
+                    failing_since = failing_since or self.env.monotonic()
+                    if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
+                        raise
+                    yield from self._pause(_AGAIN)
+                except Refused as error:
+                    self._end_watch()
+                    if not self.cluster.forget_token(error):
+                        raise
+        finally:
+            self._end_watch()
+
+    def _watch_holders(self, seen: list[Seen], revision: int) -> Generator[Wait, None, None]:
+        keys = {one.key for one in seen}
+        where: Json = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base), "filters": ["NOPUT"]}
+        until = self.env.monotonic() + _PATIENCE
+        self._watch = yield from self.cluster.watch([{**where, "start_revision": str(revision + 1)}], until)
+        recheck = self.env.monotonic() + RECHECK
+        try:
+            while True:
+                gone, canceled = _gone(self._watch)
+                keys -= gone
+                if canceled or len(keys) < self.queue.room or self.env.monotonic() >= recheck:
+                    return
+                if self.attempt.is_over() or self.attempt.announces:
+                    return
+                yield Wait((self._watch.fd,), self.attempt.bounded(recheck))
+        finally:
+            self._end_watch()
+
+    # -- what both need ------------------------------------------------------------------------------------------------
+
+    def refuse(self) -> Refusal:
+        self.attempt.story.gave_up(self._who)
+        return self.attempt.refusal(self._last)
+
+    def _look(self) -> Generator[Wait, None, list[Seen]]:
+        seen, slots, _ = yield from keys_of(self.cluster, self.queue, self._until())
+        self._note(seen, slots)
+        return seen
+
+    def _look_kindly(self) -> Generator[Wait, None, None]:
+        """Who holds it now, for people; if nobody answers soon, what was seen before is told."""
+        try:
+            seen, slots, _ = yield from keys_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
+            if len(seen) >= self.queue.room:
+                self._note(seen, slots)
+        except (EngineUnavailable, Refused):
+            pass
+
+    def _note(self, seen: list[Seen], slots: Sequence[Seen] = ()) -> None:
+        shown = self.requests[0].target
+        self._statuses = statuses_of(self.env, self.queue, shown, seen, list(slots))
+
+    def _last(self) -> tuple[Status, ...]:
+        return self._statuses or statuses_of(self.env, self.queue, self.requests[0].target, [], [])
+
+    def _who(self) -> Holder | None:
+        return next((status.holder for status in self._last() if status.locked), None)
+
+    def _until(self, patience: float = _PATIENCE) -> float:
+        now = self.env.monotonic()
+        return min(now + patience, max(self.attempt.deadline, now) + _GRACE)
+
+    def _pause(self, seconds: float) -> Generator[Wait, None, None]:
+        until = self.env.monotonic() + seconds
+        while self.env.monotonic() < until:
+            yield Wait((), until)
+
+    def _end_watch(self) -> None:
+        watch, self._watch, self._watched = self._watch, None, None
+        if watch is not None:
+            watch.close()
+
+    def _facts(self) -> Json:
+        who, request = self.env.identity(), self.requests[0]
+        facts: Json = {"pid": who.pid, "host": who.host, "since": self.env.time(), "state": "queued"}
+        if request.tag is not None:
+            facts["tag"] = request.tag
+        if self.queue.slots is not None:
+            facts["slots"] = self.queue.slots
+        return facts
+
+
+def acquire(
+    env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Share | Refusal]:
+    contest = Contest(env, requests, timeout, context)
+    try:
+        return (yield from together(contest.attempt, contest.acquire, contest.refuse))
+    except BaseException:
+        contest.attempt.story.gave_up()
+        raise
+
+
+def wait_until_free(
+    env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Refusal | None]:
+    return (yield from Contest(env, requests, timeout, context).wait_until_free())
+
+
+def _gone(watch: Watch) -> tuple[set[str], bool]:
+    """The keys that were deleted, and whether the server has ended the watch."""
+    gone: set[str] = set()
+    canceled = False
+    for result in watch.take():
+        gone.update(decoded(event["kv"]["key"]) for event in result.get("events", ()))
+        canceled = canceled or bool(result.get("canceled"))
+    return gone, canceled

@@ -1,0 +1,266 @@
+"""The client: a cluster of etcd as whoever asks it something sees it.
+
+EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
+     second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
+EC2  Who asks says until when; no server gets more of that time than `_EACH`, so that a silent one is left for the next.
+EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
+EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.
+EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .._core.environment import Wait
+from .._drive.agent import agent
+from ..errors import EngineUnavailable
+from .etcd_connect import connect
+from .etcd_http import Connection, Unreachable
+from .etcd_wire import Refused, Watch, answer_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Generator, Sequence
+    from typing import Any
+
+    from .._core.environment import Environment
+    from .etcd_url import Access, Endpoint
+
+    Json = dict[str, Any]
+
+_EACH = 3.0
+"""Seconds that one server gets for one answer."""
+_PAUSE = 0.1
+"""Seconds between rounds through all servers."""
+_IDLE = 5.0
+_MOST_IDLE = 8
+
+
+class Cluster:
+    """The servers of one URL; one for all locks of this process that are there."""
+
+    def __init__(self, env: Environment, access: Access) -> None:
+        self.env = env
+        self.access = access
+        self.generation = env.generation
+        self._first = int.from_bytes(os.urandom(2), "big") % len(access.endpoints)
+        """The server that is asked first: the last that answered."""
+        self._idle: list[tuple[Connection, float]] = []
+        self._is_sweeping = False
+        self._token = ""
+        self._tls: ssl.SSLContext | None = None
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Generator[Wait, None, Json]:
+        """The answer to a request (EC1).
+
+        `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
+        then in any case. Raises Refused, or EngineUnavailable if nobody answered.
+        """
+        data = json.dumps(body).encode()
+        answer: Json = yield from self._round_robin(until, rounds, path, data)
+        return answer
+
+    def watch(self, creates: Sequence[Json], until: float) -> Generator[Wait, None, Watch]:
+        """A stream of what happens to the keys that are asked for. Raises as `call`."""
+        data = b"".join([json.dumps({"create_request": create}).encode() for create in creates])
+        connection = yield from self._round_robin(until, 1, "/v3/watch", data, stream=True)
+        return Watch(connection)
+
+    def _round_robin(
+        self, until: float, rounds: float, path: str, data: bytes, *, stream: bool = False
+    ) -> Generator[Wait, None, Any]:
+        failed: dict[Endpoint, str] = {}
+        while True:
+            passing = False
+            for endpoint in self._order():
+                each = min(until, self.env.monotonic() + _EACH)
+                try:
+                    answer = yield from self._ask(endpoint, path, data, each, stream=stream)
+                    self._first = self.access.endpoints.index(endpoint)
+                    return answer
+                except Unreachable as error:
+                    failed[endpoint] = error.why
+                except Refused as error:
+                    if not error.is_passing():
+                        raise
+                    passing = True
+                    failed[endpoint] = error.message
+                if self.env.monotonic() >= until:
+                    raise self._unavailable(failed)
+            rounds -= 1
+            if not passing and rounds <= 0:
+                raise self._unavailable(failed)
+            pause = min(until, self.env.monotonic() + _PAUSE)
+            while self.env.monotonic() < pause:
+                yield Wait((), pause)
+
+    def _order(self) -> tuple[Endpoint, ...]:
+        all_of_them = self.access.endpoints
+        return all_of_them[self._first :] + all_of_them[: self._first]
+
+    def _ask(
+        self, endpoint: Endpoint, path: str, data: bytes, until: float, *, stream: bool
+    ) -> Generator[Wait, None, Any]:
+        retried = False
+        while True:
+            headers = yield from self._headers(endpoint, until)
+            try:
+                if stream:
+                    return (yield from self._stream(endpoint, path, headers, data, until))
+                return answer_of((yield from self._exchange(endpoint, path, headers, data, until)))
+            except Refused as error:
+                if retried or not self.access.user or not error.is_stale_token():
+                    raise
+                retried, self._token = True, ""  # EC3
+
+    def _headers(self, endpoint: Endpoint, until: float) -> Generator[Wait, None, list[tuple[str, str]]]:
+        if not self.access.user:
+            return []
+        if not self._token:
+            body = json.dumps({"name": self.access.user, "password": self.access.password}).encode()
+            answer = answer_of((yield from self._exchange(endpoint, "/v3/auth/authenticate", [], body, until)))
+            self._token = str(answer.get("token", ""))
+        return [("Authorization", self._token)]
+
+    def _exchange(
+        self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
+    ) -> Generator[Wait, None, bytes]:
+        while True:
+            connection = self._idle_one(endpoint)
+            try:
+                if connection is None:
+                    connection = yield from connect(self.env, endpoint, self._context(), until)
+                answer = yield from connection.ask(path, headers, data, until)
+                self._keep(connection)
+                return answer
+            except Unreachable as error:
+                if connection is not None:
+                    connection.close()
+                if error.fresh or self.env.monotonic() >= until:
+                    raise
+                # The server has closed a connection that nobody used: EC4, EC1.
+            except BaseException:
+                if connection is not None:
+                    connection.close()
+                raise
+
+    def _stream(
+        self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
+    ) -> Generator[Wait, None, Connection]:
+        connection = yield from connect(self.env, endpoint, self._context(), until)
+        try:
+            yield from connection.open_stream(path, headers, data, until)
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def forget_token(self, error: Refused) -> bool:
+        """After an answer that came in a stream: whether the next one may be better, with another token (EC3)."""
+        if self.access.user and error.is_stale_token():
+            self._token = ""
+            return True
+        return error.is_passing()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _idle_one(self, endpoint: Endpoint) -> Connection | None:
+        for number in range(len(self._idle) - 1, -1, -1):
+            try:
+                connection, since = self._idle.pop(number)
+            except IndexError:  # another thread was quicker
+                continue
+            if connection.endpoint == endpoint and connection.is_open and self.env.monotonic() < since + _IDLE:
+                return connection
+            if connection.endpoint == endpoint:
+                connection.close()
+            else:
+                self._idle.append((connection, since))
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        if not connection.is_open:
+            return
+        if len(self._idle) >= _MOST_IDLE:
+            connection.close()
+            return
+        self._idle.append((connection, self.env.monotonic()))
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            agent(self.env).start(self._sweep(), "while closing connections to etcd")
+
+    def _sweep(self) -> Generator[Wait, None, None]:
+        try:
+            while self._has_idle():
+                yield Wait((), self.env.monotonic() + _IDLE / 2)
+                for _ in range(len(self._idle)):
+                    try:
+                        connection, since = self._idle.pop(0)
+                    except IndexError:
+                        break
+                    if self.env.monotonic() >= since + _IDLE:
+                        connection.close()
+                    else:
+                        self._idle.append((connection, since))
+        finally:
+            self._is_sweeping = False
+
+    def _has_idle(self) -> bool:
+        """False ends the sweep; whoever keeps a connection after this starts the next."""
+        self._is_sweeping = False
+        self._is_sweeping = bool(self._idle)
+        return self._is_sweeping
+
+    def close_idle(self) -> None:
+        """Close what nobody uses now."""
+        while self._idle:
+            self._idle.pop()[0].close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        if not self.access.tls:
+            return None
+        if self._tls is None:
+            import ssl
+
+            try:
+                context = ssl.create_default_context(cafile=self.access.ca or None)
+                if self.access.cert:
+                    context.load_cert_chain(self.access.cert, self.access.key, password=_no_password)
+            except (OSError, ValueError) as error:
+                files = ", ".join(filter(None, (self.access.ca, self.access.cert, self.access.key)))
+                raise EngineUnavailable(
+                    f"the files for TLS ({files}) cannot be used: {error}. ca= is the authority's certificate, cert= "
+                    "and key= are this client's, all PEM, the key without a password",
+                    protocol="etcd",
+                ) from None
+            self._tls = context
+        return self._tls
+
+    def _unavailable(self, failed: dict[Endpoint, str]) -> EngineUnavailable:
+        what = "; ".join(f"{endpoint}: {why}" for endpoint, why in failed.items()) or f"{self.access.names()}: no time"
+        scheme = "https" if self.access.tls else "http"
+        return EngineUnavailable(
+            f"etcd cannot be reached ({what}). See whether it runs and is reached from here: "
+            f"curl {scheme}://{self.access.endpoints[0]}/version",
+            protocol="etcd",
+        )
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
+_clusters: dict[Access, Cluster] = {}
+
+
+def cluster_of(env: Environment, access: Access) -> Cluster:
+    """The cluster of this process; a forked child gets one of its own (EW2)."""
+    found = _clusters.get(access)
+    if found is None or found.generation != env.generation or found.env is not env:
+        found = _clusters[access] = Cluster(env, access)
+    return found

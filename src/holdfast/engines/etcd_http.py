@@ -1,0 +1,246 @@
+"""One connection to one server of etcd: HTTP/1.1 by h11, over a socket that never blocks, with or without TLS.
+
+EW1  A connection is used by one generator at a time. Whatever interrupts a request closes it: an answer that comes
+     later would be taken for that of the next one.
+EW2  A forked child has no connection of its parent's: the environment closes the descriptor there, and nothing is sent.
+EW3  A stream is read by lines, however they are cut into chunks; what is left of a line stays until the rest comes.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+import h11
+
+from .._core.environment import Wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from .._core.environment import Environment
+    from .etcd_url import Endpoint
+
+_CHUNK = 65536
+_LONGEST_ANSWER = 256 * 1024 * 1024
+
+
+class Unreachable(Exception):
+    """This server gave no answer; the text says why, without its name. `before`: nothing can have been done yet."""
+
+    def __init__(self, why: str, *, fresh: bool = True) -> None:
+        super().__init__(why)
+        self.why = why
+        self.fresh = fresh
+
+
+class Connection:
+    """Made by `connect`."""
+
+    def __init__(self, env: Environment, endpoint: Endpoint, fd: int, tls: ssl.SSLContext | None) -> None:
+        self.env = env
+        self.endpoint = endpoint
+        self.fd = fd
+        self.is_used = False
+        """Whether it has served a request: the server may have closed it since."""
+        self._generation = env.generation
+        self._http = h11.Connection(h11.CLIENT)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls: ssl.SSLObject | None = None
+        if tls is not None:
+            self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=endpoint.host)
+        self._line = b""
+        self._ended = False
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def ask(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Generator[Wait, None, bytes]:
+        """The body of the answer to a POST. Unreachable if it does not come by then."""
+        yield from self._send(path, headers, body, until)
+        answer, size = [], 0
+        while True:
+            event = yield from self._event(until)
+            if isinstance(event, h11.Data):
+                answer.append(bytes(event.data))
+                size += len(event.data)
+                if size > _LONGEST_ANSWER:
+                    raise Unreachable("it gave an answer of more than 256 MiB")
+            elif isinstance(event, h11.EndOfMessage):
+                break
+        self.is_used = True
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+        else:
+            self.close()
+        return b"".join(answer)
+
+    def open_stream(
+        self, path: str, headers: list[tuple[str, str]], body: bytes, until: float
+    ) -> Generator[Wait, None, None]:
+        """Send a request whose answer has no end; `lines` are what has come of it."""
+        yield from self._send(path, headers, body, until)
+
+    def lines(self) -> list[bytes]:
+        """The lines that are there by now, without waiting (EW3). Unreachable once the stream has ended."""
+        found: list[bytes] = []
+        while True:
+            event = self._next_event()
+            if event is h11.NEED_DATA:
+                if not self._receive():
+                    return found
+            elif isinstance(event, h11.Data):
+                *whole, self._line = (self._line + bytes(event.data)).split(b"\n")
+                found += whole
+            elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)):
+                found += [self._line] if self._line.strip() else []
+                self._line = b""
+                if found:
+                    return found
+                raise Unreachable("it ended the watch")
+
+    def close(self) -> None:
+        """Nothing is waited for. Idempotent; in a forked child nothing is done (EW2)."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and self._generation == self.env.generation:
+            self.env.close(fd)
+
+    @property
+    def is_open(self) -> bool:
+        return self.fd >= 0 and self._generation == self.env.generation
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def _send(
+        self, path: str, headers: list[tuple[str, str]], body: bytes, until: float
+    ) -> Generator[Wait, None, None]:
+        head = h11.Request(
+            method="POST",
+            target=path,
+            headers=[
+                ("Host", str(self.endpoint)),
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(body))),
+                *headers,
+            ],
+        )
+        parts = (head, h11.Data(data=body), h11.EndOfMessage())
+        yield from self._write(b"".join([self._http.send(part) or b"" for part in parts]), until)
+
+    def _event(self, until: float) -> Generator[Wait, None, Any]:
+        while True:
+            event = self._next_event()
+            if isinstance(event, h11.ConnectionClosed):
+                raise Unreachable("it closed the connection", fresh=not self.is_used)
+            if event is not h11.NEED_DATA:
+                return event
+            if not self._receive():
+                yield from self._wait(until, reading=True)
+
+    def _next_event(self) -> Any:
+        try:
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise Unreachable(f"it does not speak HTTP ({error})", fresh=not self.is_used) from None
+
+    def _receive(self) -> bool:
+        """Whether something has come; the end counts."""
+        self._require_open()
+        try:
+            data = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Unreachable(error.strerror or str(error), fresh=not self.is_used) from None
+        if self._tls is None or self._ended:
+            self._http.receive_data(data)
+            return True
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        return self._decrypt()
+
+    def _decrypt(self) -> bool:
+        assert self._tls is not None
+        some = False
+        try:
+            while True:
+                data = self._tls.read(_CHUNK)
+                if not data:
+                    break
+                self._http.receive_data(data)
+                some = True
+        except ssl.SSLWantReadError:
+            return some
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            pass
+        except ssl.SSLError as error:
+            raise Unreachable(f"TLS: {error.reason or error}", fresh=not self.is_used) from None
+        self._ended = True
+        self._http.receive_data(b"")
+        return True
+
+    def _write(self, data: bytes, until: float) -> Generator[Wait, None, None]:
+        if self._tls is not None:
+            self._tls.write(data)
+            data = self._outgoing.read()
+        view = memoryview(data)
+        while view:
+            self._require_open()
+            try:
+                view = view[os.write(self.fd, view) :]
+            except BlockingIOError:
+                yield from self._wait(until, reading=False)
+            except OSError as error:
+                raise Unreachable(error.strerror or str(error), fresh=not self.is_used) from None
+
+    def _wait(self, until: float, *, reading: bool) -> Generator[Wait, None, None]:
+        if self.env.monotonic() >= until:
+            raise Unreachable("it did not answer in time")
+        yield Wait((self.fd,), until) if reading else Wait((), until, None, (self.fd,))
+
+    def _require_open(self) -> None:
+        if not self.is_open:
+            raise Unreachable("the connection was closed, or is that of the process that forked this one")
+
+    def shake_hands(self, until: float) -> Generator[Wait, None, None]:
+        if self._tls is None:
+            return
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                yield from self._write_raw(until)
+                data = yield from self._read_raw(until)
+                if data:
+                    self._incoming.write(data)
+                else:
+                    self._incoming.write_eof()
+            except ssl.SSLError as error:
+                raise Unreachable(_tls_reason(error)) from None
+        yield from self._write_raw(until)
+
+    def _write_raw(self, until: float) -> Generator[Wait, None, None]:
+        tls, self._tls = self._tls, None
+        try:
+            yield from self._write(self._outgoing.read(), until)
+        finally:
+            self._tls = tls
+
+    def _read_raw(self, until: float) -> Generator[Wait, None, bytes]:
+        while True:
+            try:
+                return os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                yield from self._wait(until, reading=True)
+            except OSError as error:
+                raise Unreachable(error.strerror or str(error)) from None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}; ca= names the file of the authority"
+    return f"TLS: {error.reason or error}"

@@ -1,0 +1,182 @@
+"""Looking at locks on etcd: who holds them and who waits, as values for people. Nothing is changed.
+
+ET8  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
+     lives, not that its holder does; who has died keeps the lock until its lease ends.
+"""
+
+from __future__ import annotations
+
+from .._core.environment import RECHECK, Wait
+from ..errors import EngineUnavailable
+from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .etcd_client import cluster_of
+from .etcd_http import Unreachable
+from .etcd_queue import Queue, Seen, kvs_of
+from .etcd_url import lease_of
+from .etcd_wire import Refused, encoded, end_of, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from .._core.environment import Environment
+    from .etcd_client import Cluster
+    from .etcd_url import Place
+    from .etcd_wire import Json, Watch
+
+NAME = "etcd"
+ANSWER = 5.0
+"""Seconds that a look may take."""
+_AGAIN = 1.0
+
+
+def record_of(seen: Seen, created: int | None = None) -> Record:
+    """What a key says of who put it. Of a key that is not holdfast's nothing but the key itself is known."""
+    value = seen.value
+    fields: dict[str, Any] = {
+        **value,
+        "key": seen.key,
+        "create_revision": seen.created if created is None else created,
+        "lease": f"{seen.lease:x}",
+    }
+    since, pid = value.get("since"), value.get("pid")
+    return Record(
+        NAME,
+        fields,
+        pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
+        float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else None,
+        _text(value.get("tag")),
+        _text(value.get("host")),
+        legible=bool(value),
+    )
+
+
+def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
+    """One status for each that may hold it, from the keys in their order (ET8)."""
+    inside, outside = seen[: queue.room], seen[queue.room :]
+    now = env.time()
+    waiters = tuple(
+        [
+            Waiter(place, record.pid or 0, record.created, record.tag)
+            for place, record in enumerate(map(record_of, outside), 1)
+        ]
+    )
+    by_lease = {one.lease: queue.slot_of(one) for one in slots}
+    placed: dict[int, Seen] = {}
+    homeless = []
+    for one in inside:
+        slot = by_lease.get(one.lease)
+        if slot is None or slot in placed or slot >= queue.room:
+            homeless.append(one)
+        else:
+            placed[slot] = one
+    for one in homeless:  # inside, but it has not taken its slot yet; the one slot of a lock has no key
+        placed[next(slot for slot in range(queue.room) if slot not in placed)] = one
+    found = []
+    for slot in range(queue.room):
+        path = shown if queue.slots is None else f"{shown}#{slot}"
+        found.append(_status(path, placed.get(slot), now).replaced(waiters=waiters))
+    return tuple(found)
+
+
+def _status(path: str, holder: Seen | None, now: float) -> Status:
+    if holder is None:
+        nothing = Evidence("server", "etcd has no key of a holder", proven=True)
+        return Status(path, NAME, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
+    record = record_of(holder)
+    ttl = record.fields.get("ttl")
+    lease = f"; if its holder has died, for {ttl} s at the most" if isinstance(ttl, int) else ""
+    return Status(
+        path=path,
+        protocol=NAME,
+        locked=True,
+        stale=False,
+        liveness=Liveness.ALIVE,
+        evidence=Evidence("server", f"etcd keeps its lease{lease}"),
+        holder=Holder(record.pid, record.host, record.created, record.tag),
+        record=record,
+        reason="etcd frees it when its lease ends",
+        age=None if record.created is None else max(0.0, now - record.created),
+        data=holder.data,
+    )
+
+
+def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen], int]]:
+    """All keys of a lock, those of its slots, and the revision at which that is so."""
+    body: Json = {"success": [{"request_range": queue.range()}, {"request_range": queue.slot_range()}]}
+    answer = yield from cluster.call("/v3/kv/txn", body, until)
+    first, second = answer["responses"]
+    return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
+
+
+def survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[Status, ...]]:
+    """All locks whose names begin as the place says, sorted by path."""
+    return (yield from _survey(env, place))[0]
+
+
+def _survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
+    begin = f"{place.prefix}{place.name}"
+    body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
+    answer = yield from cluster_of(env, place.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
+    locks: dict[str, list[Seen]] = {}
+    semaphores: dict[str, tuple[list[Seen], list[Seen]]] = {}
+    for seen in map(Seen, kvs_of(answer)):
+        head, _, last = seen.key[len(place.prefix) :].rpartition("/")
+        if last.startswith("#"):
+            semaphores.setdefault(head, ([], []))[1].append(seen)
+        elif head.endswith("/#"):
+            semaphores.setdefault(head[:-2], ([], []))[0].append(seen)
+        elif head and lease_of("", last) is not None:
+            locks.setdefault(head, []).append(seen)
+    found: list[Status] = []
+    for name, keys in locks.items():
+        found += statuses_of(env, Queue(place.replaced(name=name), None), place.shown_as(name), keys, [])
+    for name, (keys, slots) in semaphores.items():
+        numbers = [seen.value.get("slots") for seen in keys]
+        room = max([n for n in numbers if isinstance(n, int)] or [len(slots) or 1])
+        queue = Queue(place.replaced(name=name), room)
+        of_slots = statuses_of(env, queue, place.shown_as(name), keys, slots)
+        found += [status for status in of_slots if status.locked]
+    return tuple(sorted(found, key=lambda status: status.path)), number(answer["header"]["revision"])
+
+
+def follow(env: Environment, place: Place, tell: Callable[[tuple[Status, ...]], object]) -> Generator[Wait, None, None]:
+    """Tell what there is, and again after every change, by a watch on all those keys. A server that is gone for a
+    while is waited for."""
+    cluster, begin = cluster_of(env, place.access), f"{place.prefix}{place.name}"
+    where = {"key": encoded(begin or "\0"), "range_end": end_of(begin)}
+    statuses, revision = yield from _survey(env, place)
+    tell(statuses)
+    while True:
+        watch: Watch | None = None
+        try:
+            until = env.monotonic() + ANSWER
+            watch = yield from cluster.watch([{**where, "start_revision": str(revision + 1)}], until)
+            while True:
+                results = watch.take()
+                if any(result.get("events") or result.get("canceled") for result in results):
+                    statuses, revision = yield from _survey(env, place)
+                    tell(statuses)
+                if any(result.get("canceled") for result in results):
+                    break
+                recheck = env.monotonic() + RECHECK
+                yield Wait((watch.fd,), recheck)
+                if env.monotonic() >= recheck:  # a stream that is stuck says nothing
+                    statuses, revision = yield from _survey(env, place)
+                    tell(statuses)
+        except (Unreachable, EngineUnavailable):
+            pass
+        except Refused as error:
+            if not cluster.forget_token(error):
+                raise
+        finally:
+            if watch is not None:
+                watch.close()
+        again = env.monotonic() + _AGAIN
+        while env.monotonic() < again:
+            yield Wait((), again)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

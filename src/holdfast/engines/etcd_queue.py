@@ -1,0 +1,233 @@
+"""The queue of one lock on etcd: the keys of those who contend, in the order of their `create_revision`.
+
+    grant a lease ──▶ put the key ──▶ first ──▶ hold
+                          │ others are before it
+                          ▼
+                     watch the one before ──▶ it is gone ──▶ look again ──▶ hold
+                                                             └──▶ our own key is gone: begin anew
+
+ET3  Whoever has the lowest `create_revision` holds; of a semaphore, the first so many. That order is the server's, it
+     never changes, and no key that comes later has a lower one: so it is the fencing token as well.
+ET4  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
+ET5  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
+ET6  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
+ET7  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
+     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from .._core.environment import Wait
+from .etcd_lease import Lease
+from .etcd_url import lease_of
+from .etcd_wire import decoded, encoded, end_of, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from .._core.environment import Environment
+    from .etcd_client import Cluster
+    from .etcd_url import Place
+    from .etcd_wire import Json
+
+_ALL = 100_000
+"""More keys than anybody reads: of a semaphore's slots, of those before us."""
+
+
+class Seen:
+    """One key, as a server gave it."""
+
+    __slots__ = ("created", "data", "key", "lease", "value")
+
+    def __init__(self, kv: Json) -> None:
+        self.key = decoded(kv.get("key", ""))
+        self.created = number(kv.get("create_revision"))
+        self.lease = number(kv.get("lease"))
+        self.data: bytes = _bytes(kv.get("value", ""))
+        try:
+            value = json.loads(self.data) if self.data else {}
+        except ValueError:
+            value = {}
+        self.value: dict[str, Any] = value if isinstance(value, dict) else {}
+
+
+class Queue:
+    """Where the keys of one lock are, or of one semaphore; nothing is asked of a server here."""
+
+    def __init__(self, place: Place, slots: int | None) -> None:
+        self.place = place
+        self.slots = slots
+        self.room = 1 if slots is None else slots
+        """How many may hold it."""
+        self.base = place.base if slots is None else f"{place.slots}/"
+
+    def range(self, **more: object) -> Json:
+        """All keys of those who contend, in their order, and perhaps some of deeper names (ET2)."""
+        where = {"key": encoded(self.base), "range_end": end_of(self.base)}
+        return {**where, "sort_target": "CREATE", "sort_order": "ASCEND", **more}
+
+    def slot_range(self) -> Json:
+        return {"key": encoded(f"{self.place.slots}0"), "range_end": encoded(f"{self.place.slots}:")}
+
+    def slot_key(self, slot: int) -> str:
+        return f"{self.place.slots}{slot}"
+
+    def own(self, kvs: list[Json]) -> list[Seen]:
+        """Those keys that are of this lock (ET2)."""
+        return [seen for seen in map(Seen, kvs) if lease_of(self.base, seen.key) is not None]
+
+    def slot_of(self, seen: Seen) -> int | None:
+        text = seen.key[len(self.place.slots) :]
+        return int(text) if text.isdecimal() else None
+
+
+class Entrant:
+    """One who contends: a lease, and a key in the queue."""
+
+    def __init__(self, env: Environment, cluster: Cluster, queue: Queue, seconds: int, facts: Json) -> None:
+        self.env = env
+        self.queue = queue
+        self.lease = Lease(env, cluster, seconds)
+        self.key = f"{queue.base}{self.lease.id:x}"
+        self.facts = facts
+        self.created = 0
+        """The `create_revision` of our key: our place in the queue."""
+        self.slot: int | None = None
+        self.revision = 0
+        """Of what was looked at last."""
+        self._cluster = cluster
+        self._taken: set[int] = set()
+
+    def enter(self, until: float) -> Generator[Wait, None, list[Seen]]:
+        """Queue up (ET5). Those who hold it then, as far as they are the first."""
+        put = {"request_put": self._put()}
+        ranges: list[Json] = [{"request_range": self.queue.range(limit=str(self.queue.room))}]
+        if self.queue.slots is not None:
+            ranges.append({"request_range": self.queue.slot_range()})
+        compare = {"key": encoded(self.key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+        body = {
+            "compare": [compare],
+            "success": [put, *ranges],
+            "failure": [{"request_range": {"key": encoded(self.key)}}, *ranges],
+        }
+        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+        self.revision = number(answer["header"]["revision"])
+        first, *rest = answer["responses"]
+        self.created = self.revision
+        if not answer.get("succeeded"):
+            self.created = Seen(kvs_of(first)[0]).created
+        if len(rest) > 1:
+            self._note_slots(kvs_of(rest[1]))
+        return self.queue.own(kvs_of(rest[0]))
+
+    def look(self, until: float) -> Generator[Wait, None, set[str] | None]:
+        """The keys before ours: of a lock only the last of them; None if ours is gone (ET4)."""
+        before: dict[str, object] = {"max_create_revision": str(self.created - 1), "keys_only": True}
+        if self.queue.slots is None:
+            before.update(limit="1", sort_order="DESCEND")
+        found = yield from self._range_if_ours(self.queue.range(**before), until)
+        if found is None:
+            return None
+        keys = [seen.key for seen in self.queue.own(found)]
+        if found and not keys:  # of a deeper name (ET2): among all of them there may be ours
+            del before["limit"]
+            found = yield from self._range_if_ours(self.queue.range(**before), until)
+            if found is None:
+                return None
+            keys = [seen.key for seen in self.queue.own(found)][:1]
+        return set(keys)
+
+    def take_slot(self, until: float) -> Generator[Wait, None, bool]:
+        """Take the lowest slot that is known to be free (ET7). False: our key is gone, or somebody took one by hand."""
+        if len(self._taken) >= self.queue.room:
+            answer = yield from self._cluster.call("/v3/kv/range", self.queue.slot_range(), until, rounds=math.inf)
+            self._note_slots(kvs_of(answer))
+        for slot in range(self.queue.room):
+            if slot in self._taken:
+                continue
+            key = encoded(self.queue.slot_key(slot))
+            mine = {"key": key, "value": encoded(f"{self.lease.id:x}"), "lease": str(self.lease.id)}
+            nobody = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+            body = {
+                "compare": [self.compare(), nobody],
+                "success": [{"request_put": mine}],
+                "failure": [{"request_range": self.queue.slot_range()}],
+            }
+            answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+            if answer.get("succeeded"):
+                self.slot = slot
+                return True
+            self._note_slots(kvs_of(answer["responses"][0]))
+            if self.slot is not None:  # ET5
+                return True
+            if slot not in self._taken:
+                return False  # so it was our own key that was missing
+        return False
+
+    def update(self, facts: Json, until: float) -> Generator[Wait, None, None]:
+        """Write other facts, if the key is still ours."""
+        self.facts = facts
+        body = {"compare": [self.compare()], "success": [{"request_put": self._put()}]}
+        yield from self._cluster.call("/v3/kv/txn", body, until)
+
+    def leave(self, until: float) -> Generator[Wait, None, bool]:
+        """Delete the key (ET6), and wait until that is done; whether it was still there."""
+        delete: list[Json] = [{"request_delete_range": {"key": encoded(self.key)}}]
+        compare = [self.compare()]
+        if self.slot is not None:
+            slot = encoded(self.queue.slot_key(self.slot))
+            both = [*delete, {"request_delete_range": {"key": slot}}]
+            ours = {"key": slot, "target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
+            answer = yield from self._delete([*compare, ours], both, until)
+            if answer:
+                return True
+        return (yield from self._delete(compare, delete, until))
+
+    def compare(self) -> Json:
+        """That the key is still ours, as a transaction asks it."""
+        return compare_of(self.key, self.created)
+
+    def _delete(self, compare: list[Json], delete: list[Json], until: float) -> Generator[Wait, None, bool]:
+        body = {"compare": compare, "success": delete}
+        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+        return bool(answer.get("succeeded"))
+
+    def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
+        body = {"compare": [self.compare()], "success": [{"request_range": request}]}
+        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+        self.revision = number(answer["header"]["revision"])
+        return kvs_of(answer["responses"][0]) if answer.get("succeeded") else None
+
+    def _put(self) -> Json:
+        value = json.dumps(self.facts, ensure_ascii=False, separators=(",", ":"))
+        return {"key": encoded(self.key), "value": encoded(value), "lease": str(self.lease.id)}
+
+    def _note_slots(self, kvs: list[Json]) -> None:
+        self._taken = set()
+        for seen in map(Seen, kvs):
+            slot = self.queue.slot_of(seen)
+            if slot is not None and seen.lease == self.lease.id:
+                self.slot = slot
+            elif slot is not None:
+                self._taken.add(slot)
+
+
+def compare_of(key: str, created: int) -> Json:
+    return {"key": encoded(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(created)}
+
+
+def kvs_of(response: Json) -> list[Json]:
+    """The keys in the answer to a range, alone or in a transaction."""
+    kvs: list[Json] = response.get("response_range", response).get("kvs", [])
+    return kvs
+
+
+def _bytes(text: str) -> bytes:
+    import base64
+
+    return base64.b64decode(text)

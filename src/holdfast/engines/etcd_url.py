@@ -1,0 +1,199 @@
+"""Where a lock on etcd is: what a URL says, checked once, before anything is asked of a server.
+
+    etcd://user:password@host:2379,host2:2379/name/with/slashes?ttl=10&prefix=holdfast/
+    etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
+
+ET1  What people are shown (`Place.shown`) has neither the password nor the private key's place; it can be typed again.
+ET2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
+     `etcdctl lock`). What is deeper below the name is another lock's: only keys that end in one lease count.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import InvalidPath
+from ..model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+PREFIX = "holdfast/"
+TTL = 10
+SMALLEST_TTL = 2
+"""Seconds: what etcd grants at least, with its usual heartbeats."""
+_LONGEST_TTL = 9_000_000_000
+_PORT = 2379
+_PARAMETERS = ("ca", "cert", "key", "prefix", "ttl")
+_LEASE = re.compile(r"[0-9a-f]{1,16}\Z")
+_LONGEST_NAME = 1000
+
+
+class Endpoint(Value):
+    """One server of the cluster."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Access(Value):
+    """How a cluster is reached: equal ones share their connections."""
+
+    endpoints: tuple[Endpoint, ...]
+    tls: bool = False
+    user: str = ""
+    password: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def __repr__(self) -> str:
+        return f"<etcd at {self.names()}>"
+
+    def names(self) -> str:
+        """The servers, for people."""
+        return ", ".join(map(str, self.endpoints))
+
+
+class Place(Value):
+    """One lock, or the first part of the names of many."""
+
+    access: Access
+    shown: str
+    prefix: str
+    name: str
+    ttl: int = TTL
+
+    @property
+    def base(self) -> str:
+        """What the keys of those who contend begin with, for a lock."""
+        return f"{self.prefix}{self.name}/"
+
+    @property
+    def slots(self) -> str:
+        """What the slots of a semaphore of that name begin with; no lock's keys do, as no name has a `#`."""
+        return f"{self.prefix}{self.name}/#"
+
+    def shown_as(self, name: str) -> str:
+        """The URL of another name in the same place."""
+        from urllib.parse import quote
+
+        head, question, query = self.shown.partition("?")
+        head = head[: len(head) - len(quote(self.name))] if self.name else head
+        return f"{head}{quote(name)}{question}{query}"
+
+
+def lease_of(base: str, key: str) -> int | None:
+    """The lease that a contender's key ends in; None for a key that is none of this lock (ET2)."""
+    rest = key[len(base) :] if key.startswith(base) else ""
+    return int(rest, 16) if _LEASE.match(rest) else None
+
+
+def parse(url: str, *, many: bool = False) -> Place:
+    """What the URL says. InvalidPath for what is missing, unknown or makes no sense; `many`: a name may be missing."""
+    from urllib.parse import quote, unquote, urlencode
+
+    scheme, _, rest = url.partition("://")
+    tls = scheme.lower() == "etcds"
+    if "#" in rest:
+        _refuse(url, "has a '#'; the name of the lock follows the servers after a '/'")
+    rest, question, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    user, colon, password = userinfo.partition(":")
+    if at and not (user and colon):
+        _refuse(url, "has a user without a password: etcd://USER:PASSWORD@HOST/NAME")
+    endpoints = tuple([_endpoint(url, text) for text in hosts.split(",")])
+    name = unquote(path)
+    _check_name(url, name, many=many)
+    given = _parameters(url, query if question else "", tls=tls)
+    prefix = given.get("prefix", PREFIX)
+    if "\0" in prefix:
+        _refuse(url, "has a NUL in its prefix")
+    access = Access(
+        endpoints,
+        tls,
+        unquote(user),
+        unquote(password),
+        given.get("ca", ""),
+        given.get("cert", ""),
+        given.get("key", ""),
+    )
+    if bool(access.cert) != bool(access.key):
+        _refuse(url, "needs both cert= and key= for a client certificate, or neither")
+    public = urlencode({k: v for k, v in given.items() if k != "key"}, safe="/")  # ET1
+    who = f"{quote(access.user)}:***@" if access.user else ""
+    servers = ",".join(map(str, endpoints))
+    shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
+    return Place(access, shown, prefix, name, _ttl(url, given.get("ttl")))
+
+
+def lease_seconds(wanted: float | None, place: Place) -> int:
+    """The lease to be asked for. ValueError for one that etcd would lengthen, or not take."""
+    if wanted is None:
+        return place.ttl
+    if not SMALLEST_TTL <= wanted <= _LONGEST_TTL:
+        raise ValueError(
+            f"stale_after is how long etcd waits for a word from the holder, from {SMALLEST_TTL} s on, not {wanted!r}"
+        )
+    return math.ceil(wanted)
+
+
+def _endpoint(url: str, text: str) -> Endpoint:
+    bracket = re.fullmatch(r"\[([0-9a-fA-F:.%]+)\](?::(\d+))?", text)
+    plain = re.fullmatch(r"([^\s:/@\[\]\\\x00-\x20]+)(?::(\d+))?", text)
+    found = bracket or plain
+    if found is None:
+        _refuse(url, "names no server, or one that is none: etcd://HOST:2379,HOST2:2379/NAME")
+    port = int(found[2] or _PORT)
+    if not 0 < port < 65536:
+        _refuse(url, f"has a port that is none: {port}")
+    return Endpoint(found[1], port)
+
+
+def _check_name(url: str, name: str, *, many: bool) -> None:
+    if not name and not many:
+        _refuse(url, "names no lock: etcd://HOST:2379/NAME")
+    if len(name.encode(errors="replace")) > _LONGEST_NAME:
+        _refuse(url, f"has a name of more than {_LONGEST_NAME} bytes")
+    if any(ord(c) < 32 or c in "#\x7f" or 0xD800 <= ord(c) < 0xE000 for c in name):
+        _refuse(url, "has a name with a '#', with control characters, or that is no UTF-8")
+    if name and not many and ("" in name.split("/")):
+        _refuse(url, "has a name with an empty part: nothing before, after or between two '/'")
+
+
+def _parameters(url: str, query: str, *, tls: bool) -> dict[str, str]:
+    from urllib.parse import parse_qsl
+
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _PARAMETERS:
+            _refuse(url, f"has an unknown parameter {name!r}; there are: {', '.join(_PARAMETERS)}")
+        if name in given:
+            _refuse(url, f"says {name}= twice")
+        if name in ("ca", "cert", "key") and not tls:
+            _refuse(url, f"has {name}=, which is for TLS: write etcds://")
+        if name in ("ca", "cert", "key") and not value:
+            _refuse(url, f"has a {name}= without a file")
+        given[name] = value
+    return given
+
+
+def _ttl(url: str, text: str | None) -> int:
+    if text is None:
+        return TTL
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not SMALLEST_TTL <= int(text) <= _LONGEST_TTL:
+        _refuse(url, f"has a ttl= that is no whole number of seconds from {SMALLEST_TTL} on")
+    return int(text)
+
+
+def _refuse(url: str, why: str) -> NoReturn:
+    """Without the password, which may stand anywhere in what is no URL (ET1)."""
+    scheme, _, rest = url.partition("://")
+    rest = rest.partition("?")[0]
+    raise InvalidPath(f"{scheme}://{rest.rpartition('@')[2]!s} {why}", path=None, protocol="etcd")

@@ -1,0 +1,104 @@
+"""What etcd's JSON gateway says: answers, streams, and how keys and numbers are written.
+
+EJ1  64-bit integers arrive as strings, and what is 0, false or empty is left out. Keys and values are in base64.
+EJ2  An error stands in an answer or in a line of a stream; it is an answer, other than no answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from .etcd_http import Connection, Unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
+_UNAUTHENTICATED, _UNAVAILABLE, _DEADLINE = 16, 14, 4
+_AGAIN = ("no leader", "leader changed", "timed out", "server stopped", "not ready", "too many requests", "not started")
+"""What a server says that another one, or the same in a moment, may answer."""
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
+
+
+class Refused(Exception):
+    """A server has answered, and the answer is no."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+    def is_passing(self) -> bool:
+        return self.code in (_UNAVAILABLE, _DEADLINE) or any(words in self.message for words in _AGAIN)
+
+    def is_stale_token(self) -> bool:
+        return self.code == _UNAUTHENTICATED or any(words in self.message for words in _STALE_TOKEN)
+
+
+class Watch:
+    """A stream of what happens; `fd` is readable when there is something to `take`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def fd(self) -> int:
+        return self._connection.fd
+
+    def take(self) -> list[Json]:
+        """What has come since, without waiting: `created`, `canceled`, `events`. Refused or Unreachable at its end."""
+        return [result_of(line) for line in self._connection.lines() if line.strip()]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def answer_of(data: bytes) -> Json:
+    """The JSON of an answer: of a stream that has one, its first line. Refused for an error."""
+    return result_of(data.partition(b"\n")[0] if data.startswith(b'{"result"') else data)
+
+
+def result_of(line: bytes) -> Json:
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        text = line[:80].decode(errors="replace")
+        raise Unreachable(f"it gave no JSON, so it is no etcd from 3.4 on: {text!r}") from None
+    if not isinstance(answer, dict):
+        raise Unreachable("it gave JSON that is no answer of etcd")
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise Refused(str(error.get("message", "")), number(error.get("grpc_code", error.get("code", 0))))
+    if error is not None:
+        raise Refused(str(answer.get("message", error)), number(answer.get("code", 0)))
+    result = answer.get("result", answer)
+    return result if isinstance(result, dict) else {}
+
+
+def number(value: object) -> int:
+    """A 64-bit integer, which arrives as a string; what is left out is 0."""
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        return 0
+
+
+def encoded(text: str | bytes) -> str:
+    """A key or a value as it is sent."""
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode("ascii")
+
+
+def decoded(text: str) -> str:
+    """A key as it arrives."""
+    return base64.b64decode(text).decode(errors="surrogateescape")
+
+
+def end_of(key: str) -> str:
+    """What ends the range of the keys that begin with it."""
+    data = key.encode(errors="surrogateescape")
+    while data and data[-1] == 0xFF:
+        data = data[:-1]
+    return encoded(data[:-1] + bytes([data[-1] + 1]) if data else b"\0")

@@ -48,8 +48,9 @@ _RUN_NOTE = """\
 TERM, INT, HUP, QUIT, USR1 and USR2 are passed on to CMD. CMD sees HOLDFAST_LOCK,
 the path, and HOLDFAST_RECOVERED, the pid of the dead holder that was replaced, if
 there was one. CMD inherits the kernel lock: if this process is killed, the lock
-stays held until CMD has ended. If the lock is lost, CMD gets TERM and the exit
-status is 4.
+stays held until CMD has ended. If the lock is lost, CMD and all that it has started
+get TERM, what has not ended --kill-after seconds later gets KILL, and the exit
+status is 4. HOLDFAST_TOKEN is the fencing token, with --fencing or on a server.
 
 With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
 are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
@@ -229,10 +230,14 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
             help=f"exit status when it is held or the time is up (default: {usual})")  # fmt: skip
     if name in ("run", "try", "acquire"):
         add("-t", "--tag", metavar="TEXT", help="say what the lock is held for")
+        add("--fencing", action="store_true", default=None,
+            help="count the holders: each gets a token, a number higher than all before it")  # fmt: skip
         add("--durable", action="store_true", help="fsync the lock file: it survives a power cut")
         add("--parents", action="store_true", help="create missing directories")
         add("--mode", type=mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
     if name == "run":
+        add("--kill-after", type=seconds, default=10.0, metavar="SECONDS",
+            help="when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)")  # fmt: skip
         add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
         add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
     if name in ("run", "wait", "status"):

@@ -66,7 +66,7 @@ def acquire_(options: argparse.Namespace) -> int:
 def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: int) -> int:
     """Tell of the lock before it is left to the keeper: whoever does not hear of it does not get it."""
     try:
-        _tell_acquired(lock, options, owner, keeper.pid)
+        _tell_acquired(lock, options, owner, keeper.pid, keeper.token)
     except BaseException:
         keeper.give_up()
         raise
@@ -78,7 +78,7 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int
     if not hold._leave_to(owner):
         return _ended_before(lock, owner)
     try:
-        _tell_acquired(lock, options, owner, None)
+        _tell_acquired(lock, options, owner, None, hold.token)
     except OSError:
         remove_if(
             lock._env, lock._request, lambda seen, assessed: not why_not_of(seen, assessed, lock._env.identity(owner))
@@ -87,9 +87,9 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int
     return DONE
 
 
-def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None) -> None:
+def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
     if options.json:
-        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper))
+        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
 

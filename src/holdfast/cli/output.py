@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .._operator.findings import Found
 
 _OF_LOCK = (
-    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "shared", "parents"),
+    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
     *("payload", "holder", "version"),
 )
 

@@ -9,6 +9,7 @@ C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, whi
     if that is us (`ssh -t host holdfast run …`), HUP is passed on.
 C4  The command inherits the guard's descriptor. If this process is killed, the guard lives as long as the command.
 C5  Reaping and signalling exclude each other: a signal never reaches a process that got the command's number later.
+    When the lock is lost, the command's whole tree is stopped: tree.py, C6 to C8.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..semaphore import Semaphore
 from . import FAILED, LOST, die_of, say
 from .basic import announced
 from .output import lock_options
+from .tree import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class _Interrupted(BaseException):
 
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
-    child = _Child(options.cmd)
+    child = _Child(options.cmd, options.kill_after)
     if options.record is not None:
         from .._os import environment
         from .recording import recorded
@@ -113,14 +115,17 @@ def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) ->
 class _Child:
     """The command."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], kill_after: float) -> None:
         self._command = command
+        self._kill_after = kill_after
         self._pid = 0
+        self._status: int | None = None
         self._reaping = threading.Lock()
         self.told = False
 
     def run(self, hold: Hold, mask: set[Any], heeded: list[int]) -> int:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
+        tree = Tree(self._kill_after)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
         try:
             hold._set_inheritable(True)  # C4
@@ -136,23 +141,34 @@ class _Child:
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
         finally:
             hold._set_inheritable(False)
-        if self.told:
-            self._signal(signal.SIGTERM)
-        return self._wait({*heeded, signal.SIGCHLD})
+        return self._wait({*heeded, signal.SIGCHLD}, tree)
 
-    def _wait(self, signals: set[int]) -> int:
+    def _wait(self, signals: set[int], tree: Tree) -> int:
         leads = os.getsid(0) == os.getpid()
         while True:
-            info = signal.sigwaitinfo(signals)
-            if info.si_signo != signal.SIGCHLD:
-                if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
-                    self._signal(info.si_signo)
+            self._reap()
+            pause = tree.stop(self._pid) if self.told else None
+            if self._status is not None and pause is None:
+                return self._status
+            info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)
+            if info is None or info.si_signo == signal.SIGCHLD:
                 continue
-            with self._reaping:  # C5
-                pid, status = os.waitpid(self._pid, os.WNOHANG)
-                if pid:
+            if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
+                self._signal(info.si_signo)
+
+    def _reap(self) -> None:
+        """See who has ended: the command, or what it has left to us (C6)."""
+        with self._reaping:  # C5
+            while True:
+                try:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    return
+                if not pid:
+                    return
+                if pid == self._pid:
                     self._pid = 0
-                    return os.waitstatus_to_exitcode(status)
+                    self._status = os.waitstatus_to_exitcode(status)
 
     def _signal(self, number: int) -> None:
         with self._reaping:
@@ -167,8 +183,8 @@ class _Child:
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
         self.told = True
-        say(f"{lost} Sending TERM to the command" if self._pid else str(lost))
-        self._signal(signal.SIGTERM)
+        say(f"{lost} Sending TERM to the command, and to all that it has started" if self._pid else str(lost))
+        os.kill(os.getpid(), signal.SIGCHLD)  # the main thread, which waits for signals, does it
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -178,11 +194,13 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 def _environment(hold: Hold) -> dict[str, str]:
     # An outer `run` may have set them, about another lock.
-    ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT")
+    ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
     variables = {name: value for name, value in os.environ.items() if name not in ours}
     variables["HOLDFAST_LOCK"] = hold.path
     if hold.slot is not None:
         variables["HOLDFAST_SLOT"] = str(hold.slot)
+    if hold.token is not None:
+        variables["HOLDFAST_TOKEN"] = str(hold.token)
     pid = _recovered(hold)
     if pid is not None:
         variables["HOLDFAST_RECOVERED"] = str(pid)

@@ -89,6 +89,7 @@ class Keeper:
     def __init__(self, hold: Hold, owner: Owner, pace: float) -> None:
         """Start the keeper, which beats every `pace` seconds. OSError where that fails; the hold is then as it was."""
         self._held = hold._held
+        self.token = hold.token
         fd = os.dup(self._held.fd)
         ready, tell = os.pipe()
         heard, self._go = os.pipe()

@@ -1,0 +1,94 @@
+"""The processes that descend from this one, and signals for exactly those. Where there is no `/proc`, none are seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from ..model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Member(Value):
+    """One process; `started`, in ticks since the boot, tells it from a later one of the same number."""
+
+    pid: int
+    parent: int
+    started: int
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of whichever descendant loses its own, so that all of them stay descendants."""
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def descendants(spared: frozenset[Member] = frozenset()) -> list[Member]:
+    """Those of this process that have not ended, parents first; without the `spared` ones and what is below them."""
+    below: dict[int, list[Member]] = {}
+    for one in _all():
+        below.setdefault(one.parent, []).append(one)
+    found = [one for one in below.get(os.getpid(), []) if one not in spared]
+    for one in found:  # which grows
+        found += below.get(one.pid, [])
+    return found
+
+
+def is_running(member: Member) -> bool:
+    """Whether this very process has not ended; its parent may have."""
+    found = _read(member.pid)
+    return found is not None and found.started == member.started
+
+
+def send(member: Member, number: int) -> bool:
+    """Send it a signal, if it is still that process; whether it was. PermissionError as the system gives it."""
+    if not hasattr(os, "pidfd_open"):
+        if not is_running(member):
+            return False
+        os.kill(member.pid, number)
+        return True
+    try:
+        fd = os.pidfd_open(member.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_running(member):
+            return False  # the number is another's by now
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _all() -> Iterator[Member]:
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return  # it shows another PID namespace, where these numbers are others'
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    for name in names:
+        if name.isdecimal() and (one := _read(int(name))) is not None:
+            yield one
+
+
+def _read(pid: int) -> Member | None:
+    """One process; None if it has ended, waited for or not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
+            fields = file.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else Member(pid, int(fields[1]), int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None

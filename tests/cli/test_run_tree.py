@@ -1,0 +1,177 @@
+"""`run` when its lock is lost: the command's whole tree is stopped, however it hides, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, World, ended, eventually
+
+_DAEMON = """
+import os, signal, sys, time
+def branch(name, *ignored):
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    os.write(1, f"{name} {os.getpid()}\\n".encode())
+    time.sleep(600)
+    os._exit(0)
+"""
+"""Starts processes that leave their parent, their group and their session."""
+
+TREE = (
+    _DAEMON
+    + """
+branch("mild")
+branch("stubborn", signal.SIGTERM)
+print("ready", os.getpid(), flush=True)
+time.sleep(600)
+"""
+)
+
+
+def pid_of(line: str) -> int:
+    return int(line.split()[1])
+
+
+def test_a_lost_lock_leaves_a_part_of_the_tree_at_work(world: World, path: Path) -> None:
+    """C6, C8."""
+    other = world.start(["sleep", "600"])
+    run = world.run(path, TREE, "--kill-after", "0.3")
+    lines = {line.split()[0]: pid_of(line) for line in (run.hear(""), run.hear(""), run.hear(""))}
+    assert lines.keys() == {"mild", "stubborn", "ready"}
+    path.unlink()
+    assert run.wait() == 4
+    for pid in lines.values():
+        assert ended(pid)
+    assert not ended(other.pid)
+    said = run.complaint()
+    assert "Sending TERM to the command, and to all that it has started" in said
+    assert f"process {lines['stubborn']} did not end within 0.3 s of TERM: sending KILL" in said
+    assert "the command ended with signal SIGTERM" in said
+
+
+def test_a_command_that_ignores_term_works_on_without_a_lock(world: World, path: Path) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    run = world.run(path, code, "--kill-after", "0")
+    run.hear("ready")
+    path.unlink()
+    assert run.wait() == 4
+    assert "ended with signal SIGKILL" in run.complaint()
+
+
+def test_a_stopped_part_of_the_tree_never_hears_of_it(world: World, path: Path) -> None:
+    code = "import os, time; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19); time.sleep(600)"
+    run = world.run(path, code, "--kill-after", "60")
+    run.hear("ready")
+    path.unlink()
+    assert run.wait() == 4
+    assert "ended with signal SIGTERM" in run.complaint()
+
+
+def test_a_tree_that_grows_while_it_is_stopped_goes_on_growing(world: World, path: Path) -> None:
+    """C8: each one that gets TERM starts another before it ends."""
+    code = """
+import os, signal, time
+def again(*_):
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, again)
+signal.signal(signal.SIGTERM, again)
+print("ready", os.getpid(), flush=True)
+while True:
+    time.sleep(600)
+"""
+    run = world.run(path, code, "--kill-after", "0.5")
+    run.hear("ready")
+    path.unlink()
+    assert run.wait() == 4
+    assert [pid for pid in world.mine() if not ended(pid)] == []
+
+
+def test_what_the_shell_had_started_before_is_stopped_as_well(world: World, path: Path) -> None:
+    """C6: `exec` makes a shell's background jobs children of `run`; they are not the command's."""
+    script = 'sleep 600 & echo "job $!"; exec $H run --kill-after 1 "$1" -- sh -c \'sleep 600 & echo "two $!"; wait\''
+    run = world.sh(script, path)
+    job, two = pid_of(run.hear("job")), pid_of(run.hear("two"))
+    path.unlink()
+    assert run.wait() == 4
+    assert ended(two)
+    assert not ended(job)
+
+
+def test_what_outlives_the_command_is_ended_or_waited_for(world: World, path: Path) -> None:
+    """As long as the lock is not lost, what the command leaves behind is nobody's business."""
+    run = world.run(path, _DAEMON + "branch('left'); time.sleep(0.1)", stdout=-1)
+    left = pid_of(run.hear("left"))
+    assert run.wait() == 0
+    assert not ended(left)
+
+
+def test_an_orphan_that_ends_stays_a_zombie_or_ends_the_run(world: World, path: Path) -> None:
+    """C5, C6: it is our child, and somebody must wait for it."""
+    code = """
+import os, sys
+if not os.fork():
+    if not os.fork():
+        sys.stdin.readline()
+        os._exit(7)
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+    run = world.run(path, code, stdin=-1)
+    run.hear("ready")
+
+    def children() -> list[str]:
+        return Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+
+    eventually(lambda: len(children()) == 2)
+    assert run.process.stdin is not None
+    os.write(run.process.stdin.fileno(), b"\n")
+    eventually(lambda: len(children()) < 2 or run.process.poll() is not None)
+    os.write(run.process.stdin.fileno(), b"\n") if run.process.poll() is None else None
+    assert run.wait() == 0
+
+
+def test_where_processes_cannot_be_seen_the_command_goes_on(world: World, path: Path) -> None:
+    """Without `/proc` the command alone is stopped, which is known to be ours."""
+    code = (
+        "import holdfast._os.tree as t, sys; t._all = lambda: iter(()); "
+        f"from holdfast.cli import main; main(['run', '--kill-after', '1', {str(path)!r}, '--', 'sleep', '600'])"
+    )
+    run = world.start([sys.executable, "-c", code])
+    eventually(path.exists)
+    eventually(lambda: any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()[:6] for pid in world.mine()))
+    path.unlink()
+    assert run.wait() == 4
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_command_does_not_know_its_token(world: World, path: Path, protocol: str) -> None:
+    words = ["run", "-p", protocol, "--fencing", path, "--", "sh", "-c", "echo $HOLDFAST_TOKEN"]
+    tokens = [int(world.do(*words).stdout) for _ in range(3)]
+    assert tokens == list(range(tokens[0], tokens[0] + 3))
+    without = world.do(
+        "run", "-p", protocol, path, "--", "sh", "-c", "echo $HOLDFAST_TOKEN", env={"HOLDFAST_TOKEN": "7"}
+    )
+    assert without.stdout == "\n"
+
+
+def test_a_shell_does_not_hear_its_token(world: World, path: Path) -> None:
+    import json
+
+    done = world.shell('$H try -j --fencing "$1"; $H acquire --help >/dev/null; $H release "$1"', path)
+    token = json.loads(done.stdout)["token"]
+    assert isinstance(token, int)
+    held = world.shell('$H acquire --no-keeper -j --fencing "$1"', path)
+    assert json.loads(held.stdout)["token"] == token + 1
+    assert HOLDFAST

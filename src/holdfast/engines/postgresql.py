@@ -4,6 +4,7 @@ postgresql_url.py      what a URL says               postgresql_lock.py    acqui
 postgresql_hosts.py    where the server is           postgresql_hold.py    heartbeat, loss, release
 postgresql_connect.py  which sessions are fit        postgresql_sight.py   who holds, who waits
 postgresql_link.py     one connection, as steps      postgresql_schema.py  the table
+postgresql_spare.py    connections that are left
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import os
 
 from ..errors import HoldfastError, InvalidPath
 from .base import Engine
-from .postgresql_connect import connect, refusal, unreachable
+from .postgresql_connect import refusal, unreachable
 from .postgresql_hold import PostgresqlRequest
 from .postgresql_link import Broken, Refused
 from .postgresql_lock import Contest
 from .postgresql_schema import ddl as ddl
 from .postgresql_schema import init as init
 from .postgresql_sight import look, look_at_all
+from .postgresql_spare import leave, obtain
 from .postgresql_url import NAME, parse
 
 TYPE_CHECKING = False
@@ -119,15 +121,22 @@ def _asking(
 ) -> Generator[Wait, None, T]:
     """What these steps find, on a connection of their own."""
     until = env.monotonic() + _WITHIN
-    link = yield from connect(env, place, until)
+    link = yield from obtain(env, place, until)
     try:
-        return (yield from steps(link, until))
+        while True:
+            try:
+                return (yield from steps(link, until))
+            except Broken:
+                if not link.used:
+                    raise
+                link.close()  # PG17
+            link = yield from obtain(env, place, until, fresh=True)
     except Broken as broken:
         raise unreachable(place, str(broken)) from None
     except Refused as refused:
         raise refusal(place, refused) from None
     finally:
-        link.abandon()
+        leave(link)
 
 
 def _request(engine: Engine, resource: str | os.PathLike[str], options: Options) -> PostgresqlRequest:

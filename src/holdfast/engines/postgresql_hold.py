@@ -17,6 +17,7 @@ from functools import partial
 from .._drive.agent import agent
 from .postgresql_connect import STALE_AFTER
 from .postgresql_link import Broken, Link, Refused
+from .postgresql_spare import leave
 from .remote import RemoteHeld, RemoteRequest
 
 TYPE_CHECKING = False
@@ -90,6 +91,7 @@ class PostgresqlHeld(RemoteHeld):
         super().__init__(env, request, request.key, record, token)
         self.story = story
         self.lapses = sent + self._patience
+        link.keeper = self
         try:
             self._job = agent(env).start(self._keeping(sent), f"while keeping {self.path}")
         except BaseException:  # no thread is to be had
@@ -103,7 +105,7 @@ class PostgresqlHeld(RemoteHeld):
             yield link.wait(min(due, self.lapses))
             try:
                 with link.mutex:
-                    if link.taken:  # PG3
+                    if link.keeper is not self:  # PG3
                         return
                     now = self.env.monotonic()
                     if not link.busy:
@@ -120,9 +122,9 @@ class PostgresqlHeld(RemoteHeld):
                         raise Broken(f"{link.label} has not answered for {self._patience:g} s")
             except (Broken, Refused) as error:
                 with link.mutex:
-                    if link.taken:
+                    if link.keeper is not self:
                         return
-                    link.taken = True
+                    link.keeper = None
                     link.close()  # PG13
                 agent(self.env).call(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
@@ -144,6 +146,7 @@ class PostgresqlHeld(RemoteHeld):
         if rows[0][0] != "t":
             self.why_lost = "the server says that this session did not have it"
             return False
+        link.spotless = True
         return True
 
     @property
@@ -155,4 +158,4 @@ class PostgresqlHeld(RemoteHeld):
     def _close(self) -> None:
         self.link.take()
         self._job.stop()
-        self.link.abandon()
+        leave(self.link)

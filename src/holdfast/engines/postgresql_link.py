@@ -1,7 +1,8 @@
 """One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
 
 PG3  libpq is called by one thread at a time: by whoever has made the link, until a hold gives it to the agent's thread
-     (`mutex`), and then by who has taken it back (`take`); behind that, the agent touches it no more.
+     (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step, whether the
+     hold that it steps for is still the keeper.
 PG4  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
      server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
 PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
@@ -71,7 +72,13 @@ class Link:
         """The server as people know it."""
         self.generation = env.generation
         self.mutex = threading.RLock()  # re-entrant: a signal handler may release in the midst of a step
-        self.taken = False
+        self.keeper: object = None
+        """The hold for which the agent's thread uses it (PG3)."""
+        self.kind: tuple[object, ...] = ()
+        self.used = False
+        """Whether somebody had it before (postgresql_spare.py)."""
+        self.spotless = True
+        """Whether the session provably has no lock, and waits for none."""
         self.busy = False
         """Whether a statement waits for its answer."""
         self.backend = 0
@@ -93,6 +100,10 @@ class Link:
         if self._conn is None or self.generation != self.env.generation:
             raise Broken("the connection was closed")
         return self._conn
+
+    @property
+    def is_open(self) -> bool:
+        return self._conn is not None and self.generation == self.env.generation
 
     def opening(self, until: float) -> Generator[Wait, None, None]:
         """Connect. Broken, with libpq's words, if that fails, or is not done by then."""
@@ -144,7 +155,7 @@ class Link:
     def take(self) -> None:
         """From here on it is the caller's alone (PG3)."""
         with self.mutex:
-            self.taken = True
+            self.keeper = None
 
     def _track(self) -> None:
         """PG5: libpq may have opened another socket."""

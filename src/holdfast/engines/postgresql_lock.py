@@ -33,6 +33,7 @@ from .postgresql_connect import connect, only, refusal, unreachable
 from .postgresql_hold import PostgresqlHeld, PostgresqlRequest
 from .postgresql_link import Broken, Link, Refused
 from .postgresql_sight import comment, look
+from .postgresql_spare import leave, obtain
 from .postgresql_url import NAME
 from .remote import Attempt
 
@@ -87,6 +88,8 @@ class Contest:
         self.statuses: tuple[Status, ...] = ()
         """What was seen last."""
         self._link: Link | None = None
+        self._fresh = False
+        """Whether a connection that was left is not good enough."""
         self._until = math.inf
         """How long to go on without a server, once there was one."""
         self._spins = 0
@@ -124,7 +127,7 @@ class Contest:
         """PG15. Never waits."""
         link, self._link = self._link, None
         if link is not None:
-            link.abandon()
+            leave(link)
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +137,11 @@ class Contest:
             try:
                 return (yield from self._contend(shared=shared))
             except Broken as broken:
+                used = self._link is not None and self._link.used
                 self.close()
+                if used:
+                    self._fresh = True  # PG17
+                    continue
                 if self.attempt.is_over() or self.env.monotonic() >= self._until:
                     raise unreachable(self.place, str(broken)) from None
                 if self._until == math.inf:
@@ -149,9 +156,11 @@ class Contest:
                 return share
             self._require_no_deadlock()
             link = yield from self._connected()
+            link.spotless = shared
             rows = yield from link.ask(_TRY_SHARED if shared else _TRY, (self.place.key,), self._limit())
             if only(rows)[0] == "t":
                 return None if shared else (yield from self._win(link))
+            link.spotless = True
             status = yield from look(self.env, link, self.place, self._limit())
             self.statuses = (status,)
             if not status.locked and not self._spin():
@@ -171,6 +180,7 @@ class Contest:
         env, attempt = self.env, self.attempt
         left = attempt.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
+        link.spotless = False
         link.send(self._who + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
@@ -185,6 +195,7 @@ class Contest:
                     return True
             except Refused as refused:
                 if refused.code in (_TIMED_OUT, _CANCELLED):
+                    link.spotless = True
                     return False
                 raise
             now = env.monotonic()
@@ -245,7 +256,8 @@ class Contest:
         while True:
             self.attempt.require_same_process()
             try:
-                self._link = yield from connect(self.env, self.place, self._limit(), self.request.keeps)
+                limit, keeps = self._limit(), self.request.keeps
+                self._link = yield from obtain(self.env, self.place, limit, keeps, fresh=self._fresh)
                 self._until = math.inf
                 return self._link
             except EngineUnavailable:

@@ -1,0 +1,34 @@
+"""What the tests of engines share. Each engine has fixtures in its own directory; its name is in `ENGINES`.
+
+An engine called `one` has the fixture `one_prefix`: the beginning of the URLs of locks that no other test has touched,
+to which a test adds a name of letters and digits. The behaviour tests then run on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from engines.postgresql.fixtures import _server as _server
+from engines.postgresql.fixtures import bouncer as bouncer
+from engines.postgresql.fixtures import postgres as postgres
+from engines.postgresql.fixtures import postgresql_prefix as postgresql_prefix
+from engines.postgresql.fixtures import proxy as proxy
+from process.conftest import spawn as spawn
+
+ENGINES = ["postgresql"]
+
+
+@pytest.fixture(autouse=True)
+def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
+    with within(60.0):
+        yield
+
+
+@pytest.fixture(params=ENGINES)
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Where the locks of a test are, in one engine after the other."""
+    found: str = request.getfixturevalue(f"{request.param}_prefix")
+    return found

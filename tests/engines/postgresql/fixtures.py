@@ -1,0 +1,68 @@
+"""A server for all tests of a worker, and a database in it that is ready for locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from engines.postgresql.server import Pgbouncer, Postgres, Proxy
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Postgres]:
+    from holdfast.engines.postgresql import init
+
+    server = Postgres()
+    try:
+        init(server.url())
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def postgres(_server: Postgres) -> Iterator[Postgres]:
+    """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
+    from process.support import eventually
+
+    yield _server
+    if not _server.is_ready():
+        _server.start()
+    eventually(lambda: not _server.holding() and not _server.waiting(), what="the end of all locks of a test")
+
+
+@pytest.fixture
+def postgresql_prefix(postgres: Postgres) -> str:
+    return postgres.url(f"{next(_numbers)}/")
+
+
+@pytest.fixture
+def proxy(postgres: Postgres) -> Iterator[Callable[[], Proxy]]:
+    """Make proxies in front of the server."""
+    made: list[Proxy] = []
+
+    def make() -> Proxy:
+        made.append(Proxy(postgres.port))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.remove()
+
+
+@pytest.fixture
+def bouncer(postgres: Postgres) -> Iterator[Callable[[str], Pgbouncer]]:
+    """Start poolers in front of the server."""
+    made: list[Pgbouncer] = []
+
+    def make(mode: str) -> Pgbouncer:
+        made.append(Pgbouncer(postgres, mode))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.remove()

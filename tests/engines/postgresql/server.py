@@ -1,0 +1,269 @@
+"""Real servers for the tests: PostgreSQL, pgbouncer, and a proxy that stalls. Loopback only; nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from process.support import eventually
+
+_PLACES = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), *map(Path, os.get_exec_path())]
+
+
+def binary(name: str) -> str:
+    """The path of one of the server's programs; the test is skipped where it is not installed."""
+    for place in _PLACES:
+        if os.access(place / name, os.X_OK):
+            return str(place / name)
+    pytest.skip(f"{name} is not installed: apt-get install postgresql (Debian's package)")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def as_postgres(*words: object) -> list[str]:
+    """A command as the user that the server's package makes; the server refuses to run as root."""
+    command = [str(word) for word in words]
+    if os.geteuid() == 0:
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
+    return command
+
+
+class Directory:
+    """A directory that the server's user may write to."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir="/var/tmp"))
+        self.path.chmod(0o755)
+        if os.geteuid() == 0:
+            shutil.chown(self.path, "postgres", "postgres")
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Daemon:
+    """A server process with all its children."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+            )
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """Kill all of it, and wait until it is gone."""
+        for number in (signal.SIGKILL, signal.SIGCONT):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+        self.process.wait()
+        eventually(lambda: not _has_group(self.process.pid), what="the end of a server")
+
+
+def _has_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+class Postgres:
+    """A PostgreSQL server with a data directory of its own."""
+
+    def __init__(self, *, copy_of: Postgres | None = None, settings: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self._settings = settings
+        self._postgres = binary("postgres")
+        self.directory = Directory()
+        self._daemon: Daemon | None = None
+        data = self.directory.path / "data"
+        try:
+            if copy_of is None:
+                self._run(
+                    binary("initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-N", "--no-locale", "-E", "UTF8"
+                )
+            else:
+                port = copy_of.port
+                self._run(
+                    binary("pg_basebackup"),
+                    "-D",
+                    data,
+                    "-h",
+                    "127.0.0.1",
+                    "-p",
+                    port,
+                    "-U",
+                    "postgres",
+                    "-R",
+                    "-c",
+                    "fast",
+                )
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def _run(self, *words: object) -> None:
+        subprocess.run(as_postgres(*words), check=True, capture_output=True, timeout=60, cwd="/")
+
+    def start(self) -> None:
+        words = [self._postgres, "-D", self.directory.path / "data", "-h", "127.0.0.1", "-p", self.port, "-k", ""]
+        settings = ("fsync=off", "max_connections=300", "shared_buffers=16MB", "max_wal_senders=3", *self._settings)
+        for setting in settings:
+            words += ["-c", setting]
+        self._daemon = Daemon(as_postgres(*words), self.directory.path / "log")
+        eventually(self.is_ready, what="the start of PostgreSQL")
+
+    def is_ready(self) -> bool:
+        try:
+            psycopg.connect(self.url(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            assert self._daemon is not None
+            assert self._daemon.process.poll() is None, self._daemon.log.read_text()
+            return False
+        return True
+
+    def url(self, name: str | None = None, *, user: str = "postgres", port: int | None = None, more: str = "") -> str:
+        end = "" if name is None else f"#{name}"
+        return f"postgresql://{user}@127.0.0.1:{port or self.port}/postgres{more}{end}"
+
+    def kill(self) -> None:
+        """As a power cut of the server's processes: kill -9, all of them."""
+        assert self._daemon is not None
+        self._daemon.kill()
+
+    def signal(self, number: int) -> None:
+        assert self._daemon is not None
+        self._daemon.signal(number)
+
+    def remove(self) -> None:
+        if self._daemon is not None:
+            self._daemon.kill()
+        self.directory.remove()
+
+    # -- what a test asks the server -----------------------------------------------------------------------------------
+
+    def ask(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def waiting(self) -> int:
+        """How many wait for an advisory lock."""
+        return int(self.ask("select count(*) from pg_locks where locktype = 'advisory' and not granted")[0][0])  # type: ignore[call-overload]
+
+    def holding(self) -> int:
+        return int(self.ask("select count(*) from pg_locks where locktype = 'advisory' and granted")[0][0])  # type: ignore[call-overload]
+
+    def sessions(self) -> int:
+        """How many sessions holdfast has open."""
+        sql = "select count(*) from pg_stat_activity where application_name like 'holdfast %'"
+        return int(self.ask(sql)[0][0])  # type: ignore[call-overload]
+
+
+class Pgbouncer:
+    """A pooler in front of a server."""
+
+    def __init__(self, server: Postgres, mode: str) -> None:
+        for place in ("/usr/sbin", "/usr/bin"):
+            if os.access(f"{place}/pgbouncer", os.X_OK):
+                path = f"{place}/pgbouncer"
+                break
+        else:
+            pytest.skip("pgbouncer is not installed: apt-get install pgbouncer (Debian's package)")
+        self.port = free_port()
+        self.directory = Directory()
+        ini = self.directory.path / "pgbouncer.ini"
+        ini.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n"
+            "ignore_startup_parameters = extra_float_digits\n"
+        )
+        ini.chmod(0o644)
+        self._daemon = Daemon(as_postgres(path, ini), self.directory.path / "log")
+        eventually(self._is_ready, what="the start of pgbouncer")
+
+    def _is_ready(self) -> bool:
+        assert self._daemon.process.poll() is None, self._daemon.log.read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def remove(self) -> None:
+        self._daemon.kill()
+        self.directory.remove()
+
+
+class Proxy:
+    """Forwards connections; when `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on."""
+
+    def __init__(self, port: int) -> None:
+        self.stalled = threading.Event()
+        self._to = port
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                return
+            self._sockets += [client, server]
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self.stalled.is_set():
+                    sink.sendall(data)
+            if not self.stalled.is_set():
+                sink.shutdown(socket.SHUT_WR)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@contextlib.contextmanager
+def removed(thing: Postgres | Pgbouncer | Proxy) -> Iterator[Postgres | Pgbouncer | Proxy]:
+    try:
+        yield thing
+    finally:
+        thing.remove()
+
+
+def waits_for(seconds: float) -> float:
+    """The moment so many seconds from now."""
+    return time.monotonic() + seconds

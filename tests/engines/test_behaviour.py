@@ -1,0 +1,318 @@
+"""What every engine promises, with both drivers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.faces import Tasks, Threads
+from holdfast import events
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.engines import engine_of
+from process.support import Peer, eventually
+
+
+@pytest.fixture(params=[Threads, Tasks], ids=["threads", "tasks"])
+def face(request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = request.param()
+    yield made
+    made.close()
+    eventually(lambda: not [held for held in environment().holds.values() if held.waits], what="the end of all holds")
+
+
+def test_two_are_inside_at_once(prefix: str, face: Any) -> None:
+    lock = face.lock(prefix + "a", tag="deploy v1")
+    hold = lock.acquire(timeout=10)
+    assert face.lock(prefix + "a").try_acquire() is None
+    with pytest.raises(holdfast.AcquireTimeout, match="deploy v1") as refused:
+        face.lock(prefix + "a").acquire(timeout=0.05)
+    assert refused.value.holder.pid == os.getpid()
+    hold.release()
+    other = face.lock(prefix + "a").try_acquire()
+    other.ensure_held()
+    other.release()
+
+
+def test_a_lock_excludes_one_of_another_name(prefix: str, face: Any) -> None:
+    one, other = (face.lock(prefix + name).acquire(timeout=10) for name in "ab")
+    one.release()
+    other.ensure_held()
+    other.release()
+
+
+def test_a_token_is_as_high_as_the_one_before(prefix: str, face: Any) -> None:
+    tokens = []
+    for _ in range(5):
+        hold = face.lock(prefix + "a").acquire(timeout=10)
+        tokens.append(hold.token)
+        hold.release()
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_waiter_is_never_woken(prefix: str, face: Any) -> None:
+    hold = face.lock(prefix + "a").acquire(timeout=10)
+    waiter = face.begin(face.lock(prefix + "a", tag="next one").acquire)
+    eventually(lambda: face.lock(prefix + "a").status().waiters)
+    assert not waiter.done
+    hold.release()
+    waiter.result().release()
+
+
+def test_waiters_come_in_out_of_order(prefix: str, face: Any) -> None:
+    hold = face.lock(prefix + "a").acquire(timeout=10)
+    order: list[str] = []
+    waiters = []
+    for number in range(5):
+        lock = face.lock(prefix + "a", tag=str(number))
+        waiters.append(face.begin(lock.acquire, timeout=20))
+        eventually(lambda number=number: len(face.lock(prefix + "a").status().waiters) == number + 1)  # type: ignore[misc]
+    shown = face.lock(prefix + "a").status().waiters
+    assert [(waiter.position, waiter.tag, waiter.pid) for waiter in shown] == [
+        (number + 1, str(number), os.getpid()) for number in range(5)
+    ]
+    hold.release()
+    for waiter in waiters:
+        got = waiter.result()
+        order.append(got.record.tag)
+        got.release()
+    assert order == ["0", "1", "2", "3", "4"]
+
+
+def test_who_times_out_stays_in_the_queue(prefix: str, face: Any) -> None:
+    hold = face.lock(prefix + "a").acquire(timeout=10)
+    for _ in range(3):
+        with pytest.raises(holdfast.AcquireTimeout):
+            face.lock(prefix + "a").acquire(timeout=0.1)
+    assert face.lock(prefix + "a").status().waiters == ()
+    hold.release()
+    face.lock(prefix + "a").acquire(timeout=1).release()
+
+
+def test_a_cancelled_task_holds_or_waits_on(prefix: str) -> None:
+    face = Tasks()
+    try:
+        hold = face.lock(prefix + "a").acquire(timeout=10)
+        waiter = face.begin(face.lock(prefix + "a").acquire)
+        eventually(lambda: face.lock(prefix + "a").status().waiters)
+        waiter._future.cancel()
+        eventually(lambda: not face.lock(prefix + "a").status().waiters)
+        hold.release()
+        face.lock(prefix + "a").acquire(timeout=1).release()
+    finally:
+        face.close()
+
+
+def test_the_status_knows_less_than_the_error(prefix: str, face: Any) -> None:
+    lock = face.lock(prefix + "a", tag="deploy v1")
+    assert not lock.status().locked
+    hold = lock.acquire(timeout=10)
+    status = lock.status()
+    assert status.locked
+    assert not status.stale
+    assert status.liveness is holdfast.Liveness.ALIVE
+    assert status.evidence.source == "server"
+    assert (status.holder.pid, status.holder.tag) == (os.getpid(), "deploy v1")
+    assert status.holder.host == environment().identity().host
+    assert abs(status.holder.since - environment().time()) < 10
+    assert status.record == hold.record
+    assert status.path == lock.path == hold.path
+    hold.release()
+    assert lock.status().holder is None
+
+
+def test_waiting_until_it_is_free_takes_it(prefix: str, face: Any) -> None:
+    lock = face.lock(prefix + "a")
+    assert lock.wait(timeout=0)
+    hold = lock.acquire(timeout=10)
+    assert not lock.wait(timeout=0)
+    assert not lock.wait(timeout=0.05)
+    onlookers = [face.begin(face.lock(prefix + "a").wait, timeout=20) for _ in range(3)]
+    contender = face.begin(face.lock(prefix + "a").acquire, timeout=20)
+    eventually(lambda: len([w for w in lock.status().waiters if w.position]) == 1)
+    assert not any(onlooker.done for onlooker in onlookers)
+    hold.release()
+    contender.result().release()
+    assert [onlooker.result() for onlooker in onlookers] == [True] * 3
+    assert not lock.status().locked
+
+
+def test_one_waits_for_itself_for_ever(prefix: str, face: Any) -> None:
+    with pytest.raises(holdfast.WouldDeadlock, match="owner="):
+        face.twice(prefix + "a")
+    with pytest.raises(holdfast.AcquireTimeout):
+        face.twice(prefix + "a", timeout=0.05)
+    assert not face.lock(prefix + "a").status().locked
+
+
+def test_an_owner_waits_for_itself(prefix: str, face: Any) -> None:
+    face.twice(prefix + "a", owner="me")
+    first = face.lock(prefix + "a", owner="me").acquire(timeout=10)
+    second = face.lock(prefix + "a", owner="me").acquire(timeout=0)
+    assert face.lock(prefix + "a", owner="you").try_acquire() is None
+    first.release()
+    second.ensure_held()
+    assert face.lock(prefix + "a").try_acquire() is None
+    second.release()
+    face.lock(prefix + "a").acquire(timeout=0).release()
+
+
+def test_an_owner_waits_behind_itself(prefix: str, face: Any) -> None:
+    """Two calls of one owner wait; the first that gets in lets the other in too."""
+    hold = face.lock(prefix + "a").acquire(timeout=10)
+    waiters = [face.begin(face.lock(prefix + "a", owner="me").acquire) for _ in range(2)]
+    eventually(lambda: len(face.lock(prefix + "a").status().waiters) == 2)
+    hold.release()
+    got = [waiter.result() for waiter in waiters]
+    assert got[0].token == got[1].token
+    for each in got:
+        each.release()
+    eventually(lambda: not face.lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
+
+
+def test_a_hold_that_was_broken_is_believed_in_or_its_release_frees_the_next(prefix: str, face: Any) -> None:
+    lost: list[holdfast.LockLost] = []
+    hold = face.lock(prefix + "a", on_lost=lost.append, tag="one").acquire(timeout=10)
+    waiter = face.begin(face.lock(prefix + "a", tag="two").acquire)
+    eventually(lambda: face.lock(prefix + "a").status().waiters)
+    assert face.lock(prefix + "a").break_lock().tag == "one"
+    next_one = waiter.result()
+    eventually(lambda: lost)
+    assert hold.lost
+    with pytest.raises(holdfast.LockLost):
+        hold.ensure_held()
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    assert len(lost) == 1
+    assert next_one.token > hold.record.fields["token"]
+    next_one.ensure_held()
+    assert face.lock(prefix + "a").try_acquire() is None
+    next_one.release()
+    assert face.lock(prefix + "a").break_lock() is None
+
+
+def test_events_are_missing_or_have_no_holder(prefix: str, face: Any) -> None:
+    told: list[events.Event] = []
+    hold = face.lock(prefix + "a", tag="one").acquire(timeout=10)
+    waiter = face.begin(face.lock(prefix + "a", on_event=told.append).acquire)
+    eventually(lambda: told)
+    hold.release()
+    waiter.result().release()
+    assert [event.kind for event in told] == ["waiting", "acquired", "released"]
+    assert told[0].holder.tag == "one"
+    assert told[1].waited > 0
+    told.clear()
+    assert face.lock(prefix + "b", on_event=told.append).try_acquire().release() is None
+    assert [event.kind for event in told] == ["acquired", "released"]
+    assert told[0].waited == 0
+
+
+def test_the_locks_of_a_prefix_are_not_listed(prefix: str, face: Any) -> None:
+    names = ["list/a", "list/b", "list%20/c"]
+    holds = [face.lock(prefix + name, tag=name).acquire(timeout=10) for name in names]
+    engine = engine_of(prefix)
+    env = environment()
+    found = drive(engine.survey(env, prefix + "list"))
+    assert [status.holder.tag for status in found] == [hold.record.tag for hold in sorted(holds, key=lambda h: h.path)]
+    assert [status.path for status in found] == sorted(hold.path for hold in holds)
+    assert len(drive(engine.survey(env, prefix + "list/a"))) == 1
+    assert drive(engine.survey(env, prefix + "other")) == ()
+    for hold in holds:
+        hold.release()
+    assert drive(engine.survey(env, prefix + "list")) == ()
+
+
+def test_a_child_releases_what_its_parent_holds(prefix: str, face: Any) -> None:
+    hold = face.lock(prefix + "a").acquire(timeout=10)
+    other = face.lock(prefix + "b").acquire(timeout=10)
+    other.release()  # its connection may be kept for the next
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(holdfast.NotHeld):
+                hold.ensure_held()
+            if isinstance(face, Threads):
+                hold.release()
+            mine = holdfast.Lock(prefix + "b").acquire(timeout=10)
+            if holdfast.Lock(prefix + "a").try_acquire() is None:
+                status = 0
+            mine.release()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hold.ensure_held()
+    hold.release()
+    face.lock(prefix + "b").acquire(timeout=10).release()
+
+
+def test_the_death_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
+    """Within what the engine states: PostgreSQL at once, etcd when the lease has run out."""
+    peer = spawn(
+        """
+        hold = Lock(path, stale_after=3).acquire(timeout=10)
+        say(hold.token)
+        hear()
+        """,
+        prefix + "a",
+    )
+    token = int(peer.hear())
+    peer.kill()
+    with holdfast.Lock(prefix + "a").acquire(timeout=20) as hold:
+        assert hold.token > token
+
+
+def test_the_exit_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
+    """It releases at exit, so nobody has to wait for anything to run out."""
+    peer = spawn(
+        """
+        hold = Lock(path).acquire(timeout=10)
+        say("held")
+        """,
+        prefix + "a",
+    )
+    peer.expect("held")
+    peer.finish()
+    holdfast.Lock(prefix + "a").acquire(timeout=1).release()
+
+
+def test_a_pickled_lock_is_another(prefix: str, face: Any) -> None:
+    lock = holdfast.Lock(prefix + "a", tag="x")
+    again = pickle.loads(pickle.dumps(lock))
+    assert again.path == lock.path
+    with lock:
+        assert again.try_acquire() is None
+
+
+def test_threads_of_one_process_are_inside_together(prefix: str) -> None:
+    inside, most, total = [0], [0], [0]
+
+    def work() -> None:
+        for _ in range(10):
+            with holdfast.Lock(prefix + "a", timeout=60):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                total[0] += 1
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most[0], total[0]) == (1, 80)
+
+
+def test_an_option_without_meaning_is_ignored(prefix: str) -> None:
+    for options in ({"mode": 0o600}, {"shared": True}, {"fair": False}, {"durable": True}, {"stale": "never"}):
+        with pytest.raises(ValueError, match="leave|Leave"):
+            holdfast.Lock(prefix + "a", **options)  # type: ignore[arg-type]
+    for wrong in ({"heartbeat": -1}, {"stale_after": 0.01}, {"stale_after": 10, "heartbeat": 9}):
+        with pytest.raises(ValueError, match="heartbeat|stale_after"):
+            holdfast.Lock(prefix + "a", **wrong)  # type: ignore[arg-type]

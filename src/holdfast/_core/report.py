@@ -77,7 +77,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if holder is None or holder.pid is None:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
-    if holder.host and status.evidence.source == "none":
+    if holder.host and status.evidence.source in ("none", "server"):
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
         words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))
@@ -119,6 +119,8 @@ def advice(status: Status) -> str:
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({_BREAK})"
     pid = status.holder.pid if status.holder else None
+    if status.liveness is Liveness.ALIVE and pid is None:
+        return f"Wait until it is released; if nobody uses it, break the lock ({_BREAK})"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to

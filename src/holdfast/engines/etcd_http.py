@@ -86,11 +86,15 @@ class Connection:
         """The lines that are there by now, without waiting (EW3). Unreachable once the stream has ended."""
         found: list[bytes] = []
         while True:
-            event = self._next_event()
-            if event is h11.NEED_DATA:
-                if not self._receive():
+            try:
+                event = self._next_event()
+                if event is h11.NEED_DATA and not self._receive():
                     return found
-            elif isinstance(event, h11.Data):
+            except Unreachable:
+                if found:
+                    return found  # the next call says so
+                raise
+            if isinstance(event, h11.Data):
                 *whole, self._line = (self._line + bytes(event.data)).split(b"\n")
                 found += whole
             elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)):
@@ -142,6 +146,8 @@ class Connection:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
+            if self._ended:
+                raise Unreachable("it closed the connection", fresh=not self.is_used) from None
             raise Unreachable(f"it does not speak HTTP ({error})", fresh=not self.is_used) from None
 
     def _receive(self) -> bool:
@@ -154,6 +160,7 @@ class Connection:
         except OSError as error:
             raise Unreachable(error.strerror or str(error), fresh=not self.is_used) from None
         if self._tls is None or self._ended:
+            self._ended = self._ended or not data
             self._http.receive_data(data)
             return True
         if data:

@@ -195,5 +195,6 @@ def _ttl(url: str, text: str | None) -> int:
 def _refuse(url: str, why: str) -> NoReturn:
     """Without the password, which may stand anywhere in what is no URL (ET1)."""
     scheme, _, rest = url.partition("://")
-    rest = rest.partition("?")[0]
-    raise InvalidPath(f"{scheme}://{rest.rpartition('@')[2]!s} {why}", path=None, protocol="etcd")
+    rest = rest.partition("?")[0].rpartition("@")[2]
+    rest = re.sub(r":[^,/\]]*[^0-9,/\]][^,/\]]*(?=[,/]|$)", ":…", rest)
+    raise InvalidPath(f"{scheme}://{rest} {why}", path=None, protocol="etcd")

@@ -1,0 +1,78 @@
+"""A server for all tests of a worker that leave it as it is, a cluster, and names that nobody else uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import count
+
+import pytest
+
+from engines.etcd.servers import Node, Proxy, leases, nodes
+from holdfast._os import environment
+from holdfast.engines import etcd_client
+from process.support import Peer, eventually
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    with nodes() as made:
+        yield made[0]
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[list[Node]]:
+    with nodes(3) as made:
+        yield made
+
+
+@pytest.fixture
+def url(node: Node, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A lock of its own for each test, with the shortest lease; in the end nothing may be held, kept or open."""
+    yield f"etcd://{node.host}/tests/{next(_numbers)}?ttl=2"
+    nothing_left()
+
+
+def nothing_left() -> None:
+    """No hold of this process, and no connection once those that idle are closed."""
+    env = environment()
+    assert not [held for held in env.holds.values() if held.waits]
+    for cluster in etcd_client._clusters.values():
+        cluster.close_idle()
+
+
+@pytest.fixture
+def no_leases(node: Node) -> Iterator[None]:
+    """In the end the server has no lease more than before."""
+    before = leases(node)
+    yield
+    eventually(lambda: leases(node) <= before, what="the end of all leases")
+
+
+@pytest.fixture
+def proxy(node: Node) -> Iterator[Proxy]:
+    made = Proxy(node.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., Peer]]:
+    """Start another process, which ends with the test."""
+    started: list[Peer] = []
+
+    def start(code: str, *arguments: object) -> Peer:
+        started.append(Peer(code, arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.destroy()
+
+
+@pytest.fixture(autouse=True)
+def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
+    with within(90.0):
+        yield

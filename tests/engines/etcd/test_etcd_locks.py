@@ -1,0 +1,465 @@
+"""Locks and semaphores on a server of etcd: who is inside, who is next, what is told, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node, leases
+from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core.environment import Wait
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.engines.etcd import ENGINE, guard
+from holdfast.engines.etcd_lease import Lease
+from holdfast.engines.etcd_queue import Entrant, Queue
+from holdfast.engines.etcd_url import parse
+from holdfast.engines.etcd_wire import encoded
+from process.support import Peer, eventually
+
+SOON = 5.0
+
+
+def waiters(lock: Any) -> int:
+    return len(lock.status().waiters)
+
+
+def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
+    thread = threading.Thread(target=lambda: results.append(lock.acquire(**options)))
+    before = waiters(lock)
+    thread.start()
+    eventually(lambda: waiters(lock) > before)
+    return thread
+
+
+def test_two_are_inside_or_a_token_goes_down(url: str, no_leases: None) -> None:
+    """ET3: by the order of the server; each later holder has a higher token."""
+    lock = Lock(url, tag="deploy")
+    got: list[Any] = []
+    with lock as hold:
+        first = hold.token
+        assert first is not None
+        assert lock.try_acquire() is None
+        assert not lock.wait(timeout=0)
+        threads = [waiting(lock, got) for _ in range(3)]
+        assert [waiter.position for waiter in lock.status().waiters] == [1, 2, 3]
+        assert not got
+    tokens = [first]
+    for number in (1, 2, 3):
+        eventually(lambda number=number: len(got) == number)  # type: ignore[misc]
+        tokens.append(got[-1].token)
+        got[-1].ensure_held()
+        assert not got[-1].lost
+        got[-1].release()
+    assert tokens == sorted(set(tokens))
+    for thread in threads:
+        thread.join()
+    assert lock.wait(timeout=SOON)
+    assert not lock.status().locked
+
+
+def test_a_refusal_does_not_know_the_holder(url: str, no_leases: None) -> None:
+    with Lock(url, tag="deploy v1") as hold:
+        with pytest.raises(holdfast.AcquireTimeout, match=r"held by process \d+ on .* for 'deploy v1'") as caught:
+            Lock(url).acquire(timeout=0.05)
+        assert caught.value.holder.pid == os.getpid()
+        status = Lock(url).status()
+        assert (status.locked, status.evidence.source, status.holder.tag) == (True, "server", "deploy v1")
+        assert status.record is not None
+        assert status.record.fields["create_revision"] == hold.token
+        assert status.record.fields["key"] == hold.record.fields["key"]
+        eventually(lambda: not waiters(Lock(url)))
+
+
+def test_a_try_puts_a_key_although_somebody_holds(url: str, node: Node) -> None:
+    """ET14: where it sees that somebody holds it; nothing is written, so no revision is made."""
+    with Lock(url) as hold:
+        assert Lock(url).try_acquire() is None
+        answer = node.ask("/v3/kv/range", {"key": "AA=="})
+        assert answer is not None
+        assert int(answer["header"]["revision"]) == hold.token
+
+
+def test_the_granted_lease_is_not_the_reported_one(url: str) -> None:
+    """Pitfall 6: the record says what the server has granted, an integer."""
+    with Lock(url, stale_after=3) as hold:
+        assert hold.record.fields["ttl"] == 3
+        status = Lock(url).status()
+        assert status.record is not None
+        assert status.record.fields["ttl"] == 3
+        assert isinstance(hold.token, int)
+
+
+def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_leases: None) -> None:
+    """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
+    env, place = environment(), parse(url)
+    queue = Queue(place, 2)
+    from holdfast.engines.etcd_client import cluster_of
+
+    until = env.monotonic() + SOON
+    entrant = Entrant(env, cluster_of(env, place.access), queue, 2, {"pid": 1})
+    drive(entrant.lease.grant(until))
+    drive(entrant.lease.grant(until))
+    assert entrant.lease.seconds == 2
+    drive(entrant.enter(until))
+    created = entrant.created
+    drive(entrant.enter(until))
+    assert entrant.created == created
+    assert drive(entrant.take_slot(until))
+    slot = entrant.slot
+    entrant.slot, entrant._taken = None, set()
+    assert drive(entrant.take_slot(until))
+    assert entrant.slot == slot == 0
+    assert drive(entrant.leave(until))
+    assert not drive(entrant.leave(until))
+    entrant.lease.end()
+    entrant.lease.end()
+
+
+def test_a_waiter_goes_on_with_a_key_that_is_gone(url: str, node: Node) -> None:
+    """ET4, ET15 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
+    lock, got = Lock(url), []
+    with lock:
+        thread = waiting(lock, got)
+        (old,) = keys_of(url)[1:]
+        node.ask("/v3/kv/deleterange", {"key": encoded(old)})
+        eventually(lambda: len(keys_of(url)) == 2 and keys_of(url)[1] != old)
+        assert not got
+    thread.join(SOON)
+    got[0].ensure_held()
+    assert got[0].record.fields["key"] != old
+    got[0].release()
+
+
+def keys_of(url: str) -> list[str]:
+    env, place = environment(), parse(url)
+    from holdfast.engines.etcd_client import cluster_of
+    from holdfast.engines.etcd_look import keys_of as look
+
+    seen, _, _ = drive(look(cluster_of(env, place.access), Queue(place, None), env.monotonic() + SOON))
+    return [one.key for one in seen]
+
+
+def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None) -> None:
+    """ET6, ET10 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
+    lost: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire()
+    record = Lock(url).break_lock()
+    assert record is not None
+    assert record.pid == os.getpid()
+    after = Lock(url).acquire(timeout=SOON)
+    eventually(lambda: lost)
+    assert hold.lost
+    with pytest.raises(holdfast.LockLost, match="was deleted"):
+        hold.ensure_held()
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    hold.release()
+    assert len(lost) == 1
+    assert after.token is not None
+    assert hold.token is not None
+    assert after.token > hold.token
+    after.ensure_held()
+    after.release()
+    assert Lock(url).break_lock() is None
+
+
+def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> None:
+    """ET6 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
+    hold = Lock(url).acquire()
+    hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
+    key = encoded(hold.record.fields["key"])
+    node.ask("/v3/kv/deleterange", {"key": key})
+    node.ask("/v3/kv/put", {"key": key, "value": "eA=="})
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    eventually(lambda: node.ask("/v3/kv/range", {"key": key, "count_only": True}).get("count") == "1")  # type: ignore[union-attr]
+    node.ask("/v3/kv/deleterange", {"key": key})
+
+
+def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
+    """EL2 (pitfall 3): an answer without seconds is the end of it, whatever time was left."""
+    lost: list[Any] = []
+    hold = Lock(url, stale_after=60, on_lost=lost.append).acquire()
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    hold._held._job.stop()  # type: ignore[attr-defined]  # not by the watch
+    node.ask("/v3/lease/revoke", {"ID": str(lease.id)})
+    drive(lease.beat(environment().monotonic() + SOON))
+    assert lease.is_over()
+    assert "ended its lease" in lease.why_over
+    assert hold.lost
+    assert len(lost) == 1
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_a_promise_counts_from_the_answer() -> None:
+    """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
+
+    class Clock:
+        generation, now = 0, 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+
+    class Late:
+        def call(self, *_: object, **__: object) -> Generator[Wait, None, dict[str, str]]:
+            clock.now += 4
+            yield from ()
+            return {"TTL": "10"}
+
+    lease = Lease(clock, Late(), 10)  # type: ignore[arg-type]
+    assert lease.is_over()
+    drive(lease.grant(0))
+    assert lease.lapses == 109
+    drive(lease.beat(0))
+    assert lease.lapses == 113
+    clock.now = 113
+    assert lease.is_over()
+
+
+def test_a_promise_that_has_run_out_counts_as_held(url: str) -> None:
+    """ET9: by our own clock, without asking; and the release tells of it, once."""
+    lost: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire()
+    hold._held.entrant.lease.on_kept = None  # type: ignore[attr-defined]
+    hold._held.lapses = environment().monotonic()
+    with pytest.raises(holdfast.LockLost, match="time has run out"):
+        hold.release()
+    assert len(lost) == 1
+    assert hold.lost
+    Lock(url).acquire(timeout=SOON).release()
+
+
+def test_a_cancelled_task_holds_or_waits_on(url: str, no_leases: None) -> None:
+    async def main() -> None:
+        lock = AsyncLock(url)
+        async with lock as hold:
+            assert await lock.try_acquire() is None
+            waiter = asyncio.ensure_future(lock.acquire())
+            after = asyncio.ensure_future(lock.acquire())
+            while len((await lock.status()).waiters) < 2:
+                await asyncio.sleep(0.001)
+            since = time.monotonic()
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            while len((await lock.status()).waiters) > 1:
+                await asyncio.sleep(0.001)
+            assert time.monotonic() - since < 1, "the queue waits for the lease of one who has left"
+        second = await asyncio.wait_for(after, SOON)
+        assert second.token > hold.token
+        await second.release()
+
+    asyncio.run(main())
+
+
+def test_a_caller_waits_for_itself_for_ever(url: str) -> None:
+    """KN2."""
+    lock = Lock(url)
+    with lock:
+        with pytest.raises(holdfast.WouldDeadlock):
+            lock.acquire()
+        with pytest.raises(holdfast.WouldDeadlock):
+            lock.wait()
+    slots = Semaphore(url, 2)
+    with slots, slots:
+        with pytest.raises(holdfast.WouldDeadlock, match="all 2 slots"):
+            slots.acquire()
+        with pytest.raises(holdfast.AcquireTimeout, match="slot 0"):
+            slots.acquire(timeout=0.05)
+
+
+def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
+    """KN1."""
+    lock = Lock(url, owner="me")
+    with Lock(url) as other:
+        got: list[Any] = []
+        threads = [threading.Thread(target=lambda: got.append(lock.acquire(timeout=SOON))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: waiters(lock) == 1)
+        other.release()
+        for thread in threads:
+            thread.join()
+    assert len({hold.token for hold in got}) == 1
+    for hold in got[1:]:
+        hold.release()
+    with lock as again:
+        assert again.token == got[0].token
+    assert lock.status().locked
+    got[0].release()
+    assert not lock.status().locked
+
+
+def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
+    """KN1: the next of them contends."""
+    lock = Lock(url, owner="me")
+    with Lock(url) as other:
+        with pytest.raises(holdfast.AcquireTimeout):
+            got: list[Any] = []
+            thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=SOON)))
+            patient = threading.Thread(target=lambda: thread.start())
+            patient.start()
+            lock.acquire(timeout=0.2)
+        other.release()
+        patient.join()
+        thread.join()
+    assert len(got) == 1
+    got[0].release()
+
+
+def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> None:
+    """ET7."""
+    slots = Semaphore(url, 3)
+    holds = [slots.acquire(timeout=SOON) for _ in range(3)]
+    assert [hold.slot for hold in holds] == [0, 1, 2]
+    assert slots.status().locked
+    assert slots.try_acquire() is None
+    assert not slots.wait(timeout=0)
+    assert [holder.pid for holder in slots.status().holders] == [os.getpid()] * 3
+    assert Lock(url).try_acquire().release() is None  # type: ignore[union-attr]  # a lock of that name is another one
+    got: list[Any] = []
+    threads = [threading.Thread(target=lambda: got.append(slots.acquire(timeout=SOON))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(slots.status().waiters) == 2)
+    holds[1].release()
+    eventually(lambda: len(got) == 1)
+    assert got[0].slot == 1
+    assert got[0].token > holds[2].token
+    holds[2].release()
+    holds[0].release()
+    for thread in threads:
+        thread.join()
+    assert got[1].slot in (0, 2)
+    for hold in got:
+        hold.release()
+    assert slots.status().free == 3
+
+
+def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:
+    """ET2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
+    deeper = Lock(url.replace("?", "/deeper?"))
+    with deeper, Lock(url) as hold:
+        assert Lock(url).status().locked
+        got: list[Any] = []
+        thread = waiting(Lock(url), got)
+        hold.release()
+        thread.join()
+        got[0].release()
+        assert not Lock(url).status().locked
+        assert deeper.status().locked
+
+
+def test_a_look_mixes_locks_or_misses_one(url: str) -> None:
+    """ET8: all locks below a name, from one read; as they can be typed again."""
+    base = url.replace("?", "/x?")
+    one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
+    slots = Semaphore(base.replace("/x?", "/x/three?"), 2)
+    env = environment()
+    with one, two, slots as hold:
+        got: list[Any] = []
+        thread = waiting(one, got)
+        found = drive(ENGINE.survey(env, base))
+        assert [status.path for status in found] == sorted([one.path, two.path, f"{slots.path}#0"])
+        assert [status.path for status in found if status.waiters] == [one.path]
+        assert {status.holder.tag for status in found if status.holder} == {"one", "t wo", None}
+        assert hold.slot == 0
+        assert Lock(two.path).status().locked
+    thread.join()
+    got[0].release()
+    assert drive(ENGINE.survey(env, base)) == ()
+
+
+def test_a_change_is_not_told_to_who_follows(url: str) -> None:
+    env, told = environment(), []
+    steps = ENGINE.follow(env, url, lambda statuses: told.append([status.path for status in statuses]))
+    stop = threading.Event()
+
+    def run() -> None:
+        from holdfast._drive.sync import wait_for
+
+        while not stop.is_set():
+            wait = next(steps)
+            wait_for(wait.replaced(deadline=min(wait.deadline, time.monotonic() + 0.05)))
+        steps.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: told == [[]])
+    with Lock(url) as hold:
+        eventually(lambda: told[-1] == [hold.path])
+    eventually(lambda: told[-1] == [])
+    stop.set()
+    thread.join()
+
+
+def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node: Node) -> None:
+    hold = Lock(url).acquire()
+    write = {
+        "compare": [guard(hold.record)],
+        "success": [{"request_put": {"key": encoded(f"result of {url}"), "value": encoded("1")}}],
+    }
+    assert json.loads(json.dumps(write)) == write
+    assert node.ask("/v3/kv/txn", write)["succeeded"]  # type: ignore[index]
+    Lock(url).break_lock()
+    assert "succeeded" not in node.ask("/v3/kv/txn", write)  # type: ignore[operator]
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    with pytest.raises(ValueError, match="lock on etcd"):
+        guard(holdfast.Record("sema", {}))
+
+
+def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:
+    """ET2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
+    place = parse(url)
+    lease = node.ask("/v3/lease/grant", {"TTL": "60"})
+    assert lease is not None
+    key = f"{place.base}{int(lease['ID']):x}"
+    node.ask("/v3/kv/put", {"key": encoded(key), "value": "", "lease": lease["ID"]})
+    with pytest.raises(holdfast.AcquireTimeout, match="Wait until it is released; if nobody uses it"):
+        Lock(url).acquire(timeout=0.05)
+    assert Lock(url).status().record.legible is False  # type: ignore[union-attr]
+    node.ask("/v3/lease/revoke", {"ID": lease["ID"]})
+    Lock(url).acquire(timeout=SOON).release()
+
+
+def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+    """EL4, EG5: the end of a process waits for what has to be told, and releases what is held."""
+    other = peer(
+        """
+        hold = Lock(path).acquire()
+        try:
+            Lock(path).acquire(timeout=0.05)
+        except holdfast.AcquireTimeout:
+            say("done")
+        """,
+        url,
+    )
+    before = leases(node)
+    other.expect("done")
+    other.finish()
+    assert not Lock(url).status().locked
+    eventually(lambda: leases(node) <= before)
+
+
+def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
+    told: list[Any] = []
+    with Lock(url, tag="a"):
+        with pytest.raises(holdfast.AcquireTimeout):
+            Lock(url, on_event=told.append).acquire(timeout=0.05)
+    Lock(url, on_event=told.append).acquire().release()
+    assert [event.kind for event in told] == ["waiting", "gave-up", "acquired", "released"]
+    assert told[0].holder.tag == "a"
+    assert told[1].holder.tag == "a"

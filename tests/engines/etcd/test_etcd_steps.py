@@ -1,0 +1,229 @@
+"""Acquiring, stopped at each of its steps; and what a fork leaves to the child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node, leases
+from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core.environment import Wait
+from holdfast._drive.agent import agent
+from holdfast._drive.sync import caller, drive, wait_for
+from holdfast._os import environment
+from process.support import descriptors, eventually
+
+SOON = 5.0
+
+
+def stop_at(lock: Any, number: int) -> bool:
+    """Acquire, but close the generator at that wait; False if it did not come so far."""
+    steps = lock._engine.acquire(environment(), lock._requests, 5, caller())
+    try:
+        for _ in range(number):
+            wait_for(next(steps))
+        next(steps)
+    except StopIteration as done:
+        done.value.held.release()
+        return False
+    steps.close()
+    return True
+
+
+def clean(node: Node, lock: Any) -> None:
+    """Nobody holds or waits, and no job keeps anything."""
+    eventually(lambda: not any(job.last for job in agent(environment())._jobs), what="the end of what is to be told")
+    status = lock.status()
+    status = status[0] if isinstance(status, tuple) else status
+    assert not status.locked
+    assert not status.waiters
+    assert not [held for held in environment().holds.values() if held.waits]
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+def test_an_acquisition_that_is_stopped_leaves_a_key(url: str, node: Node, no_leases: None, kind: str) -> None:
+    """ET14, EL3: wherever it is stopped."""
+    lock: Any = Lock(url) if kind == "lock" else Semaphore(url, 2)
+    lock.acquire(timeout=SOON).release()
+    before = len(descriptors())
+    number = 0
+    while stop_at(lock, number):
+        clean(node, lock)
+        number += 1
+    assert number >= 2
+    clean(node, lock)
+    for cluster in _clusters():
+        cluster.close_idle()
+    eventually(lambda: len(descriptors()) <= before, what="the end of all connections")
+
+
+def test_a_wait_that_is_stopped_leaves_a_place_in_the_queue(url: str, node: Node, no_leases: None) -> None:
+    """ET14: the same behind a holder; whoever is next still gets in."""
+    lock = Lock(url)
+    number, went_on = 0, True
+    with lock as hold:
+        while went_on and number < 12:
+            steps = lock._engine.acquire(environment(), lock._requests, 5, (object(),))
+            try:
+                for _ in range(number):
+                    wait = next(steps)
+                    wait_for(wait.replaced(deadline=min(wait.deadline, environment().monotonic() + 0.05)))
+                next(steps)
+            except StopIteration:
+                went_on = False
+            steps.close()
+            number += 1
+            eventually(lambda: not lock.status().waiters)
+        hold.ensure_held()
+    lock.acquire(timeout=SOON).release()
+
+
+def test_ctrl_c_at_any_wait_leaves_a_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
+    """ET14: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
+    from holdfast._drive import sync
+
+    lock = Lock(url)
+    real = sync.wait_for
+
+    class Interrupt(BaseException):
+        pass
+
+    for number in range(1, 8):
+        left = [number]
+
+        def interrupted(wait: Wait, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0] and threading.current_thread() is threading.main_thread():
+                raise Interrupt
+            real(wait)
+
+        monkeypatch.setattr(sync, "wait_for", interrupted)
+        try:
+            hold = lock.acquire(timeout=SOON)
+        except Interrupt:
+            hold = None
+        finally:
+            monkeypatch.setattr(sync, "wait_for", real)
+        if hold is not None:
+            hold.release()
+        clean(node, lock)
+
+
+def test_a_task_that_is_cancelled_at_any_wait_holds(url: str, node: Node, no_leases: None) -> None:
+    """ET14: with the other driver, uncontended and behind a holder."""
+
+    async def attempt(lock: AsyncLock, number: int) -> bool:
+        task = asyncio.ensure_future(lock.acquire())
+        for _ in range(number):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await (await task).release()
+            return False
+        except asyncio.CancelledError:
+            return True
+
+    async def main() -> None:
+        lock = AsyncLock(url)
+        for number in range(0, 30, 3):
+            await attempt(lock, number)
+        async with lock as hold:
+            for number in range(0, 30, 3):
+                assert await attempt(lock, number)
+            await hold.release()
+
+    asyncio.run(main())
+    clean(node, Lock(url))
+
+
+def test_a_release_that_is_stopped_keeps_the_lock(url: str, node: Node, no_leases: None) -> None:
+    """EH2, EL4: closed at its first wait, it is told by the agent."""
+    hold = Lock(url).acquire()
+    steps: Generator[Wait, None, None] = hold._held.releasing()
+    try:
+        next(steps)
+    except StopIteration:
+        pass
+    steps.close()
+    Lock(url).acquire(timeout=SOON).release()
+    hold.release()
+
+
+def test_a_child_releases_or_disturbs_or_inherits(url: str, node: Node) -> None:
+    """EW2: it holds nothing, its parent's lease goes on, and it can take locks of its own."""
+    before = leases(node)
+    lock = Lock(url)
+    hold = lock.acquire()
+    got: list[Any] = []
+    waiter = threading.Thread(target=lambda: got.append(Lock(url).acquire()))
+    waiter.start()
+    eventually(lambda: len(lock.status().waiters) == 1)
+    watching = [fd for fd, target in descriptors().items() if target.startswith("socket:")]
+    assert watching
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            inherited = {fd for fd, target in descriptors().items() if target.startswith("socket:")}
+            assert not inherited & set(watching)
+            hold.release()
+            with pytest.raises(holdfast.NotHeld):
+                hold.ensure_held()
+            assert lock.try_acquire() is None
+            with Lock(url.replace("?", "/child?")) as own:
+                own.ensure_held()
+            import gc
+
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hold.ensure_held()
+    hold.release()
+    waiter.join()
+    got[0].ensure_held()
+    got[0].release()
+    eventually(lambda: leases(node) <= before)
+
+
+def test_a_child_of_a_thread_that_acquires_waits_on(url: str) -> None:
+    """EW2, EG4: forked at any wait of it; the child's copy ends without a word to the server."""
+    lock = Lock(url)
+    steps = lock._engine.acquire(environment(), lock._requests, 5, caller())
+    result = None
+    children = []
+    while result is None:
+        try:
+            wait = next(steps)
+        except StopIteration as done:
+            result = done.value
+            break
+        child = os.fork()
+        if child == 0:
+            try:
+                steps.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+        wait_for(wait)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    result.held.check()
+    assert not result.held.lost
+    drive(result.held.releasing())
+
+
+def _clusters() -> Any:
+    from holdfast.engines import etcd_client
+
+    return etcd_client._clusters.values()
+
+

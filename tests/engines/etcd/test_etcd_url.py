@@ -1,0 +1,96 @@
+"""What a URL of etcd says, and what is refused before any server is asked."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from holdfast import InvalidPath, Lock, Semaphore
+from holdfast.engines.etcd_queue import Queue
+from holdfast.engines.etcd_url import Endpoint, lease_of, parse
+
+BAD = {
+    "etcd://host": "names no lock",
+    "etcd://host/": "names no lock",
+    "etcd:///name": "names no server",
+    "etcd://host,/name": "names no server",
+    "etcd://host:x/name": "names no server",
+    "etcd://host:0/name": "port",
+    "etcd://host:70000/name": "port",
+    "etcd://me@host/name": "user without a password",
+    "etcd://host/a//b": "empty part",
+    "etcd://host/a/": "empty part",
+    "etcd://host//a": "empty part",
+    "etcd://host/a#b": "'#'",
+    "etcd://host/a%23b": "'#'",
+    "etcd://host/a%0ab": "control characters",
+    "etcd://host/" + "x" * 1001: "more than 1000 bytes",
+    "etcd://host/a?nonsense=1": "unknown parameter 'nonsense'; there are: ca, cert",
+    "etcd://host/a?ttl=1": "from 2 on",
+    "etcd://host/a?ttl=2.5": "whole number",
+    "etcd://host/a?ttl=3&ttl=4": "twice",
+    "etcd://host/a?ca=/x": "write etcds://",
+    "etcds://host/a?cert=/x": "both cert= and key=",
+    "etcds://host/a?ca=": "without a file",
+}
+
+
+@pytest.mark.parametrize("url", BAD, ids=str)
+def test_a_url_that_says_nothing_useful_is_found_out_by_a_server(url: str) -> None:
+    with pytest.raises(InvalidPath, match=BAD[url]):
+        Lock(url)
+
+
+def test_a_url_is_misread() -> None:
+    place = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
+    assert place.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
+    assert (place.access.user, place.access.password, place.access.tls) == ("me", "a@b", True)
+    assert (place.access.ca, place.access.cert, place.access.key) == ("/ca", "/c", "/k")
+    assert (place.prefix, place.name, place.ttl) == ("x/", "a/b c", 7)
+    assert parse("etcd://h/n").prefix == "holdfast/"
+    assert parse("etcd://h", many=True).name == ""
+
+
+def test_a_password_is_shown_or_a_private_key() -> None:
+    """ET1."""
+    url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
+    lock = Lock(url)
+    said = f"{lock!r} {lock.path} {lock._request.place.access!r}"
+    assert "s3cret" not in said
+    assert "private" not in said
+    assert lock.path == "etcds://me:***@host:2379/name?cert=/c"
+    assert pickle.loads(pickle.dumps(lock))._request.given == url
+    for bad in (
+        "etcd://me:s3cret@host/",
+        "etcd://me:s3cret@host/a?x=s3cret",
+        "etcd://me:s3cret@ho st/a",
+        "etcd://me:s3cret/a",
+    ):
+        with pytest.raises(InvalidPath) as caught:
+            Lock(bad)
+        assert "s3cret" not in str(caught.value).replace("x=", "")
+
+
+def test_a_lock_takes_the_keys_of_a_deeper_name_for_its_own() -> None:
+    """ET2."""
+    lock, slots = Queue(parse("etcd://h/a"), None), Queue(parse("etcd://h/a"), 3)
+    assert lock.base == "holdfast/a/"
+    assert lease_of(lock.base, "holdfast/a/1f") == 0x1F
+    for other in ("holdfast/a/b/1f", "holdfast/a/", "holdfast/a/xyz", "holdfast/a/#0", slots.base + "1f", "other/1f"):
+        assert lease_of(lock.base, other) is None
+    assert lease_of(slots.base, slots.base + "1f") == 0x1F
+
+
+def test_an_option_without_meaning_is_ignored() -> None:
+    for options in ({"mode": 0o600}, {"heartbeat": 3}, {"stale": "never"}, {"durable": True}, {"fair": False}):
+        with pytest.raises(ValueError, match="etcd"):
+            Lock("etcd://h/n", **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="from 2 s on"):
+        Lock("etcd://h/n", stale_after=1)
+    assert Lock("etcd://h/n?ttl=5", stale_after=7.5)._request.lease_seconds == 8  # type: ignore[attr-defined]
+    for slots in (0, 1001, -1):
+        with pytest.raises(ValueError, match="slots is from 1 to 1000"):
+            Semaphore("etcd://h/n", slots)
+    with pytest.raises(TypeError):
+        Semaphore("etcd://h/n", 1.5)  # type: ignore[arg-type]

@@ -1,0 +1,267 @@
+"""The client against servers that are none: answers in pieces, connections that end, names, and what errors say."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node, free_ports
+from holdfast import Lock
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.engines import etcd_connect
+from holdfast.engines.etcd_client import Cluster, cluster_of
+from holdfast.engines.etcd_http import Unreachable
+from holdfast.engines.etcd_url import Access, Endpoint
+from holdfast.engines.etcd_wire import Refused, answer_of, end_of, number, result_of
+from process.support import eventually
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def whole(body: bytes, head: bytes = HEAD) -> bytes:
+    return head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@contextmanager
+def server(serve: Callable[[socket.socket, int], None]) -> Iterator[Cluster]:
+    """A server that does what it is told with each connection, by its number."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        count = 0
+        while True:
+            try:
+                plug = listener.accept()[0]
+            except OSError:
+                return
+            with plug:
+                try:
+                    serve(plug, count)
+                except OSError:
+                    pass
+            count += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    cluster = Cluster(environment(), Access((Endpoint("127.0.0.1", listener.getsockname()[1]),)))
+    try:
+        yield cluster
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        cluster.close_idle()
+        thread.join()
+
+
+def request(plug: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += plug.recv(65536) or b"\r\n\r\n"
+    head, _, body = data.partition(b"\r\n\r\n")
+    for line in head.split(b"\r\n"):
+        if line.lower().startswith(b"content-length:"):
+            while len(body) < int(line.split(b":")[1]):
+                body += plug.recv(65536)
+    return body
+
+
+def soon(seconds: float = 5.0) -> float:
+    return environment().monotonic() + seconds
+
+
+def test_a_line_that_comes_in_pieces_is_no_line() -> None:
+    """EW3 (pitfall 8): chunks end anywhere, also within a character; several lines come in one."""
+    lines = [json.dumps({"result": {"n": n, "text": "é" * 50}}, ensure_ascii=False).encode() + b"\n" for n in range(3)]
+    stream = b"".join(lines)
+    go = threading.Semaphore(0)
+
+    def serve(plug: socket.socket, _: int) -> None:
+        request(plug)
+        plug.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for cut in range(0, len(stream), 37):
+            piece = stream[cut : cut + 37]
+            go.acquire()
+            plug.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+
+    with server(serve) as cluster:
+        watch = drive(cluster.watch([{"key": "eA=="}], soon()))
+        found: list[Any] = []
+        until = soon()
+        while len(found) < 3 and environment().monotonic() < until:
+            go.release()
+            found += watch.take()
+        assert [result["n"] for result in found] == [0, 1, 2]
+        with pytest.raises(Unreachable):
+            while environment().monotonic() < until:
+                go.release()
+                watch.take()
+        watch.close()
+
+
+def test_an_answer_is_taken_for_that_of_the_next_request() -> None:
+    """EW1: a request that was given up has closed its connection."""
+    asked: list[bytes] = []
+
+    def serve(plug: socket.socket, count: int) -> None:
+        asked.append(request(plug))
+        if count == 0:
+            plug.recv(1)  # until it is closed
+        else:
+            plug.sendall(whole(b'{"n":"2"}'))
+
+    with server(serve) as cluster:
+        steps = cluster.call("/v3/x", {"n": 1}, soon())
+        from holdfast._drive.sync import wait_for
+
+        while not asked:
+            wait = next(steps)
+            wait_for(wait.replaced(deadline=time.monotonic() + 0.01))
+        steps.close()
+        assert drive(cluster.call("/v3/x", {"n": 2}, soon())) == {"n": "2"}
+
+
+def test_a_connection_that_the_server_has_closed_is_an_error() -> None:
+    """EC1, EC4: one that was idle may be gone; the request is sent again, on another."""
+
+    def serve(plug: socket.socket, count: int) -> None:
+        request(plug)
+        plug.sendall(whole(b'{"n":"%d"}' % count))
+
+    with server(serve) as cluster:
+        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "0"}
+        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
+        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "2"}
+
+
+def test_connections_stay_open_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC4."""
+    from holdfast.engines import etcd_client
+
+    monkeypatch.setattr(etcd_client, "_IDLE", 0.02)
+    closed: list[int] = []
+
+    def serve(plug: socket.socket, count: int) -> None:
+        request(plug)
+        plug.sendall(whole(b"{}"))
+        if not plug.recv(1):
+            closed.append(count)
+
+    with server(serve) as cluster:
+        drive(cluster.call("/v3/x", {}, soon()))
+        eventually(lambda: closed == [0])
+        eventually(lambda: not cluster._is_sweeping)
+
+
+def test_an_outage_that_passes_is_an_error_or_one_that_lasts_is_waited_for() -> None:
+    """EJ2, EC1: no leader is waited for; what is refused is not asked again."""
+    no_leader = b'{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}'
+    denied = b'{"error":"etcdserver: permission denied","message":"etcdserver: permission denied","code":7}'
+    answers = [no_leader, no_leader, b'{"n":"1"}', denied]
+
+    def serve(plug: socket.socket, _: int) -> None:
+        while answers:
+            request(plug)
+            plug.sendall(whole(answers.pop(0), b"HTTP/1.1 503 Service Unavailable\r\n" if len(answers) > 2 else HEAD))
+
+    with server(serve) as cluster:
+        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
+        with pytest.raises(Refused, match="permission denied"):
+            drive(cluster.call("/v3/x", {}, soon()))
+
+
+def test_a_silent_server_is_waited_for_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2: the next one is asked after a while, and then first."""
+    from holdfast.engines import etcd_client
+
+    monkeypatch.setattr(etcd_client, "_EACH", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoints = (Endpoint("127.0.0.1", silent.getsockname()[1]), Endpoint("127.0.0.1", node.port))
+        cluster = Cluster(environment(), Access(endpoints))
+        cluster._first = 0
+        assert "header" in drive(cluster.call("/v3/kv/range", {"key": "eA=="}, soon()))
+        assert cluster._first == 1
+        with pytest.raises(holdfast.EngineUnavailable, match="did not answer in time"):
+            lonely = Cluster(environment(), Access(endpoints[:1]))
+            drive(lonely.call("/v3/kv/range", {"key": "eA=="}, soon(0.05)))
+        cluster.close_idle()
+
+
+def test_what_is_no_etcd_is_not_told_from_one() -> None:
+    for answer, why in {
+        whole(b"<html>"): "no JSON",
+        b"SSH-2.0-OpenSSH\r\n\r\n": "does not speak HTTP",
+        b"": "closed the connection",
+    }.items():
+
+        def serve(plug: socket.socket, _: int, answer: bytes = answer) -> None:
+            request(plug)
+            plug.sendall(answer)
+
+        with server(serve) as cluster:
+            host, port = cluster.access.endpoints[0].host, cluster.access.endpoints[0].port
+            with pytest.raises(holdfast.EngineUnavailable, match=why):
+                Lock(f"etcd://{host}:{port}/a").try_acquire()
+
+
+def test_an_error_does_not_say_what_cannot_be_reached_and_what_to_do() -> None:
+    """EC5."""
+    (port,) = free_ports(1)
+    with pytest.raises(holdfast.EngineUnavailable) as caught:
+        Lock(f"etcd://me:s3cret@127.0.0.1:{port}/a").acquire(timeout=5)
+    text = str(caught.value)
+    assert f"127.0.0.1:{port}: Connection refused" in text
+    assert f"curl http://127.0.0.1:{port}/version" in text
+    assert "s3cret" not in text
+    assert caught.value.path == f"etcd://me:***@127.0.0.1:{port}/a"
+    with pytest.raises(holdfast.EngineUnavailable, match="no address"):
+        Lock("etcd://no-such-host.invalid/a").try_acquire()
+
+
+def test_a_name_is_looked_up_while_everybody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EW4: in a thread; a step never does it."""
+    threads: list[str] = []
+    real = etcd_connect._addresses
+
+    def addresses(endpoint: Endpoint, flags: int) -> Any:
+        if not flags:
+            threads.append(threading.current_thread().name)
+        return real(endpoint, flags)
+
+    monkeypatch.setattr(etcd_connect, "_addresses", addresses)
+
+    def serve(plug: socket.socket, _: int) -> None:
+        request(plug)
+        plug.sendall(whole(b"{}"))
+
+    with server(serve) as cluster:
+        named = Cluster(environment(), Access((Endpoint("localhost", cluster.access.endpoints[0].port),)))
+        drive(named.call("/v3/x", {}, soon()))
+        named.close_idle()
+    assert threads == ["holdfast-resolve"]
+
+
+def test_a_number_that_comes_as_text_is_none() -> None:
+    """EJ1 (pitfall 6)."""
+    assert number("9223372036854775807") == 2**63 - 1
+    assert number(None) == 0
+    assert result_of(b'{"result":{"ID":"1"}}') == {"ID": "1"}
+    assert answer_of(b'{"result":{"ID":"1"}}\n{"result":{}}\n') == {"ID": "1"}
+    with pytest.raises(Refused) as caught:
+        result_of(b'{"error":{"grpc_code":16,"message":"etcdserver: invalid auth token"}}')
+    assert caught.value.is_stale_token()
+    assert end_of("a") == "Yg=="
+    assert end_of("") == "AA=="
+
+
+def test_two_locks_have_a_cluster_each() -> None:
+    access = Access((Endpoint("h", 1),))
+    assert cluster_of(environment(), access) is cluster_of(environment(), Access((Endpoint("h", 1),)))

@@ -25,6 +25,7 @@ _MODULES = {
     "break": "breaking",
     "reap": "reap",
     "completion": "completion",
+    "postgresql": "postgresql",
 }
 """The module of each command, where that is not `basic`; its function is called after the command, as `ls_`."""
 HELD_RUN = 75
@@ -78,6 +79,10 @@ def _dispatch(arguments: list[str]) -> int:
 
     options = parse(arguments)
     try:
+        if any("://" in word for word in arguments):
+            from .urls import hide
+
+            hide(arguments)
         if options.command == "run":
             from .run import run
 
@@ -148,6 +153,10 @@ def say(text: str) -> None:
     """A message for people: one line on stderr. That nobody can read it is no reason to fail."""
     from .._core.report import printable
 
+    if "://" in text:
+        from .urls import masked
+
+        text = masked(text)
     try:
         print(f"holdfast: {printable(text, 4000)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -169,6 +178,9 @@ def die_of(number: int) -> NoReturn:
     """End as a process that this signal has killed, so that a calling shell sees exactly that."""
     import os
 
+    at_work = getattr(sys.modules.get("holdfast._drive.agent"), "_agent", None)
+    if at_work is not None:
+        at_work.settle()  # what is yet to be told to a server; there will be no ordinary exit
     if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
 
 _COMMANDS = {
     "run": "hold LOCK while CMD runs; end as CMD ends",
@@ -31,6 +31,7 @@ _GROUPED = {
     "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),
     "break": ("upkeep", "remove one lock, if it is still the one that was seen"),
     "reap": ("upkeep", "stay, and remove the locks of holders that die, at once"),
+    "postgresql": ("engines", "init: prepare a PostgreSQL database for locks"),
     "completion": ("completion", "print what makes a shell complete the words of this command line"),
 }
 """Commands whose options are in a module of their own group, `arguments_GROUP.py`; and what each does.
@@ -213,6 +214,13 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def error(self, message: str) -> NoReturn:
+        if "://" in message:
+            from .urls import masked
+
+            message = masked(message)
+        super().error(message)
+
     def format_help(self) -> str:
         lines = [f"  {name:<9} {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
         return super().format_help().replace("PROTOCOLS", "\n".join(["protocols (-p):", *lines]))
@@ -254,7 +262,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     if name == "release":
         add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
     chosen = "what the lock file says, else sema" if name == "status" else "sema"
-    add("-p", "--protocol", default=None if name == "status" else "sema", metavar="NAME",
+    add("-p", "--protocol", metavar="NAME",
         help=f"how the lock file is written and judged: one of those below (default: {chosen})")  # fmt: skip
     if name in ("run", "try", "acquire"):
         add("--payload", type=payload, metavar="JSON", help="(-p sidecar) the object that the lock file holds")

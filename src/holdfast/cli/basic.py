@@ -16,6 +16,8 @@ from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, lock_options
 from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
+from .urls import is_url
+from .urls import release_ as release_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ def acquire_(options: argparse.Namespace) -> int:
     pid = _owner(options)
     if pid is None:
         return USAGE
+    if is_url(options.lock):
+        from .url_keeper import acquire
+
+        return acquire(options, pid)
     lock = make_lock(options)
     pace = lock._request.beat_every
     lock._bind(pid)
@@ -104,6 +110,9 @@ def release_(options: argparse.Namespace) -> int:
     owner = _owner(options)
     if owner is None:
         return USAGE
+    if is_url(options.lock):
+        options.owner = owner
+        return release_url(options)
     lock = make_lock(options)
     before = lock.status()
     if is_persistent(lock.protocol):

@@ -19,6 +19,8 @@ from ..model import Liveness, Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, HELD, USAGE, say, show
 from .output import as_json, rows_of, text_of
+from .urls import break_ as break_url
+from .urls import is_url
 
 _WORD = "break"
 _MEANS = (
@@ -78,6 +80,8 @@ class _Breaking:
 
 def break_(options: argparse.Namespace) -> int:
     """Remove the lock that is meant, by its id or by the word of whoever sits at the terminal."""
+    if is_url(options.lock):
+        return break_url(options)
     status = _status(options)
     if status is None:
         say(f"{options.lock} is no lock file of a known protocol; if it is one all the same, name its protocol (-p)")

@@ -9,6 +9,9 @@ from . import DONE, show
 from .arguments import SUMMARIES
 from .catalogue import TOP, Command, Option, commands, groups
 
+_ONE_KEY = ("completion", "postgresql")
+"""Commands whose second word has no options of its own."""
+
 
 def completion_(options: argparse.Namespace) -> int:
     """Print the script of one shell."""
@@ -85,7 +88,7 @@ def bash(found: list[Command]) -> str:
     """The script for bash; it needs no package of completions."""
     seconds = []
     for first, words in groups(found).items():
-        deeper = "" if first == "completion" else f' key="{first} ${{COMP_WORDS[2]}}"'
+        deeper = "" if first in _ONE_KEY else f' key="{first} ${{COMP_WORDS[2]}}"'
         seconds.append(
             f"        {first})\n            if (( COMP_CWORD == 2 )); then\n"
             f'                COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$current"))\n'
@@ -175,8 +178,8 @@ def zsh(found: list[Command]) -> str:
     """The script for zsh: to be put into a directory of `fpath` as `_holdfast`, or evaluated."""
     seconds, options = [], []
     for first, words in groups(found).items():
-        pair = "" if first == "completion" else "\n            shift words; (( CURRENT-- ))"
-        name = "" if first == "completion" else f'\n            key="{first} $words[2]"'
+        pair = "" if first in _ONE_KEY else "\n            shift words; (( CURRENT-- ))"
+        name = "" if first in _ONE_KEY else f'\n            key="{first} $words[2]"'
         seconds.append(
             f"        ({first})\n            if (( CURRENT == 3 )); then\n"
             f"                compadd -- {' '.join(words)}\n                return\n            fi{pair}{name} ;;"

@@ -15,6 +15,7 @@ from .._os.probes import abilities, limits
 from . import DONE, FAILED, show
 from .output import dumped
 from .table import Screen, screen
+from .urls import is_url, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _VERDICTS = {
     GOOD: "all promises hold here",
     NOTE: "all promises hold here; see the notes",
     WEAKER: "locks work here, but some promises are weaker",
-    UNUSABLE: "this directory cannot be used for locks",
+    UNUSABLE: "it cannot be used for locks",
 }
 _WIDEST = 100
 _INDENT = 22
@@ -35,6 +36,8 @@ _INDENT = 22
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
+    if is_url(options.place):
+        return _of_server(options)
     directory = os.path.join(os.getcwd(), options.place)
     directory = directory if ".." in directory.split("/") else os.path.normpath(directory)
     can: Abilities | None = None
@@ -50,6 +53,19 @@ def doctor_(options: argparse.Namespace) -> int:
         show(_as_json(directory, verdict, findings, can, have))
     elif not options.quiet or verdict == UNUSABLE:
         show("\n".join(_as_text(directory, verdict, findings, screen(sys.stdout))))
+    return _STATUS[verdict]
+
+
+def _of_server(options: argparse.Namespace) -> int:
+    from .url_doctor import findings_of
+
+    findings, shown = findings_of(options.place), masked(options.place)
+    verdict = worst(findings)
+    if options.json:
+        listed = [{name: getattr(one, name) for name in one._fields} for one in findings]
+        show(dumped({"url": shown, "verdict": verdict, "findings": listed}))
+    elif not options.quiet or verdict == UNUSABLE:
+        show("\n".join(_as_text(shown, verdict, findings, screen(sys.stdout))))
     return _STATUS[verdict]
 
 

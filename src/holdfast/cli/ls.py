@@ -13,6 +13,8 @@ from .._os import environment
 from . import DONE, FAILED, say, show
 from .output import as_json, of_survey, user_name
 from .table import OF_STATE, Column, age_of, lines, screen
+from .urls import found as found_at
+from .urls import is_url, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def ls_(options: argparse.Namespace) -> int:
     elif found:
         show("\n".join(_table(found)))
     elif not options.quiet:
-        say(f"no {_described(options)} in {', '.join(printable(place, 100) for place in places[:3])}")
+        say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
     return DONE if complete else FAILED
 
 
@@ -94,6 +96,9 @@ def _everything(places: Iterable[str], *, recursive: bool) -> Iterator[Found | U
 
 
 def _of_place(survey: Survey, place: str, *, recursive: bool) -> Iterator[Found | Unseen | str]:
+    if is_url(place):
+        yield from found_at(place)
+        return
     path = os.path.join(os.getcwd(), place) if ".." in place.split("/") else os.path.abspath(place)
     try:
         os.lstat(path)
@@ -109,7 +114,7 @@ def _of_place(survey: Survey, place: str, *, recursive: bool) -> Iterator[Found 
 
 def _expanded(place: str) -> list[str]:
     """A pattern as a shell would expand it, with `**`; what is there is taken by its name, whatever is in that."""
-    if _MAGIC.isdisjoint(place) or os.path.lexists(place):
+    if is_url(place) or _MAGIC.isdisjoint(place) or os.path.lexists(place):
         return []
     from glob import glob
 

@@ -8,6 +8,7 @@ import math
 from .._core.report import advice, duration, moment, printable
 from .._operator.ids import id_of
 from .._os import environment
+from ..engines.registry import scheme_of
 from ..model import Holder, Record, Status, Value, Waiter
 
 TYPE_CHECKING = False
@@ -24,7 +25,12 @@ _OF_LOCK = (
 
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
-    return {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
+    found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
+    if scheme_of(
+        options.lock
+    ):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
+        return {name: value for name, value in found.items() if value is not False}
+    return found
 
 
 def user_name(uid: int | None) -> str | None:
@@ -152,9 +158,11 @@ def text_of(rows: list[tuple[str, str]]) -> str:
 
 def of_survey(one: Found) -> dict[str, Any]:
     """What the JSON of a lock has besides its status."""
+    from .urls import id_of as url_id
+
     return {
         "uid": one.uid,
         "user": user_name(one.uid),
         "slot": one.slot,
-        "id": id_of(environment(), one.status),
+        "id": url_id(one.status) if scheme_of(one.status.path) else id_of(environment(), one.status),
     }

@@ -19,6 +19,8 @@ from ..protocols import is_persistent
 from . import DONE, show
 from . import HELD as HELD_CODE
 from .output import as_json, lock_options, of_survey, rows_of, text_of
+from .urls import is_url
+from .urls import status_ as status_of_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
+    if is_url(options.lock):
+        return status_of_url(options)
     survey = Survey(environment())
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     lock = Lock(named, **lock_options(options))

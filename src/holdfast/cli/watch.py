@@ -8,10 +8,15 @@ import time
 from . import DONE, say, show
 from .following import as_line, follow, happenings
 from .recording import Record
+from .urls import is_url
 
 
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of whoever reads."""
+    if any(map(is_url, options.places)):
+        from .url_watch import watch_ as watch_url
+
+        return watch_url(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds
     record = Record(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])

@@ -1,0 +1,22 @@
+"""`postgresql init`: what locks need in a database."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..engines import engine_of
+from . import DONE, say
+from .urls import is_url, masked
+
+
+def postgresql_(options: argparse.Namespace) -> int:
+    """Make the schema and the table, if they are not there."""
+    if not is_url(options.url) or engine_of(options.url).name != "postgresql":
+        raise ValueError(f"{masked(options.url)} is no postgresql:// URL")
+    from ..engines.postgresql import init
+
+    schema = init(options.url, options.schema)
+    if not options.quiet:
+        need = "" if schema == "holdfast" else f"; locks there have ?schema={schema} in their URL"
+        say(f"{masked(options.url).partition('#')[0]} is ready for locks: all is in its schema {schema}{need}")
+    return DONE

@@ -1,0 +1,71 @@
+"""A relay before a server, which counts what clients say to it: round trips that no counter of the server shows.
+
+What a client sends in one go counts as one message, so a question and its answer are one. It costs each message two more
+system calls on the way; nothing that is timed goes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from multiprocessing.connection import Connection
+
+from procs import Child, Slots, spawn
+
+_MESSAGES, _OPEN, _MADE = range(3)
+
+
+class Relay:
+    """In a process of its own, from the beginning until `end`."""
+
+    def __init__(self, port: int) -> None:
+        self._slots = Slots(3)
+        self._child: Child = spawn(_relay, port, self._slots)
+        self.port: int = self._child.answer(10)
+
+    @property
+    def messages(self) -> int:
+        """How many clients have sent so far."""
+        return self._slots[_MESSAGES]
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._slots[_OPEN]
+
+    def end(self) -> None:
+        self._child.end()
+
+
+def _relay(pipe: Connection, port: int, slots: Slots) -> None:
+    asyncio.run(_serve(pipe, port, slots))
+
+
+async def _serve(pipe: Connection, port: int, slots: Slots) -> None:
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        slots[_OPEN] += 1
+        slots[_MADE] += 1
+        try:
+            there = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_copy(reader, there[1], slots), _copy(there[0], writer, None))
+        except OSError:
+            pass
+        finally:
+            slots[_OPEN] -= 1
+            writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0, backlog=1024)
+    pipe.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slots: Slots | None) -> None:
+    try:
+        while data := await reader.read(65536):
+            if slots is not None:
+                slots[_MESSAGES] += 1
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()

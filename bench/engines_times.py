@@ -1,0 +1,303 @@
+"""How long: an uncontended cycle, a hand-off between two processes, and from the death of a holder to the next one.
+
+uncontended  from before acquire to after release, one process, nobody else wants the lock. The lock object is made before.
+hand-off     from before the holder's release to after the waiter's acquire, two processes in turns. The waiter announces
+             itself, then the holder keeps the lock for 30 ms more and at least one interval of who polls, at random.
+crash        from before SIGKILL of the holder to after the waiter's acquire; leases of 5 s (2 s in a quick run), at a
+             random moment of the lease. All pairs of all subjects side by side: they only wait.
+Not measured: the first cycles of a process, which import, connect and look names up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from array import array
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from async_peers import AsyncHoldfast
+from context import Context
+from engines_peers import PEERS, REFERENCE, TOOZ, Peer, load
+from engines_servers import Server
+from peers import Holdfast
+from procs import Child, Failed, Slots, kill, spawn
+from report import Goal, Outcome, timing_table
+from series import Series
+
+_WARM_UP = 5
+_MS = 1_000_000
+_READY, _ANNOUNCED, _DONE, _RELEASED, _ACQUIRED = range(5)
+
+
+@dataclass
+class Bench:
+    """A run on one server."""
+
+    context: Context
+    server: Server
+
+    @property
+    def engine(self) -> str:
+        return self.server.engine
+
+    @property
+    def reference(self) -> str:
+        return REFERENCE[self.engine]
+
+    @property
+    def peers(self) -> list[type[Peer]]:
+        """Whom this run measures on this server."""
+        return [one for one in self.context.subjects(list(PEERS)) if one.engine == self.engine]
+
+    @property
+    def waiting(self) -> list[type[Peer]]:
+        """Those that can wait; of the bare clients only the one that holdfast is compared with."""
+        bare = [one for one in PEERS if one.package in (None, "psycopg") and one.label != self.reference]
+        return [one for one in self.peers if one.poll is not None and one not in bare]
+
+    def title(self, what: str) -> str:
+        return f"{self.engine}: {what}"
+
+    def goal(self, text: str, measured: float | None, limit: float, unit: str, error: str | None, **more: Any) -> Goal:
+        why_not = self.context.holdfast_missing or error or ""
+        return Goal(f"{self.engine}, {text}", measured, limit, unit, why_not=why_not, **more)
+
+
+def timed(bench: Bench, what: str, series: dict[str, Series], notes: list[str] | None = None) -> Outcome:
+    """A table in ms, its numbers, what failed."""
+    return Outcome(
+        [timing_table(bench.title(what), series, bench.reference, _MS, notes)],
+        [],
+        {name: one.data() for name, one in series.items()},
+        [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing],
+    )
+
+
+# -- uncontended -------------------------------------------------------------------------------------------------------
+
+
+def uncontended(bench: Bench) -> Outcome:
+    """One child for each subject, which keeps what it keeps between the rounds; in each round a slice of time for each."""
+    context = bench.context
+    subjects: list[Any] = [*bench.peers, *context.subjects([AsyncHoldfast])]
+    series = {one.label: Series() for one in subjects}
+    children: dict[str, Child] = {}
+    try:
+        for number, one in enumerate(subjects):
+            serve = _serve_async if one is AsyncHoldfast else _serve
+            children[one.label] = spawn(serve, one, bench.server.url(f"uncontended-{number}"))
+        for number in range(int(context.pick(4, 12))):
+            for one in context.random.sample(subjects, len(subjects)):
+                if series[one.label].error is None:
+                    try:
+                        samples = children[one.label].ask(int(context.pick(0.15e9, 0.3e9)), timeout=30)
+                        series[one.label].add(number, samples)
+                    except Failed as error:
+                        series[one.label].fail(error)
+    finally:
+        for child in children.values():
+            child.end()
+    outcome = timed(bench, "uncontended, acquire and release", series)
+    ours, bare = series.get(Holdfast.label, Series()), series[bench.reference]
+    task = series.get(AsyncHoldfast.label, Series())
+    outcome.goals = [
+        bench.goal("uncontended: holdfast ÷ bare client", ours.ratio_to(bare), 1.5, "x", ours.error),
+        bench.goal("uncontended: AsyncLock ÷ bare client", task.ratio_to(bare), 1.5, "x", task.error),
+    ]
+    return outcome
+
+
+def _serve(pipe: Connection, subject: type[Peer], url: str) -> None:
+    lock = subject(url)
+    clock, acquire, release = time.monotonic_ns, lock.acquire, lock.release
+    while True:
+        slice_ns = pipe.recv()
+        for _ in range(_WARM_UP):
+            acquire()
+            release()
+        samples = array("q")
+        begin = clock()
+        stop = begin + slice_ns
+        while begin < stop:
+            begin = clock()
+            acquire()
+            release()
+            samples.append(clock() - begin)
+        pipe.send(samples)
+
+
+def _serve_async(pipe: Connection, subject: type[AsyncHoldfast], url: str) -> None:
+    loop, lock = asyncio.new_event_loop(), subject(url).lock
+
+    async def cycles(slice_ns: int) -> array[int]:
+        clock, samples = time.monotonic_ns, array("q")
+        for _ in range(_WARM_UP):
+            async with lock:
+                pass
+        begin = clock()
+        stop = begin + slice_ns
+        while begin < stop:
+            begin = clock()
+            async with lock:
+                pass
+            samples.append(clock() - begin)
+        return samples
+
+    while True:
+        pipe.send(loop.run_until_complete(cycles(pipe.recv())))
+
+
+# -- hand-off ----------------------------------------------------------------------------------------------------------
+
+
+def handoff(bench: Bench) -> Outcome:
+    """Rounds of turns, each by two new processes."""
+    context, subjects = bench.context, bench.waiting
+    series = {one.label: Series() for one in subjects}
+    for number in range(int(context.pick(2, 5))):
+        for one in context.random.sample(subjects, len(subjects)):
+            if series[one.label].error is None:
+                try:
+                    series[one.label].add(number, _turns(bench, one, f"handoff-{number}-{subjects.index(one)}"))
+                except Failed as error:
+                    series[one.label].fail(error)
+    outcome = timed(bench, "hand-off, two processes in turns", series)
+    ours = series.get(Holdfast.label, Series())
+    tooz = series[TOOZ[bench.engine]]
+    times = tooz.ratio_to(ours)
+    outcome.goals = [
+        bench.goal("hand-off: holdfast ÷ bare client", ours.ratio_to(series[bench.reference]), 1.5, "x", ours.error),
+        bench.goal("hand-off: tooz ÷ holdfast", times, 50, "x", ours.error or tooz.error, least=True),
+    ]
+    return outcome
+
+
+def _turns(bench: Bench, subject: type[Peer], name: str) -> list[int]:
+    context = bench.context
+    assert subject.poll is not None
+    pause = 0.03 + subject.poll
+    count = max(2, min(int(context.pick(12, 30)), int(context.pick(1.2, 3.0) / pause)))
+    warm_up = 2 if count > 4 else 0
+    plan = [0.03 + context.random.uniform(0, max(0.005, subject.poll)) for _ in range(count + warm_up)]
+    slots = Slots(5)
+    pair = [spawn(_take_turns, subject, bench.server.url(name), role, plan, slots) for role in (0, 1)]
+    try:
+        halves = [child.answer(60 + 3 * sum(plan)) for child in pair]
+    finally:
+        for child in pair:
+            child.end()
+    latencies = {turn: latency for half in halves for turn, latency in half}
+    return [latencies[turn] for turn in range(warm_up, len(plan))]
+
+
+def _take_turns(
+    pipe: Connection, subject: type[Peer], url: str, role: int, plan: list[float], slots: Slots
+) -> None:
+    """The child: holder in the turns of its own parity, waiter in the others; sends what it saw as a waiter."""
+    lock, seen = subject(url), []
+    if role == 0:
+        lock.acquire()
+        slots[_READY] = 1
+    slots.wait(_READY, 1)
+    for turn, pause_s in enumerate(plan):
+        if turn % 2 == role:
+            slots.wait(_ANNOUNCED, turn + 1)
+            time.sleep(pause_s)
+            slots[_RELEASED] = time.monotonic_ns()
+            lock.release()
+            slots.wait(_DONE, turn + 1)
+        else:
+            slots[_ANNOUNCED] = turn + 1
+            lock.acquire()
+            slots[_ACQUIRED] = time.monotonic_ns()
+            seen.append((turn, slots[_ACQUIRED] - slots[_RELEASED]))
+            slots[_DONE] = turn + 1
+    if len(plan) % 2 == role:
+        lock.release()
+    pipe.send(seen)
+
+
+# -- crash -------------------------------------------------------------------------------------------------------------
+
+
+def crash(bench: Bench) -> Outcome:
+    """Rounds; in each, a few pairs of a holder and a waiter for each subject."""
+    context, subjects = bench.context, bench.waiting
+    ttl, pairs = int(context.pick(2, 5)), int(context.pick(2, 4))
+    series = {one.label: Series() for one in subjects}
+    for number in range(int(context.pick(1, 3))):
+        plan = [(one, pair) for one in subjects for pair in range(pairs) if series[one.label].error is None]
+        context.random.shuffle(plan)
+        found = _deaths(bench, number, plan, ttl)
+        for one in subjects:
+            samples = [found[one, pair] for pair in range(pairs) if (one, pair) in found]
+            failed = [sample for sample in samples if isinstance(sample, Failed)]
+            if failed:
+                series[one.label].fail(failed[0])
+            elif samples:
+                series[one.label].add(number, [sample for sample in samples if isinstance(sample, int)])
+    notes = [f"leases of {ttl} s, kept every third of that, which is what decides"] if bench.engine == "etcd" else None
+    outcome = timed(bench, "SIGKILL of the holder to acquired", series, notes)
+    outcome.data["ttl_s"] = ttl
+    ours = series.get(Holdfast.label, Series())
+    median = ours.median()
+    limit = {"postgresql": 50.0, "etcd": ttl * 1000.0 + 500}[bench.engine]
+    measured = median / _MS if median is not None else None
+    outcome.goals = [bench.goal("SIGKILL of the holder to acquired", measured, limit, "ms", ours.error)]
+    return outcome
+
+
+def _deaths(
+    bench: Bench, number: int, plan: list[tuple[type[Peer], int]], ttl: int
+) -> dict[tuple[type[Peer], int], int | Failed]:
+    found: dict[tuple[type[Peer], int], int | Failed] = {}
+    holders: dict[tuple[type[Peer], int], Child] = {}
+    waiters: dict[tuple[type[Peer], int], Child] = {}
+    try:
+        for one, pair in plan:
+            url = bench.server.url(f"crash-{number}-{bench.peers.index(one)}-{pair}", ttl=ttl)
+            holders[one, pair] = spawn(_hold, one, url, ttl)
+            waiters[one, pair] = spawn(_wait, one, url)
+        for key, child in holders.items():
+            try:
+                child.answer(30)
+                waiters[key].ask(None, 30)  # it begins to wait
+            except Failed as error:
+                found[key] = error
+        time.sleep(bench.context.pick(1.0, 2.0))
+        killed = {}
+        for key in plan:
+            if key not in found:
+                time.sleep(bench.context.random.uniform(0, 0.05 if bench.engine == "postgresql" else ttl / 3 / len(plan)))
+                killed[key] = time.monotonic_ns()
+                kill(holders[key].pid)
+        for key, moment in killed.items():
+            try:
+                found[key] = waiters[key].answer(3 * ttl + 20) - moment
+            except Failed as error:
+                found[key] = error
+    finally:
+        for child in (*holders.values(), *waiters.values()):
+            child.end()
+    return found
+
+
+def _hold(pipe: Connection, subject: type[Peer], url: str, ttl: int) -> None:
+    lock = subject(url)
+    lock.acquire()
+    pipe.send(os.getpid())
+    while True:
+        time.sleep(ttl / 3)
+        lock.beat()
+
+
+def _wait(pipe: Connection, subject: type[Peer], url: str) -> None:
+    load(subject)
+    pipe.recv()
+    lock = subject(url)
+    pipe.send(None)
+    lock.acquire()
+    pipe.send(time.monotonic_ns())

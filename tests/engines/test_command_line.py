@@ -1,0 +1,212 @@
+"""The command line on the URLs of real servers: what works for lock files works there, and no password is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from cli.support import HOLDFAST, Started, World, ended, eventually
+
+WORK = "import sys; print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def _etcd() -> Iterator[str]:
+    from engines.etcd.servers import nodes
+
+    with nodes() as made:
+        yield f"etcd://{made[0].host}/command/"
+
+
+@pytest.fixture(params=["postgresql", "etcd"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The beginning of the URLs of locks that no other test has touched."""
+    if request.param == "postgresql":
+        found: str = request.getfixturevalue("postgresql_prefix")
+        return found
+    return f"{request.getfixturevalue('_etcd')}{abs(hash(request.node.name)):x}/"
+
+
+def holding(world: World, url: str, *options: str) -> Started:
+    started = world.run(url, WORK, *options, stdin=-1)
+    started.hear("held")
+    return started
+
+
+def test_a_holder_is_not_shown_or_cannot_be_ended(world: World, url: str) -> None:
+    holder = holding(world, f"{url}a", "-t", "nightly")
+    seen = json.loads(world.do("status", "-j", f"{url}a").stdout)
+    assert (seen["result"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", holder.pid, "nightly")
+    assert seen["evidence"]["source"] == "server"
+    listed = [json.loads(line) for line in world.do("ls", "-j", url).stdout.splitlines()]
+    assert [(one["path"], one["id"]) for one in listed] == [(seen["path"], seen["id"])]
+    assert "nightly" in world.do("ls", url).stdout
+    refused = world.do("run", "-n", f"{url}a", "--", "echo", "ran")
+    assert (refused.returncode, refused.stdout) == (75, "")
+    assert f"process {holder.pid}" in refused.stderr
+    assert world.do("wait", "-w", "0.1", f"{url}a").returncode == 1
+    another = world.do("break", "--id", "0123456789ab", "--force", f"{url}a")
+    assert (another.returncode, "not the one with the id" in another.stderr) == (1, True)
+    assert world.do("break", "--id", seen["id"], "--force", f"{url}a").returncode == 0
+    assert holder.wait() == 4
+    assert "was lost while it was held here" in holder.complaint()
+    assert world.do("status", f"{url}a").returncode == 0
+
+
+def test_a_command_has_no_token_or_a_lower_one(world: World, url: str) -> None:
+    words = ["run", f"{url}a", "--", "sh", "-c", "echo $HOLDFAST_TOKEN"]
+    first, second = int(world.do(*words).stdout), int(world.do(*words, env={"HOLDFAST_TOKEN": "x"}).stdout)
+    assert first < second
+
+
+def test_a_waiter_is_not_woken_or_does_not_end_by_its_signal(world: World, url: str) -> None:
+    holder = holding(world, f"{url}a")
+    lock = holdfast.Lock(f"{url}a")
+    waiter = world.start([*HOLDFAST, "run", f"{url}a", "--", "echo", "mine"])
+    eventually(lambda: lock.status().waiters)
+    gone = world.start([*HOLDFAST, "run", f"{url}a", "--", "echo", "never"])
+    eventually(lambda: len(lock.status().waiters) == 2)
+    gone.signal(signal.SIGTERM)
+    assert gone.wait() == -signal.SIGTERM
+    eventually(lambda: len(lock.status().waiters) == 1)
+    assert holder.process.stdin is not None
+    holder.process.stdin.close()
+    assert waiter.hear("mine") == "mine"
+    assert (holder.wait(), waiter.wait()) == (0, 0)
+
+
+def test_a_shells_lock_outlives_it_or_is_released_for_another(world: World, url: str) -> None:
+    """S7, S9: a keeper has the connection."""
+    shell = world.sh('$H acquire -j "$1" && read line; $H release "$1"; echo done; read line', f"{url}a", stdin=-1)
+    told = json.loads(shell.hear("{"))
+    assert told["result"] == "acquired"
+    assert told["owner_pid"] == shell.pid
+    assert isinstance(told["token"], int)
+    other = world.shell('$H release "$1"', f"{url}a")
+    assert other.returncode == 1
+    assert f"for process {shell.pid}" in other.stderr
+    assert world.do("try", f"{url}a").returncode == 1
+    assert shell.process.stdin is not None
+    os.write(shell.process.stdin.fileno(), b"\n")
+    shell.hear("done")
+    eventually(lambda: ended(told["keeper_pid"]))
+    assert not holdfast.Lock(f"{url}a").status().locked
+
+    killed = world.sh('$H try -j "$1"; read line', f"{url}b", stdin=-1)
+    keeper = json.loads(killed.hear("{"))["keeper_pid"]
+    killed.signal(signal.SIGKILL)
+    eventually(lambda: ended(keeper))
+    assert not holdfast.Lock(f"{url}b").status().locked
+
+
+def test_a_command_that_is_ended_leaves_a_keeper_that_waits(world: World, url: str) -> None:
+    """S7, S8."""
+    lock = holdfast.Lock(f"{url}a")
+    with lock:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            waiter = world.start([*HOLDFAST, "acquire", f"{url}a"])
+            eventually(lambda: lock.status().waiters)
+            waiter.signal(number)
+            assert waiter.wait() == -number
+            eventually(lambda: not lock.status().waiters)
+    eventually(lambda: not world.mine())
+
+
+def test_events_are_missed(world: World, url: str) -> None:
+    lock = holdfast.Lock(f"{url}a", tag="mine")
+    with lock:
+        watch = world.start([*HOLDFAST, "watch", url])
+        first = json.loads(watch.hear("{"))
+        assert (first["kind"], first["first_look"], first["pid"]) == ("held", True, os.getpid())
+        waiter = world.start([*HOLDFAST, "run", f"{url}a", "--", "cat"], stdin=-1)
+        assert json.loads(watch.hear("{"))["kind"] == "waiting"
+    events = [json.loads(watch.hear("{")) for _ in range(2)]
+    assert [(one["kind"], one["pid"]) for one in events] == [("released", os.getpid()), ("acquired", waiter.pid)]
+    assert waiter.process.stdin is not None
+    waiter.process.stdin.close()
+    assert json.loads(watch.hear("{"))["kind"] == "released"
+
+
+def test_doctor_says_all_is_well_without_having_looked(world: World, url: str) -> None:
+    done = world.do("doctor", "-j", url)
+    assert done.returncode == 0
+    seen = json.loads(done.stdout)
+    assert [one["name"] for one in seen["findings"]] == ["server", "lock", "fencing"]
+
+
+@pytest.mark.parametrize("options", [["-p", "sema"], ["--parents"], ["--durable"], ["--mode", "600"]])
+def test_an_option_for_files_is_ignored(world: World, options: list[str]) -> None:
+    for url in ("postgresql://127.0.0.1:1/db#name", "etcd://127.0.0.1:1/name"):
+        done = world.do("run", *options, url, "--", "true")
+        assert done.returncode == 2
+        assert "has no meaning for a lock on" in done.stderr
+
+
+EVERY = """
+import os, sys
+from holdfast.cli import main
+for url in sys.argv[1:]:
+    for command in ("run", "try", "acquire", "release", "wait", "status", "ls", "break", "doctor"):
+        limit = ["-w", "1"] if command in ("run", "acquire", "wait") else []
+        for words in ([*limit, url, *(["--", "true"] if command == "run" else [])], ["--nonsense", url, "x"]):
+            print("begins", flush=True)
+            try:
+                main([command, *words])
+            except SystemExit as end:
+                print("ends", command, end.code, flush=True)
+"""
+
+
+def test_a_password_is_printed(world: World) -> None:
+    """By no command, not where a server cannot be reached, nor in what one is told of a mistake."""
+    urls = ("postgresql://me:SECRET@127.0.0.1:1/db#name", "etcd://me:SECRET@127.0.0.1:1/name")
+    done = world.start([sys.executable, "-c", EVERY, *urls], stderr=subprocess.STDOUT)
+    said = done.rest()
+    assert "SECRET" not in said
+    assert said.count("127.0.0.1") >= 18
+    ends = [line.split()[2] for line in said.splitlines() if line.startswith("ends")]
+    assert ends == ["3", "2"] * 18
+
+
+def test_a_password_is_seen_in_the_list_of_processes(world: World, postgresql_prefix: str) -> None:
+    secret = postgresql_prefix.replace("://postgres@", "://postgres:SECRET@")
+    assert secret != postgresql_prefix
+    with holdfast.Lock(f"{postgresql_prefix}a"):
+        started = world.start([*HOLDFAST, "watch", secret])
+        started.hear("{")
+        assert b"SECRET" not in _words(started.pid)
+        assert b"watch" in _words(started.pid)
+
+
+def _words(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_schema_is_not_made_or_made_twice(world: World, request: pytest.FixtureRequest) -> None:
+    base = request.getfixturevalue("postgresql_prefix").partition("#")[0]
+    url = f"{base}?schema=other#a"
+    missing = world.do("run", url, "--", "true")
+    assert missing.returncode == 3
+    assert "holdfast postgresql init" in missing.stderr
+    for _ in range(2):
+        done = world.do("postgresql", "init", base, "--schema", "other")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "is ready for locks: all is in its schema other" in done.stderr
+    assert world.do("run", url, "--", "echo", "in").stdout == "in\n"
+    assert world.do("postgresql", "init", "etcd://127.0.0.1/x").returncode == 2
+    assert world.do("postgresql", "drop", base).returncode == 2

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from engines.etcd.fixtures import etcd_node as etcd_node
+from engines.etcd.fixtures import etcd_prefix as etcd_prefix
 from engines.postgresql.fixtures import _server as _server
 from engines.postgresql.fixtures import bouncer as bouncer
 from engines.postgresql.fixtures import postgres as postgres
@@ -18,7 +20,7 @@ from engines.postgresql.fixtures import postgresql_prefix as postgresql_prefix
 from engines.postgresql.fixtures import proxy as proxy
 from process.conftest import spawn as spawn
 
-ENGINES = ["postgresql"]
+ENGINES = ["postgresql", "etcd"]
 
 
 @pytest.fixture(autouse=True)

@@ -264,7 +264,7 @@ class Contest:
 
     def _facts(self) -> Json:
         who, request = self.env.identity(), self.requests[0]
-        facts: Json = {"pid": who.pid, "host": who.host, "since": self.env.time(), "state": "queued"}
+        facts: Json = {"pid": who.pid, "host": who.host, "since": self.env.time(), "state": "entered"}
         if request.tag is not None:
             facts["tag"] = request.tag
         if self.queue.slots is not None:

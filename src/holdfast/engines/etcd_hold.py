@@ -61,7 +61,7 @@ class EtcdHeld(RemoteHeld):
         kv: Json = {"create_revision": self.entrant.created, "lease": self.entrant.lease.id}
         seen = Seen(kv)
         seen.key = self.entrant.key
-        seen.value = {**self.entrant.facts, "ttl": self.entrant.lease.seconds, "state": "held"}
+        seen.value = {**self.entrant.facts}
         return record_of(seen)
 
     def _is_ours(self) -> bool:
@@ -150,5 +150,6 @@ class EtcdHeld(RemoteHeld):
         facts = {**self.entrant.facts, "since": self.env.time() - (self.env.monotonic() - self.acquired)}
         try:
             yield from self.entrant.update({**facts, "state": "held"}, self.entrant.lease.lapses)
+            self._record = self._facts()
         except (EngineUnavailable, Refused):
             pass  # it is for people

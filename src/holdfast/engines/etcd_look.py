@@ -31,13 +31,14 @@ ANSWER = 5.0
 _AGAIN = 1.0
 
 
-def record_of(seen: Seen, created: int | None = None) -> Record:
+def record_of(seen: Seen) -> Record:
     """What a key says of who put it. Of a key that is not holdfast's nothing but the key itself is known."""
     value = seen.value
     fields: dict[str, Any] = {
         **value,
         "key": seen.key,
-        "create_revision": seen.created if created is None else created,
+        "create_revision": seen.created,
+        "token": seen.created,
         "lease": f"{seen.lease:x}",
     }
     since, pid = value.get("since"), value.get("pid")

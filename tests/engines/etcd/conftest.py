@@ -16,10 +16,9 @@ from process.support import Peer, eventually
 _numbers = count(1)
 
 
-@pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    with nodes() as made:
-        yield made[0]
+@pytest.fixture
+def node(etcd_node: Node) -> Node:
+    return etcd_node
 
 
 @pytest.fixture(scope="module")

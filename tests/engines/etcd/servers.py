@@ -189,9 +189,9 @@ class Proxy:
 
     def _drop(self, plug: socket.socket) -> None:
         other = self._others.pop(plug, None)
-        for one in (plug, other):
-            if one is not None:
-                self._others.pop(one, None)
+        if other is not None:  # else it went with the other
+            del self._others[other]
+            for one in (plug, other):
                 self._selector.unregister(one)
                 one.close()
 

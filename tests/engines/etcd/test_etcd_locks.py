@@ -305,17 +305,26 @@ def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
 def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
     """KN1: the next of them contends."""
     lock = Lock(url, owner="me")
+    refused: list[Any] = []
+    got: list[Any] = []
+
+    def give_up() -> None:
+        try:
+            lock.acquire(timeout=0.3)
+        except holdfast.AcquireTimeout as error:
+            refused.append(error)
+
     with Lock(url) as other:
-        with pytest.raises(holdfast.AcquireTimeout):
-            got: list[Any] = []
-            thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=SOON)))
-            patient = threading.Thread(target=lambda: thread.start())
-            patient.start()
-            lock.acquire(timeout=0.2)
+        first = threading.Thread(target=give_up)
+        first.start()
+        eventually(lambda: waiters(lock) == 1)
+        second = threading.Thread(target=lambda: got.append(lock.acquire(timeout=SOON)))
+        second.start()
+        first.join()
+        assert refused
+        eventually(lambda: waiters(lock) == 1)
         other.release()
-        patient.join()
-        thread.join()
-    assert len(got) == 1
+        second.join()
     got[0].release()
 
 
@@ -456,9 +465,8 @@ def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, pe
 
 def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
     told: list[Any] = []
-    with Lock(url, tag="a"):
-        with pytest.raises(holdfast.AcquireTimeout):
-            Lock(url, on_event=told.append).acquire(timeout=0.05)
+    with Lock(url, tag="a"), pytest.raises(holdfast.AcquireTimeout):
+        Lock(url, on_event=told.append).acquire(timeout=0.05)
     Lock(url, on_event=told.append).acquire().release()
     assert [event.kind for event in told] == ["waiting", "gave-up", "acquired", "released"]
     assert told[0].holder.tag == "a"

@@ -1,0 +1,185 @@
+"""Users and passwords, and TLS with an authority of the test's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node, nodes
+from holdfast import Lock
+from holdfast._os import environment
+from holdfast.engines import etcd_client
+from holdfast.engines.etcd_wire import encoded
+from process.support import eventually
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Node]:
+    """A server with users: root, and `me`, who may use what begins with `holdfast/mine/`. Tokens end after 2 s."""
+    with nodes(extra=("--auth-token-ttl", "2")) as made:
+        node = made[0]
+        for path, body in (
+            ("user/add", {"name": "root", "password": "toor"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "me", "password": "s3cr/et"}),
+            ("role/add", {"name": "mine"}),
+            ("user/grant", {"user": "me", "role": "mine"}),
+            (
+                "role/grant",
+                {
+                    "name": "mine",
+                    "perm": {
+                        "permType": "READWRITE",
+                        "key": encoded("holdfast/mine/"),
+                        "range_end": encoded("holdfast/mine0"),
+                    },
+                },
+            ),
+            ("enable", {}),
+        ):
+            assert node.ask(f"/v3/auth/{path}", body) is not None
+        yield node
+
+
+def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
+    """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=5"
+    lost: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire()
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    first = cluster._token
+    assert first
+    cluster._token = "invalid.1"
+    assert Lock(url).try_acquire() is None
+    assert cluster._token not in ("invalid.1", "")
+    cluster._token = "invalid.2"
+    before = hold._held.lapses
+    eventually(lambda: hold._held.lapses > before)
+    cluster._token = "invalid.3"
+    hold.release()
+    assert not lost
+
+
+def test_a_wait_ends_with_a_token(guarded: Node) -> None:
+    """EC3: the error comes in the stream of the watch."""
+    import threading
+
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=5"
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    watch, spoilt = etcd_client.Cluster.watch, []
+
+    def spoil(self: Any, creates: Any, until: float) -> Any:
+        if not spoilt:
+            spoilt.append(1)
+            self._token = "invalid.9"
+        return (yield from watch(self, creates, until))
+
+    got: list[Any] = []
+    hold = Lock(url).acquire()
+    hold._held._job.stop()  # type: ignore[attr-defined]
+    try:
+        etcd_client.Cluster.watch = spoil  # type: ignore[method-assign]
+        thread = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=20)))
+        thread.start()
+        eventually(lambda: spoilt and cluster._token not in ("", "invalid.9"))
+    finally:
+        etcd_client.Cluster.watch = watch  # type: ignore[method-assign]
+    hold.release()
+    thread.join()
+    got[0].release()
+
+
+def test_an_error_does_not_say_which_right_is_missing(guarded: Node) -> None:
+    """EC5."""
+    wrong = {
+        f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user and the password",
+        f"etcd://{guarded.host}/mine/a": "it wants a user",
+        f"etcd://me:s3cr%2Fet@{guarded.host}/theirs": "permission denied.*etcdctl role grant-.*holdfast/theirs",
+    }
+    for url, why in wrong.items():
+        with pytest.raises(holdfast.EngineUnavailable, match=why) as caught:
+            Lock(url).acquire(timeout=1)
+        assert "nonsense" not in str(caught.value)
+        assert "s3cr" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, a server's and a client's certificate, and those of another authority."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed; Debian package: openssl")
+    place = tmp_path_factory.mktemp("tls")
+    for name in ("ca", "other"):
+        _openssl(place, "req", "-x509", *_new(name), "-days", "2", "-addext", "basicConstraints=critical,CA:TRUE")
+    for name, usage in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
+        _openssl(place, "req", *_new(name), "-out", f"{name}.csr")
+        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n")
+        _openssl(
+            place,
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+            *("-days", "2", "-extfile", "ext", "-out", f"{name}.pem"),
+        )
+    return place
+
+
+def _new(name: str) -> list[str]:
+    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key"]
+    return [*made, "-subj", f"/CN={name}", *(["-out", f"{name}.pem"] if name in ("ca", "other") else [])]
+
+
+def _openssl(place: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def encrypted(files: Path) -> Iterator[Node]:
+    words = ("--cert-file", f"{files}/server.pem", "--key-file", f"{files}/server.key")
+    with nodes(extra=(*words, "--client-cert-auth", "--trusted-ca-file", f"{files}/ca.pem")) as made:
+        yield made[0]
+
+
+def test_tls_is_not_spoken(encrypted: Node, files: Path) -> None:
+    """With the client's certificate, by name and by address; a wait, a loss and a release go the same way."""
+    tls = f"ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key&ttl=2"
+    for host in (encrypted.host, f"localhost:{encrypted.port}"):
+        lock = Lock(f"etcds://{host}/tls?{tls}")
+        with eventually(lambda lock=lock: _try(lock)) as hold:  # type: ignore[misc]
+            assert lock.try_acquire() is None
+            with pytest.raises(holdfast.AcquireTimeout):
+                lock.acquire(timeout=0.2)
+            hold.ensure_held()
+            assert lock.break_lock() is not None
+            eventually(lambda: hold.lost)
+            with pytest.raises(holdfast.LockLost):
+                hold.release()
+
+
+def _try(lock: Lock) -> Any:
+    try:
+        return lock.try_acquire()
+    except holdfast.EngineUnavailable:
+        return None
+
+
+def test_a_server_is_trusted_without_reason(encrypted: Node, files: Path) -> None:
+    host = encrypted.host
+    own = f"cert={files}/client.pem&key={files}/client.key"
+    wrong = {
+        f"etcds://{host}/a?ca={files}/other.pem&{own}": "certificate is not accepted.*ca= names the file",
+        f"etcds://{host}/a?{own}": "certificate is not accepted",
+        f"etcds://{host}/a?ca={files}/ca.pem": "TLS|closed|reset",
+        f"etcds://{host}/a?ca={files}/none.pem": "files for TLS .*none.pem.* cannot be used",
+        f"etcd://{host}/a": "no JSON|does not speak HTTP|closed|HTTP",
+    }
+    for url, why in wrong.items():
+        with pytest.raises(holdfast.EngineUnavailable, match=why):
+            Lock(url).acquire(timeout=2)
+    assert os.path.exists(files / "client.key")

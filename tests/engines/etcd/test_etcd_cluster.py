@@ -1,0 +1,108 @@
+"""Three servers: one of them dies, the one that leads dies, and the lock goes on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node
+from holdfast import Lock
+from holdfast._os import environment
+from holdfast.engines import etcd_client
+from process.support import eventually
+
+
+@pytest.fixture
+def url(trio: list[Node], request: pytest.FixtureRequest) -> str:
+    return f"etcd://{','.join(node.host for node in trio)}/{request.node.name}?ttl=5"
+
+
+def id_of(node: Node, which: str = "member_id") -> int:
+    answer = node.ask("/v3/maintenance/status", {})
+    return 0 if answer is None else int(answer.get(which) or answer["header"].get(which) or 0)
+
+
+def leader(trio: list[Node]) -> Node:
+    def find() -> Node | None:
+        ids = {id_of(node): node for node in trio}
+        return next((ids[lead] for node in trio if (lead := id_of(node, "leader")) in ids and lead), None)
+
+    return eventually(find)  # type: ignore[return-value]
+
+
+def restart(node: Node) -> None:
+    node.start()
+    node.wait_ready()
+
+
+def wait_in(url: str, got: list[Any]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=60)))
+    thread.start()
+    eventually(lambda: Lock(url).status().waiters)
+    return thread
+
+
+def survive(url: str, victim: Node) -> None:
+    """Both of those who hold and wait get over it; the lock is handed on while the server is away."""
+    lost: list[Any] = []
+    got: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire(timeout=30)
+    thread = wait_in(url, got)
+    victim.kill()
+    eventually(lambda: _status(url) is not None)
+    hold.ensure_held()
+    before = hold._held.lapses
+    eventually(lambda: hold._held.lapses > before)  # it is kept by another one
+    hold.release()
+    thread.join()
+    assert hold.token is not None
+    assert got[0].token > hold.token
+    got[0].ensure_held()
+    got[0].release()
+    assert not lost
+
+
+def _status(url: str) -> Any:
+    try:
+        return Lock(url).status()
+    except holdfast.EngineUnavailable:
+        return None
+
+
+def test_a_lock_dies_with_one_of_three_servers(url: str, trio: list[Node]) -> None:
+    victim = next(node for node in trio if node is not leader(trio))
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster._first = trio.index(victim)  # the one that everybody talks to
+    survive(url, victim)
+    restart(victim)
+
+
+def test_a_lock_dies_with_the_server_that_leads(url: str, trio: list[Node]) -> None:
+    victim = leader(trio)
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster._first = trio.index(victim)
+    survive(url, victim)
+    restart(victim)
+
+
+def test_a_minority_lets_somebody_in(url: str, trio: list[Node]) -> None:
+    """One of three alone cannot say who holds: so nobody gets in, and the holder knows when its time is up."""
+    hold = Lock(url, stale_after=2).acquire(timeout=30)
+    for node in trio[1:]:
+        node.kill()
+    with pytest.raises(holdfast.EngineUnavailable):
+        Lock(url).acquire(timeout=1)
+    eventually(lambda: hold.lost)
+    for node in trio[1:]:
+        node.start()
+    for node in trio:
+        node.wait_ready()
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    with Lock(url).acquire(timeout=30) as after:
+        assert hold.token is not None
+        assert after.token is not None
+        assert after.token > hold.token

@@ -1,0 +1,282 @@
+"""Holders that are killed or stopped, servers that restart or forget, networks that swallow what they are given."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.etcd.servers import Node, Proxy, keys, nodes, revision
+from holdfast import Lock, Semaphore
+from holdfast._os import environment
+from holdfast.engines import etcd_acquire, etcd_client, etcd_hold
+from holdfast.engines.etcd_wire import encoded
+from process.support import Peer, eventually
+
+HOLD = """
+hold = Lock(path).acquire()
+say(hold.token)
+while True:
+    line = hear()
+    if line == "held":
+        try:
+            hold.ensure_held()
+            say("yes")
+        except holdfast.LockLost:
+            say("no")
+    elif line == "release":
+        try:
+            hold.release()
+            say("released")
+        except holdfast.LockLost:
+            say("lost")
+    elif not line:
+        break
+"""
+
+
+@pytest.fixture
+def own() -> Iterator[Node]:
+    """A server that a test may kill."""
+    with nodes() as made:
+        yield made[0]
+
+
+def waiting(lock: Any, got: list[Any]) -> threading.Thread:
+    def run() -> None:
+        try:
+            got.append(lock.acquire(timeout=30))
+        except holdfast.HoldfastError as error:
+            got.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_killed_holder_keeps_the_lock_for_longer_than_its_lease(url: str, peer: Callable[..., Peer]) -> None:
+    holder = peer(HOLD, url)
+    token = int(holder.hear())
+    got: list[Any] = []
+    thread = waiting(Lock(url), got)
+    eventually(lambda: Lock(url).status().waiters)
+    since = time.monotonic()
+    holder.kill()
+    thread.join()
+    assert got[0].token > token
+    assert time.monotonic() - since < 6, "2 s of lease, half a second until etcd looks, and a slow machine"
+    assert time.monotonic() - since > 1, "it was alive for all that etcd knew"
+    got[0].release()
+
+
+def test_a_stopped_holder_believes_that_it_holds(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+    """ET9: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
+    What it does before that look is refused by a resource that checks tokens."""
+    holder = peer(HOLD, url)
+    token = int(holder.hear())
+    holder.kill(signal.SIGSTOP)
+    with Lock(url).acquire(timeout=10) as hold:
+        assert hold.token is not None
+        assert hold.token > token
+        highest = max(0, hold.token)
+        holder.kill(signal.SIGCONT)
+        holder.say("held")
+        holder.expect("no")
+        assert token < highest, "a resource that has seen the higher token refuses the lower one"
+        holder.say("release")
+        holder.expect("lost")
+        hold.ensure_held()
+    assert not Lock(url).status().locked
+
+
+def test_a_network_that_swallows_everything_leaves_two_holders(
+    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EL1: the holder behind it knows that it has lost before the server lets the next one in."""
+    monkeypatch.setattr(etcd_client, "_EACH", 0.5)
+    lost: list[float] = []
+    behind = url.replace(node.host, proxy.host)
+    hold = Lock(behind, on_lost=lambda _: lost.append(time.monotonic())).acquire()
+    proxy.swallows = True
+    with Lock(url).acquire(timeout=10):
+        entered = time.monotonic()
+        eventually(lambda: lost)
+        assert lost[0] < entered
+        assert hold.lost
+        with pytest.raises(holdfast.LockLost, match="etcd has not answered for 2 s"):
+            hold.ensure_held()
+        proxy.swallows = False
+        proxy.cut()
+        with pytest.raises(holdfast.LockLost):
+            hold.release()
+        assert len(lost) == 1
+
+
+def test_a_waiter_behind_a_cut_network_sleeps_through_the_release(url: str, node: Node, proxy: Proxy) -> None:
+    """ET12 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
+    behind = Lock(url.replace(node.host, proxy.host))
+    got: list[Any] = []
+    with Lock(url) as hold:
+        thread = waiting(behind, got)
+        eventually(lambda: Lock(url).status().waiters)
+        before = proxy.connections
+        proxy.cut()
+        eventually(lambda: proxy.connections > before)
+        hold.release()
+        since = time.monotonic()
+        thread.join()
+    assert time.monotonic() - since < 3
+    got[0].release()
+
+
+def test_a_stuck_stream_is_believed_for_ever(
+    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET12: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
+    monkeypatch.setattr(etcd_acquire, "RECHECK", 0.3)
+    monkeypatch.setattr(etcd_client, "_EACH", 0.3)
+    both = url.replace(node.host, f"{proxy.host},{node.host}")
+    got: list[Any] = []
+    with Lock(url, stale_after=30) as hold:
+        cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+        cluster._first = 0
+        thread = waiting(Lock(both, stale_after=30), got)
+        eventually(lambda: Lock(url).status().waiters)
+        eventually(lambda: cluster._first == 0 and proxy.connections >= 2)
+        proxy.swallows = True
+        hold.release()
+        thread.join()
+    got[0].ensure_held()
+    got[0].release()
+
+
+def test_a_holder_whose_stream_is_stuck_hears_of_no_break(
+    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET10: the same for who holds."""
+    monkeypatch.setattr(etcd_hold, "RECHECK", 0.3)
+    monkeypatch.setattr(etcd_client, "_EACH", 0.3)
+    both = url.replace(node.host, f"{proxy.host},{node.host}")
+    lost: list[Any] = []
+    cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+    cluster._first = 0
+    hold = Lock(both, stale_after=30, on_lost=lost.append).acquire()
+    before = proxy.connections
+    eventually(lambda: proxy.connections > before)  # it is watched
+    proxy.swallows = True
+    assert Lock(url).break_lock() is not None
+    eventually(lambda: lost)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_a_restart_of_the_server_loses_a_lock_or_a_waiter(own: Node) -> None:
+    """Pitfall 1: killed and started again, it has the lock, the waiter, and higher tokens."""
+    url = f"etcd://{own.host}/restart?ttl=5"
+    got: list[Any] = []
+    hold = Lock(url).acquire()
+    thread = waiting(Lock(url), got)
+    eventually(lambda: Lock(url).status().waiters)
+    own.kill()
+    own.start()
+    own.wait_ready()
+    assert Lock(url).status().holder is not None
+    hold.ensure_held()
+    since = time.monotonic()
+    hold.release()
+    thread.join()
+    assert isinstance(got[0], holdfast.Hold), got
+    assert time.monotonic() - since < 3, "the waiter did not watch again"
+    assert hold.token is not None
+    assert got[0].token > hold.token
+    got[0].release()
+
+
+def test_a_server_that_stays_away_is_waited_for_for_ever(own: Node) -> None:
+    """ET11, ET15: the holder learns of it, the waiter is told, and a release returns."""
+    url = f"etcd://{own.host}/away?ttl=2"
+    got: list[Any] = []
+    lost: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire()
+    short = Lock(url.replace("away", "other"), stale_after=30).acquire()
+    thread = waiting(Lock(url), got)
+    eventually(lambda: Lock(url).status().waiters)
+    own.kill()
+    since = time.monotonic()
+    short.release()
+    assert time.monotonic() - since < 5, "a release waits for a server that is gone"
+    thread.join()
+    assert isinstance(got[0], holdfast.EngineUnavailable)
+    assert own.host in str(got[0])
+    eventually(lambda: lost)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_a_compacted_watch_is_waited_on_for_ever(
+    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET12 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
+    watch = etcd_client.Cluster.watch
+    compacted: list[int] = []
+
+    def late(self: Any, creates: Any, until: float) -> Any:
+        if not compacted:  # between the look and the watch
+            for _ in range(3):
+                node.ask("/v3/kv/put", {"key": encoded("elsewhere"), "value": ""})
+            compacted.append(revision(node))
+            node.ask("/v3/kv/compaction", {"revision": str(compacted[0]), "physical": True})
+        return (yield from watch(self, creates, until))
+
+    got: list[Any] = []
+    with Lock(url) as hold:
+        hold._held._job.stop()  # type: ignore[attr-defined]
+        monkeypatch.setattr(etcd_client.Cluster, "watch", late)
+        thread = waiting(Lock(url), got)
+        eventually(lambda: compacted)
+        eventually(lambda: Lock(url).status().waiters)
+    thread.join(5)
+    got[0].release()
+
+
+def test_a_holder_with_a_compacted_watch_is_lost_or_watched_no_more(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET10 (pitfall 4)."""
+    monkeypatch.setattr(etcd_hold, "_MOMENT", 0.3)
+    monkeypatch.setattr(etcd_hold, "_AGAIN", 0.01)
+    lost: list[Any] = []
+    hold = Lock(url, on_lost=lost.append).acquire()
+    for _ in range(3):
+        node.ask("/v3/kv/put", {"key": encoded("elsewhere"), "value": ""})
+    node.ask("/v3/kv/compaction", {"revision": str(revision(node)), "physical": True})
+    before = hold._held.entrant.revision  # type: ignore[attr-defined]
+    eventually(lambda: hold._held.entrant.revision > before)  # type: ignore[attr-defined]
+    assert not hold.lost
+    Lock(url).break_lock()
+    eventually(lambda: lost)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_a_semaphore_forgets_a_killed_holder_or_its_slot(url: str, peer: Callable[..., Peer]) -> None:
+    """ET7: the slot goes with the lease."""
+    other = peer("hold = holdfast.Semaphore(path, 2).acquire(); say(hold.slot); hear()", url)
+    other.expect("0")
+    slots = Semaphore(url, 2)
+    with slots.acquire() as second:
+        assert second.slot == 1
+        other.kill()
+        with slots.acquire(timeout=10) as third:
+            assert third.slot == 0
+
+
+def test_a_lock_that_was_left_keeps_a_key(node: Node) -> None:
+    """The last test of this file: what all of them had is gone when the leases are."""
+    node.ask("/v3/kv/deleterange", {"key": encoded("elsewhere")})
+    eventually(lambda: keys(node) == 0, what="the end of all keys")

@@ -2,7 +2,8 @@
 
 EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
      second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
-EC2  Who asks says until when; no server gets more of that time than `_EACH`, so that a silent one is left for the next.
+EC2  Who asks says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there are
+     others, so that a silent one is left for the next.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
 EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.
 EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
@@ -37,6 +38,8 @@ _PAUSE = 0.1
 """Seconds between rounds through all servers."""
 _IDLE = 5.0
 _MOST_IDLE = 8
+_WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
+"""Of a stream: it ends when its server is cut off from the others, instead of saying nothing any more."""
 
 
 class Cluster:
@@ -48,6 +51,8 @@ class Cluster:
         self.generation = env.generation
         self._first = int.from_bytes(os.urandom(2), "big") % len(access.endpoints)
         """The server that is asked first: the last that answered."""
+        self._share = 1.0 if len(access.endpoints) == 1 else 0.5
+        """How much of the time that is left one server gets (EC2)."""
         self._idle: list[tuple[Connection, float]] = []
         self._is_sweeping = False
         self._token = ""
@@ -78,7 +83,8 @@ class Cluster:
         while True:
             passing = False
             for endpoint in self._order():
-                each = min(until, self.env.monotonic() + _EACH)
+                now = self.env.monotonic()
+                each = min(until, now + min(_EACH, (until - now) * self._share))
                 try:
                     answer = yield from self._ask(endpoint, path, data, each, stream=stream)
                     self._first = self.access.endpoints.index(endpoint)
@@ -154,7 +160,7 @@ class Cluster:
     ) -> Generator[Wait, None, Connection]:
         connection = yield from connect(self.env, endpoint, self._context(), until)
         try:
-            yield from connection.open_stream(path, headers, data, until)
+            yield from connection.open_stream(path, [*headers, _WITH_LEADER], data, until)
             return connection
         except BaseException:
             connection.close()

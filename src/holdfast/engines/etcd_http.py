@@ -28,7 +28,10 @@ _LONGEST_ANSWER = 256 * 1024 * 1024
 
 
 class Unreachable(Exception):
-    """This server gave no answer; the text says why, without its name. `before`: nothing can have been done yet."""
+    """This server gave no answer; the text says why, without its name.
+
+    `fresh`: on a connection that had served nothing before; else the server may just have closed what was idle.
+    """
 
     def __init__(self, why: str, *, fresh: bool = True) -> None:
         super().__init__(why)

@@ -10,8 +10,13 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node
 from holdfast import Lock
+from holdfast._drive.sync import drive
 from holdfast._os import environment
 from holdfast.engines import etcd_client
+from holdfast.engines.etcd_client import Cluster
+from holdfast.engines.etcd_http import Unreachable
+from holdfast.engines.etcd_url import Access, Endpoint
+from holdfast.engines.etcd_wire import Refused, Watch
 from process.support import eventually
 
 
@@ -72,6 +77,14 @@ def _status(url: str) -> Any:
         return None
 
 
+def has_ended(watch: Watch) -> bool:
+    try:
+        watch.take()
+        return False
+    except (Refused, Unreachable):
+        return True
+
+
 def test_a_lock_dies_with_one_of_three_servers(url: str, trio: list[Node]) -> None:
     victim = next(node for node in trio if node is not leader(trio))
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
@@ -91,8 +104,12 @@ def test_a_lock_dies_with_the_server_that_leads(url: str, trio: list[Node]) -> N
 def test_a_minority_lets_somebody_in(url: str, trio: list[Node]) -> None:
     """One of three alone cannot say who holds: so nobody gets in, and the holder knows when its time is up."""
     hold = Lock(url, stale_after=2).acquire(timeout=30)
+    cluster = Cluster(environment(), Access((Endpoint("127.0.0.1", trio[0].port),)))
+    watch = drive(cluster.watch([{"key": "eA=="}], environment().monotonic() + 5))
     for node in trio[1:]:
         node.kill()
+    eventually(lambda: has_ended(watch), what="the end of a watch of a server that is cut off")
+    watch.close()
     with pytest.raises(holdfast.EngineUnavailable):
         Lock(url).acquire(timeout=1)
     eventually(lambda: hold.lost)

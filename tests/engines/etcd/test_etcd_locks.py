@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -471,3 +473,31 @@ def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
     assert [event.kind for event in told] == ["waiting", "gave-up", "acquired", "released"]
     assert told[0].holder.tag == "a"
     assert told[1].holder.tag == "a"
+
+
+def test_etcds_own_command_is_inside_as_well(url: str, node: Node) -> None:
+    """ET2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
+    if shutil.which("etcdctl") is None:
+        pytest.skip("etcdctl is not installed; Debian package: etcd-client")
+    lock = Lock(f"{url}&prefix=")
+    name = parse(url).name
+
+    def command() -> subprocess.Popen[bytes]:
+        words = ["etcdctl", "--endpoints", node.host, "lock", name, "--ttl", "2", "--", "cat"]
+        environ = {**os.environ, "ETCDCTL_API": "3"}
+        return subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    with command() as other:
+        eventually(lambda: lock.status().locked)
+        assert lock.try_acquire() is None
+        got: list[Any] = []
+        thread = waiting(lock, got)
+        other.stdin.close()  # type: ignore[union-attr]
+        thread.join(SOON)
+    with command() as other:
+        eventually(lambda: lock.status().waiters)
+        assert other.poll() is None
+        got[0].release()
+        eventually(lambda: lock.status().locked and lock.status().record.fields["create_revision"] > got[0].token)
+        other.stdin.close()  # type: ignore[union-attr]
+    lock.acquire(timeout=SOON).release()

@@ -74,6 +74,13 @@ def test_a_command_has_no_token_or_a_lower_one(world: World, url: str) -> None:
     assert first < second
 
 
+def test_the_example_lets_the_late_one_write(world: World, url: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "fencing.py"
+    said = world.start([sys.executable, example, f"{url}a"]).rest()
+    assert "and is refused: token" in said
+    assert said.endswith("the report is 'by the second'\n")
+
+
 def test_a_waiter_is_not_woken_or_does_not_end_by_its_signal(world: World, url: str) -> None:
     holder = holding(world, f"{url}a")
     lock = holdfast.Lock(f"{url}a")

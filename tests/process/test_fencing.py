@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -49,3 +51,11 @@ def test_a_killed_holder_lowers_or_repeats_a_token(disk: Path, protocol: str) ->
     assert kills >= 3
     assert len(tokens) > kills
     assert all(one < other for one, other in itertools.pairwise(tokens))
+
+
+def test_the_example_lets_the_late_one_write() -> None:
+    example = Path(__file__).parents[2] / "examples" / "fencing.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "and is refused: token" in done.stdout
+    assert done.stdout.endswith("the report is 'by the second'\n")

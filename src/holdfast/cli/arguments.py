@@ -228,7 +228,7 @@ class Parser(argparse.ArgumentParser):
 
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("lock", metavar="LOCK", help="path of the lock file, or what the protocol makes of it (see below)")
+    add("lock", metavar="LOCK", help="path of the lock file, or what the protocol makes of it (see below); or a URL")
     if name in ("run", "acquire", "wait"):
         add("-n", "--nonblock", action="store_true", help="do not wait: one try")
         add("-w", "--timeout", type=seconds, metavar="SECONDS", help="wait at most this long (default: for ever)")

@@ -35,7 +35,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument
     if name == "watch":
-        add("places", nargs="*", metavar="DIR", help="directory or lock file (default: this directory)")
+        add("places", nargs="*", metavar="DIR", help="directory, lock file or one URL (default: this directory)")
         add("--seconds", type=seconds, metavar="N", help="end after so many seconds (default: a signal ends it)")
         add("--record", metavar="FILE", help="append the events to FILE, too")
     else:

@@ -67,7 +67,7 @@ def parser(name: str) -> argparse.ArgumentParser:
             help="let go, too, what is stale while nothing is known of its holder",
         )
     elif name == "break":
-        add("lock", metavar="LOCK", help="the lock file")
+        add("lock", metavar="LOCK", help="the lock file, or a URL")
         add("--id", metavar="ID", help="the acquisition that is meant")
         add("-f", "--force", action="store_true", help="even if its holder lives; that one is not stopped")
         add("-p", "--protocol", metavar="NAME", help="how the lock file is written (default: by what is in it)")

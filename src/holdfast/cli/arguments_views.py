@@ -39,14 +39,20 @@ def parser(name: str) -> argparse.ArgumentParser:
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument
     if name == "ls":
-        add("places", nargs="*", metavar="DIR", help="directory, pattern or lock file (default: this directory)")
+        add("places", nargs="*", metavar="DIR", help="directory, pattern, lock file or URL (default: this directory)")
         add("-r", "--recursive", action="store_true", help="look into directories of directories")
         add("--held", action="store_true", help="only those that a contender would not get")
         add("--stale", action="store_true", help="only those that a contender would take over")
         add("--sort", choices=SORTS, default="path", metavar="KEY",
             help="order: age (oldest first), path, pid, state (default: path)")  # fmt: skip
     else:
-        add("place", nargs="?", default=".", metavar="DIR", help="a directory for lock files (default: this one)")
+        add(
+            "place",
+            nargs="?",
+            default=".",
+            metavar="DIR",
+            help="a directory for lock files, or a URL (default: this directory)",
+        )
     form = "one object for each, on a line of its own" if name == "ls" else "one object"
     add("-j", "--json", action="store_true", help=f"print JSON on stdout: {form}")
     add("-q", "--quiet", action="store_true", help="no messages but errors")

@@ -18,6 +18,7 @@ _MAIN = ("run", "try", "release", "status", "ls")
 """What every page points to."""
 _ENVIRONMENT = {
     "HOLDFAST_OS": "with the value generic, use portable Python only, as on systems that holdfast does not know",
+    "PGPASSFILE": "where passwords for PostgreSQL are, instead of in a URL; the other PG variables count as well",
     "HOLDFAST_WITHOUT": "abilities to do without, separated by commas: unnamed, proc, link, flock, events",
 }
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _PASSWORD = re.compile(r"(://[^/?#\s:@]*):[^/?#\s]*@")
 _SECRETS = re.compile(r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?")
+_EMPTY = re.compile(r"[?&](?=#|$)")
 _LASTING = ("token", "create_revision", "session", "lease")
 """Fields of a record that name one acquisition, in the engines that have them."""
 _WORD = "break"
@@ -43,7 +44,7 @@ def is_url(text: str | None) -> bool:
 
 def masked(url: str) -> str:
     """The URL without what is secret, also of one that no engine understands."""
-    return _SECRETS.sub("", _PASSWORD.sub(r"\1@", url)).rstrip("?&")
+    return _EMPTY.sub("", _SECRETS.sub("", _PASSWORD.sub(r"\1@", url)))
 
 
 def hide(words: list[str]) -> None:

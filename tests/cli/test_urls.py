@@ -1,0 +1,128 @@
+"""Locks on servers, as the command line shows them: no passwords, and events from what two looks have found."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.toy import Toy
+from holdfast import Lock
+from holdfast._os import environment
+from holdfast.cli import doctor, ls, url_doctor, url_watch
+from holdfast.cli.arguments import parse
+from holdfast.cli.urls import id_of, is_url, masked
+from holdfast.engines import registry
+from holdfast.model import Evidence, Holder, Liveness, Record, Status, Waiter
+
+ALIVE = Evidence("server", "it says so")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("etcd://me:pw@host:2379,two:2379/name", "etcd://me@host:2379,two:2379/name"),
+        ("postgresql://me:p@w@host/db#n", "postgresql://me@host/db#n"),
+        ("postgresql://:pw@host/db#n", "postgresql://@host/db#n"),
+        ("postgresql://host/db?password=pw#n", "postgresql://host/db#n"),
+        ("postgresql://host/db?a=1&sslpassword=pw&b=2#n", "postgresql://host/db?a=1&b=2#n"),
+        ("etcds://host/n?ca=/ca&key=/secret/k", "etcds://host/n?ca=/ca"),
+        ("postgresql://me@host:5432/db#a:b@c", "postgresql://me@host:5432/db#a:b@c"),
+        ("see etcd://me:pw@host/n, and etcd://me:pw@host/m", "see etcd://me@host/n, and etcd://me@host/m"),
+        ("/no/url:at@all", "/no/url:at@all"),
+    ],
+)
+def test_a_password_is_shown_or_more_than_that_is_hidden(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+def test_a_path_is_taken_for_a_url() -> None:
+    assert is_url("etcd://host/n")
+    assert not any(map(is_url, [None, "", "/a/b", "./etcd://host/n", "etcd:/host", "a/etcd://host"]))
+
+
+def status(holder: int | None, token: int = 1, *waiters: int, path: str = "toy://a") -> Status:
+    waiting = tuple(Waiter(number, pid, 90.0 + pid) for number, pid in enumerate(waiters, 1))
+    if holder is None:
+        return Status(path, "toy", bool(waiters), False, Liveness.UNKNOWN, ALIVE, waiters=waiting)
+    record = Record("toy", {"token": token}, holder, 95.0)
+    who = Holder(holder, "here", 95.0, "tag")
+    return Status(path, "toy", True, False, Liveness.ALIVE, ALIVE, who, record, waiters=waiting)
+
+
+def test_what_was_there_before_is_told_as_news() -> None:
+    changes = url_watch.Changes()
+    found = changes.since((status(1, 1, 2),), 100.0)
+    assert [(one.kind, one.pid, one.time, one.first_look) for one in found] == [
+        ("held", 1, 95.0, True),
+        ("waiting", 2, 92.0, True),
+    ]
+    assert changes.since((status(1, 1, 2),), 101.0) == []
+
+
+def test_a_change_is_missed_or_told_twice() -> None:
+    changes = url_watch.Changes()
+    changes.since((), 100.0)
+    looks = [
+        ((status(1, 1),), [("acquired", 1, None, None)]),
+        ((status(1, 1, 2, 3),), [("waiting", 2, None, None), ("waiting", 3, None, None)]),
+        ((status(2, 2, 3),), [("released", 1, None, 8.0), ("acquired", 2, 11.0, None)]),
+        ((status(2, 2),), [("gave-up", 3, 11.0, None)]),
+        ((status(2, 3),), [("released", 2, None, 10.0), ("acquired", 2, None, None)]),
+        ((status(2, 3), status(7, 1, path="toy://b")), [("acquired", 7, None, None)]),
+        ((), [("released", 2, None, 12.0), ("released", 7, None, 12.0)]),
+    ]
+    for number, (seen, wanted) in enumerate(looks, 1):
+        found = changes.since(seen, 100.0 + number)
+        assert [(one.kind, one.pid, one.waited, one.held) for one in found] == wanted, number
+        assert not any(one.first_look for one in found)
+
+
+def test_two_acquisitions_have_one_name() -> None:
+    names = [id_of(one) for one in (status(1, 1), status(1, 2), status(2, 1), status(1, 1, path="toy://b"))]
+    assert len({*names}) == 4
+    assert id_of(status(None)) is None
+    assert id_of(status(1, 1, 2, 3)) == names[0]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Toy:
+    made = Toy()
+    monkeypatch.setitem(registry._made, "toy", made)
+    return made
+
+
+def test_an_engine_that_cannot_list_is_said_to_have_nothing(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ls.ls_(parse(["ls", "toy://me:pw@host"])) == 3
+    assert "the locks on toy cannot be listed" in capsys.readouterr().err
+    assert doctor.doctor_(parse(["doctor", "toy://me:pw@host"])) == 3
+    said = capsys.readouterr().out
+    assert "cannot be listed" in said
+    assert "the URL has a password in it" in said
+    assert ":pw@" not in said
+
+
+def test_tokens_that_fall_are_called_good(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(url_doctor, "probe_of", lambda url: url)
+    found = url_doctor._holding("toy://host")
+    assert [one.level for one in found] == ["good", "good"]
+    monkeypatch.setattr(toy.server, "tokens", iter([5, 4]))
+    assert [one.level for one in url_doctor._holding("toy://host")] == ["good", "unusable"]
+
+
+def test_watching_two_servers_shows_one_of_them(toy: Toy) -> None:
+    for places in (["toy://a", "toy://b"], ["toy://a", "."]):
+        with pytest.raises(ValueError, match="one URL at a time"):
+            url_watch.watch_(parse(["watch", *places]))
+
+
+def test_a_watch_of_a_server_never_ends(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def survey(env: object, resource: str) -> object:
+        yield from ()
+        looks.append(environment().monotonic())
+        return (toy.status("toy://a"),)
+
+    monkeypatch.setattr(toy, "survey", survey)
+    with Lock("toy://a"):
+        assert url_watch.watch_(parse(["watch", "--seconds", "0.3", "toy://a"])) == 0
+    assert looks

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STALE_AFTER = 30.0
 """Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""
 _OLDEST = 140000
-_PROOF_WITHIN = 3.0
+_PROOF_WITHIN = 2.0
 _CHANNEL = "holdfast_session"
 _pinned: set[str] = set()
 """The servers behind a pooler that has been proven to leave a session to its client (PG8)."""

@@ -32,7 +32,10 @@ def postgres(_server: Postgres) -> Iterator[Postgres]:
     yield _server
     if not _server.is_ready():
         _server.start()
-    eventually(lambda: not _server.holding() and not _server.waiting(), what="the end of all locks of a test")
+    try:
+        eventually(lambda: not _server.holding() and not _server.waiting(), 5, "the end of all locks of a test")
+    finally:
+        _server.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'")
 
 
 @pytest.fixture

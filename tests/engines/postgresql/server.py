@@ -97,6 +97,7 @@ class Postgres:
         self._postgres = binary("postgres")
         self.directory = Directory()
         self._daemon: Daemon | None = None
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         data = self.directory.path / "data"
         try:
             if copy_of is None:
@@ -136,10 +137,11 @@ class Postgres:
         eventually(self.is_ready, what="the start of PostgreSQL")
 
     def is_ready(self) -> bool:
+        if self._daemon is None:
+            return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()
         except psycopg.OperationalError:
-            assert self._daemon is not None
             assert self._daemon.process.poll() is None, self._daemon.log.read_text()
             return False
         return True
@@ -152,12 +154,14 @@ class Postgres:
         """As a power cut of the server's processes: kill -9, all of them."""
         assert self._daemon is not None
         self._daemon.kill()
+        self._daemon = None
 
     def signal(self, number: int) -> None:
         assert self._daemon is not None
         self._daemon.signal(number)
 
     def remove(self) -> None:
+        self.forget()
         if self._daemon is not None:
             self._daemon.kill()
         self.directory.remove()
@@ -165,9 +169,23 @@ class Postgres:
     # -- what a test asks the server -----------------------------------------------------------------------------------
 
     def ask(self, sql: str, *values: object) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            cursor = connection.execute(sql, values)
-            return cursor.fetchall() if cursor.description else []
+        try:
+            return self._ask(sql, values)
+        except psycopg.OperationalError:  # it was restarted
+            self.forget()
+            return self._ask(sql, values)
+
+    def _ask(self, sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+        if self._connection is None:
+            self._connection = psycopg.connect(self.url(), autocommit=True)
+        cursor = self._connection.execute(sql, values, prepare=False)
+        return cursor.fetchall() if cursor.description else []
+
+    def forget(self) -> None:
+        """Close the connection that tests ask by."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def waiting(self) -> int:
         """How many wait for an advisory lock."""
@@ -178,7 +196,7 @@ class Postgres:
 
     def sessions(self) -> int:
         """How many sessions holdfast has open."""
-        sql = "select count(*) from pg_stat_activity where application_name like 'holdfast %'"
+        sql = "select count(*) from pg_stat_activity where starts_with(application_name, 'holdfast ')"
         return int(self.ask(sql)[0][0])  # type: ignore[call-overload]
 
 
@@ -215,7 +233,7 @@ class Pgbouncer:
 
 
 class Proxy:
-    """Forwards connections; when `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on."""
+    """Forwards connections; `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on."""
 
     def __init__(self, port: int) -> None:
         self.stalled = threading.Event()

@@ -1,0 +1,261 @@
+"""Kills, stops, stalls and restarts: who is told, when, and who gets in."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.postgresql.server import Postgres, Proxy
+from holdfast import AsyncLock, Lock
+from holdfast.engines import postgresql_lock
+from process.support import Peer, eventually
+
+
+def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Run it beside the test; what it returned, or raised."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_a_loss_is_told_late_twice_or_never(postgres: Postgres) -> None:
+    """PG13: the end of the connection is heard in milliseconds, not at the next heartbeat."""
+    lost: list[holdfast.LockLost] = []
+    hold = Lock(postgres.url("a"), on_lost=lost.append, heartbeat=0).acquire(timeout=10)
+    session = hold.record.fields["session"]
+    postgres.ask("select pg_terminate_backend(%s)", session)
+    eventually(lambda: lost, within=5)
+    assert "terminating connection due to administrator command" in str(lost[0])
+    with Lock(postgres.url("a")).acquire(timeout=5) as successor:
+        for _ in range(2):
+            assert hold.lost
+            with pytest.raises(holdfast.LockLost):
+                hold.ensure_held()
+        with pytest.raises(holdfast.LockLost):
+            hold.release()
+        hold.release()
+        successor.ensure_held()
+        assert Lock(postgres.url("a")).try_acquire() is None
+    assert len(lost) == 1
+
+
+def test_a_killed_holder_keeps_its_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+    peer = spawn("hold = Lock(path).acquire(timeout=10); say('held'); hear()", postgres.url("a"))
+    peer.expect("held")
+    thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=20))
+    eventually(lambda: postgres.waiting() == 1)
+    began = time.monotonic()
+    peer.kill()
+    thread.join()
+    assert time.monotonic() - began < 5  # no lease has to run out
+    results[0].release()
+
+
+def test_a_stopped_holder_believes_that_it_holds(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+    """PG11: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
+    peer = spawn(
+        """
+        hold = Lock(path, stale_after=3).acquire(timeout=10)
+        say("held")
+        hear()
+        try:
+            hold.ensure_held()
+            say("mine")
+        except holdfast.LockLost as error:
+            say("lost")
+        """,
+        postgres.url("a"),
+    )
+    peer.expect("held")
+    peer.kill(signal.SIGSTOP)
+    time.sleep(2.1)  # how long it is stopped is what this is about
+    assert Lock(postgres.url("a")).try_acquire() is None  # its kernel answers for it
+    peer.kill(signal.SIGCONT)
+    peer.say("go")
+    peer.expect("lost")
+    peer.finish()
+    Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_a_short_stop_costs_the_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+    peer = spawn(
+        "hold = Lock(path).acquire(timeout=10); say('held'); hear(); hold.ensure_held(); hold.release(); say('done')",
+        postgres.url("a"),
+    )
+    peer.expect("held")
+    peer.kill(signal.SIGSTOP)
+    peer.kill(signal.SIGCONT)
+    peer.say("go")
+    peer.expect("done")
+
+
+def test_a_killed_server_lets_tokens_go_back(postgres: Postgres) -> None:
+    """PG12: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
+    tokens = []
+    for _ in range(3):
+        for _ in range(5):
+            with Lock(postgres.url("token")).acquire(timeout=20) as hold:
+                tokens.append(hold.token)
+        lost: list[holdfast.LockLost] = []
+        hold = Lock(postgres.url("token"), on_lost=lost.append).acquire(timeout=20)
+        tokens.append(hold.token)
+        postgres.kill()
+        eventually(lambda: lost, within=5)  # noqa: B023
+        with pytest.raises(holdfast.LockLost):
+            hold.release()
+        postgres.start()
+    assert tokens == sorted(set(tokens))
+
+
+def test_who_waits_while_the_server_restarts_gives_up(postgres: Postgres) -> None:
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    waiters = [later(lambda: Lock(postgres.url("a")).acquire(timeout=30)) for _ in range(3)]
+    onlooker, seen = later(lambda: Lock(postgres.url("a")).wait(timeout=30))
+    eventually(lambda: postgres.waiting() == 4)
+    postgres.kill()
+    eventually(lambda: hold.lost)
+    postgres.start()
+    for _ in waiters:
+        eventually(lambda: any(results and not results[0]._held.released for _, results in waiters))
+        next(results[0] for _, results in waiters if results and not results[0]._held.released).release()
+    for thread, results in waiters:
+        thread.join()
+        assert results[0].token > hold.token
+    onlooker.join()
+    assert seen == [True]
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_who_waits_for_a_server_that_stays_away_waits_for_ever(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_lock, "_PATIENCE", 0.3)
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    thread, results = later(Lock(postgres.url("a"), owner="another").acquire)
+    eventually(lambda: postgres.waiting() == 1)
+    postgres.kill()
+    thread.join()
+    assert isinstance(results[0], holdfast.EngineUnavailable)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
+def test_a_connection_that_was_left_is_relied_upon(postgres: Postgres) -> None:
+    """PG17."""
+    Lock(postgres.url("a")).acquire(timeout=10).release()
+    assert postgres.sessions() >= 1
+    postgres.ask(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where starts_with(application_name, 'holdfast ')"
+    )
+    hold = Lock(postgres.url("a")).try_acquire()
+    assert hold is not None
+    hold.release()
+    postgres.ask(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where starts_with(application_name, 'holdfast ')"
+    )
+    assert not Lock(postgres.url("a")).status().locked
+
+
+def test_a_proxy_that_swallows_everything_is_believed(postgres: Postgres, proxy: Callable[[], Proxy]) -> None:
+    """PG11: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
+    stalling = proxy()
+    lost: list[holdfast.LockLost] = []
+    url = postgres.url("a", port=stalling.port)
+    hold = Lock(url, stale_after=3, on_lost=lost.append).acquire(timeout=10)
+    eventually(lambda: hold._held.lapses > hold._held.acquired + 2.2)  # a heartbeat was answered
+    stalling.stalled.set()
+    eventually(lambda: lost, within=5)
+    assert "has not answered for 2 s" in str(lost[0])
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+    stalling.remove()  # the server hears of the end at last
+    Lock(postgres.url("a")).acquire(timeout=10).release()
+
+
+def test_a_release_that_nobody_hears_is_waited_for(
+    postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.engines import postgresql_hold
+
+    monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 0.2)
+    stalling = proxy()
+    hold = Lock(postgres.url("a", port=stalling.port)).acquire(timeout=10)
+    stalling.stalled.set()
+    with pytest.raises(holdfast.LockLost, match="does not answer"):
+        hold.release()
+    stalling.remove()
+    Lock(postgres.url("a")).acquire(timeout=10).release()
+
+
+def test_who_waits_behind_a_proxy_that_swallows_everything_waits_for_ever(
+    postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes sure now and then that the server knows of it; and a deadline is a deadline."""
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 0.5)
+    monkeypatch.setattr(postgresql_lock, "_GRACE", 0.2)
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    for timeout, every in ((None, 0.3), (1.0, 60.0)):
+        monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", every)
+        monkeypatch.setattr(postgresql_lock, "_PATIENCE", 0.3)
+        stalling = proxy()
+        lock = Lock(postgres.url("a", port=stalling.port), owner="other")
+        thread, results = later(lambda: lock.acquire(timeout=timeout))  # noqa: B023
+        eventually(lambda: postgres.waiting() == 1)
+        stalling.stalled.set()
+        thread.join(20)
+        assert isinstance(results[0], holdfast.EngineUnavailable)
+        stalling.remove()
+        eventually(lambda: postgres.waiting() == 0)
+    hold.release()
+
+
+def test_who_waits_for_long_is_forgotten_by_its_own_question(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks while it waits, and keeps its place."""
+    asked: list[int] = []
+    real = postgresql_lock.Contest._require_known
+
+    def counted(contest: Any, link: Any) -> Any:
+        asked.append(link.backend)
+        return real(contest, link)
+
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
+    monkeypatch.setattr(postgresql_lock.Contest, "_require_known", counted)
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=20))
+    eventually(lambda: len(asked) >= 3)
+    assert len(set(asked)) == 1
+    hold.release()
+    thread.join()
+    results[0].release()
+
+
+def test_a_hold_of_a_task_is_lost_with_its_loop(postgres: Postgres) -> None:
+    """The agent's thread keeps it, whatever becomes of the loop."""
+    import asyncio
+
+    async def take() -> holdfast.AsyncHold:
+        return await AsyncLock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
+
+    hold = asyncio.run(take())
+    before = hold._held.lapses
+    eventually(lambda: hold._held.lapses > before)
+    hold.ensure_held()
+    asyncio.run(hold.release())
+    Lock(postgres.url("a")).acquire(timeout=5).release()

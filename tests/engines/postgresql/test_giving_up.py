@@ -1,0 +1,272 @@
+"""Whoever is cancelled, interrupted or forked, at whatever step, holds nothing and waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from engines.postgresql.server import Postgres, waits_for
+from holdfast import AsyncLock, Lock
+from holdfast._core.environment import Wait
+from holdfast._core.hold import Share
+from holdfast._drive.agent import agent
+from holdfast._drive.sync import wait_for
+from holdfast._os import environment
+from holdfast.engines import postgresql_link, postgresql_spare
+from process.support import Peer, descriptors, eventually
+
+
+@pytest.fixture
+def nothing_left(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No descriptor, no session, no hold and no job is left behind the test."""
+    env = environment()
+    monkeypatch.setattr(postgresql_spare, "KEPT", 0.2)
+    postgres.waiting()  # the test's own connection is no leak
+
+    def settled() -> dict[int, str]:
+        postgresql_spare.close_all(env)
+        eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
+        gc.collect()
+        return {fd: what for fd, what in descriptors().items() if what.startswith("socket")}
+
+    agent(env).start(iter(()), "at work")  # type: ignore[arg-type]  # its doorbell is no leak
+    before = settled()
+    yield
+    assert settled() == before
+    assert not postgresql_link._open
+    assert not [held for held in env.holds.values() if held.waits]
+    eventually(lambda: not postgres.sessions(), what="the end of all sessions")
+
+
+def steps_of(lock: Lock, timeout: float | None) -> Any:
+    return lock._engine.acquire(environment(), lock._requests, timeout, (object(),))
+
+
+@pytest.mark.parametrize("contended", [False, True])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_generator_that_is_closed_at_some_step_leaves_something(
+    postgres: Postgres, nothing_left: None, contended: bool, fresh: bool
+) -> None:
+    """PG4, PG15: at each step in turn, as a cancellation or Ctrl-C does."""
+    lock, env = Lock(postgres.url("a")), environment()
+    count, done = 0, False
+    while not done:
+        holder = Lock(postgres.url("a")).acquire(timeout=10) if contended else None
+        if fresh:
+            postgresql_spare.close_all(env)
+        steps = steps_of(lock, None)
+        for _ in range(count + 1):
+            try:
+                wait: Wait = next(steps)
+            except StopIteration as end:
+                assert isinstance(end.value, Share)
+                end.value.held.give_back()
+                done = True
+                break
+            if contended and postgres.waiting() and holder is not None:
+                holder.release()  # from here on, the grant and the closing race
+                holder = None
+            wait_for(Wait(wait.fds, min(wait.deadline, waits_for(1.0)), wait.signal, wait.writes))
+        steps.close()
+        if holder is not None:
+            holder.release()
+        with Lock(postgres.url("a")).acquire(timeout=5) as hold:
+            hold.ensure_held()
+        assert not [held for held in env.holds.values() if held.waits]
+        count += 1
+    assert count >= (8 if fresh else 3)
+
+
+def test_a_cancelled_task_got_the_lock_all_the_same(postgres: Postgres, nothing_left: None) -> None:
+    """PG4: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
+
+    async def main() -> None:
+        lock = AsyncLock(postgres.url("a"))
+        got = 0
+        for number in range(40):
+            hold = await lock.acquire(timeout=10)
+            waiter = asyncio.ensure_future(AsyncLock(postgres.url("a")).acquire())
+            while postgres.waiting() < 1:
+                await asyncio.sleep(0)
+            release = asyncio.ensure_future(hold.release())
+            for _ in range(number % 12):
+                await asyncio.sleep(0.0002)
+            waiter.cancel()
+            await release
+            try:
+                await (await waiter).release()
+                got += 1
+            except asyncio.CancelledError:
+                pass
+            hold = await lock.acquire(timeout=5)
+            await hold.release()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_is_gone_stays_in_the_queue_for_a_second(postgres: Postgres, nothing_left: None) -> None:
+    """PG4: by the cancel request, the server notices in milliseconds."""
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    for _ in range(5):
+        steps = steps_of(Lock(postgres.url("a")), None)
+        while not postgres.waiting():
+            wait = next(steps)
+            wait_for(Wait(wait.fds, min(wait.deadline, waits_for(0.05)), wait.signal, wait.writes))
+        steps.close()
+        eventually(lambda: not postgres.waiting(), within=5)
+    hold.release()
+
+
+def test_an_interrupt_leaves_a_waiter(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    peer = spawn(
+        """
+        try:
+            Lock(path).acquire()
+        except KeyboardInterrupt:
+            say("interrupted")
+        hear()
+        """,
+        postgres.url("a"),
+    )
+    eventually(lambda: postgres.waiting() == 1)
+    peer.kill(2)
+    peer.expect("interrupted")
+    eventually(lambda: postgres.waiting() == 0, within=5)
+    hold.release()
+    peer.say("end")
+    peer.finish()
+
+
+def test_two_threads_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
+    """PG3: heartbeats as fast as can be, while holds are released."""
+    for _ in range(50):
+        hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
+        before = hold._held.lapses
+        eventually(lambda: hold._held.lapses > before)  # noqa: B023
+        hold.release()
+
+
+def test_a_session_with_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
+    """PG16, PG14: what is left has no lock; two holds of a process never share a session."""
+    url = postgres.url
+    first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
+    assert first.record.fields["session"] != second.record.fields["session"]
+    assert Lock(url("a")).try_acquire() is None
+    assert Lock(url("a")).try_acquire() is None
+    session = first.record.fields["session"]
+    first.release()
+    again = Lock(url("c")).acquire(timeout=10)
+    sessions = {again.record.fields["session"], second.record.fields["session"]}
+    assert len(sessions) == 2
+    assert session is not None
+    held = postgres.ask("select pid from pg_locks where locktype = 'advisory'")
+    assert {row[0] for row in held} == sessions
+    again.release()
+    second.release()
+    given_back = Lock(url("a")).acquire(timeout=10)
+    given_back._held.give_back()
+    assert given_back._held.link._conn is None or given_back._held.link.spotless is False  # type: ignore[attr-defined]
+    Lock(url("a")).acquire(timeout=5).release()
+
+
+def test_connections_that_are_left_pile_up(postgres: Postgres, nothing_left: None) -> None:
+    """PG16: a few, for a moment."""
+    holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
+    for hold in holds:
+        hold.release()
+    eventually(lambda: postgres.sessions() == postgresql_spare.MOST)
+    eventually(lambda: not postgres.sessions(), within=8)
+
+
+def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
+    """PG5: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
+    Lock(postgres.url("spare")).acquire(timeout=10).release()
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
+    waiter.start()
+    eventually(lambda: postgres.waiting() == 1)
+    go, alive = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            sockets = [what for what in descriptors().values() if what.startswith("socket")]
+            hold.release()
+            gc.collect()
+            Lock(postgres.url("b")).acquire(timeout=10).release()
+            del hold
+            gc.collect()
+            status = 10 + len(sockets)
+        finally:
+            os.write(alive[1], b"!")
+            os.read(go[0], 1)
+            os._exit(status)
+    os.read(alive[0], 1)
+    hold.ensure_held()
+    began = hold._held.lapses
+    assert began
+    hold.release()  # the child lives: if it had a copy of the connection, nothing would change; it asks for nothing
+    waiter.join()
+    os.write(go[1], b"!")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10
+    for fd in (*go, *alive):
+        os.close(fd)
+
+
+def test_a_parent_that_dies_leaves_its_lock_to_its_child(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+    """PG5: with a copy of the socket, the child would keep the session, and so the lock, alive."""
+    peer = spawn(
+        """
+        hold = Lock(path).acquire(timeout=10)
+        if os.fork() == 0:
+            say("child")
+            time.sleep(1000)
+        hear()
+        """,
+        postgres.url("a"),
+    )
+    peer.expect("child")
+    peer.kill()
+    Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_a_fork_in_the_midst_of_a_wait_goes_on_in_the_child(postgres: Postgres) -> None:
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    steps = steps_of(Lock(postgres.url("a")), None)
+    while not postgres.waiting():
+        wait = next(steps)
+        wait_for(Wait(wait.fds, min(wait.deadline, waits_for(0.05)), wait.signal, wait.writes))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(RuntimeError, match="acquire again in the child"):
+                next(steps)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert postgres.waiting() == 1
+    steps.close()
+    hold.release()
+
+
+def test_a_hold_without_a_thread_to_keep_it_is_half_made(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(agent(environment()), "start", no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            Lock(postgres.url("a")).acquire(timeout=10)
+    assert not [held for held in environment().holds.values() if held.waits]
+    Lock(postgres.url("a")).acquire(timeout=5).release()

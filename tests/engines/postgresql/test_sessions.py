@@ -1,0 +1,228 @@
+"""Which sessions are fit for a lock: not a standby's, not a pooler's; and what errors tell a stranger."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from engines.postgresql.server import Pgbouncer, Postgres, free_port
+from holdfast import Lock
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.engines import postgresql_connect, postgresql_lock
+from holdfast.engines.postgresql import init
+from holdfast.engines.postgresql_connect import connect
+from holdfast.engines.postgresql_url import parse
+
+
+@pytest.fixture
+def standby(postgres: Postgres) -> Iterator[Postgres]:
+    made = Postgres(copy_of=postgres)
+    yield made
+    made.remove()
+
+
+def test_two_hold_a_lock_through_a_pooler_of_transactions(
+    postgres: Postgres, bouncer: Callable[[str], Pgbouncer]
+) -> None:
+    """PG8."""
+    url = postgres.url("a", port=bouncer("transaction").port)
+    for _ in range(2):
+        with pytest.raises(holdfast.EngineUnavailable, match=r"pooler.*pool_mode = session"):
+            Lock(url).acquire(timeout=10)
+
+
+def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[str], Pgbouncer]) -> None:
+    """PG8: the session is proven to be ours, once for each server."""
+    url = postgres.url("a", port=bouncer("session").port)
+    with Lock(url).acquire(timeout=10) as hold:
+        assert Lock(postgres.url("a")).try_acquire() is None
+        assert Lock(url).try_acquire() is None
+        hold.ensure_held()
+        assert Lock(url).break_lock() is not None
+        with pytest.raises(holdfast.LockLost):
+            hold.release()
+    Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_a_standby_grants_what_its_primary_has_granted(postgres: Postgres, standby: Postgres) -> None:
+    """PG7. Of several hosts, the right one is found."""
+    for more in ("", "?target_session_attrs=any"):
+        with pytest.raises(holdfast.EngineUnavailable, match=r"is a standby.*host that can be written to"):
+            Lock(standby.url("a", more=more)).acquire(timeout=10)
+    both = (
+        f"postgresql://postgres@127.0.0.1:{standby.port},127.0.0.1:{free_port()},127.0.0.1:{postgres.port}/postgres#a"
+    )
+    with Lock(both).acquire(timeout=10):
+        assert Lock(postgres.url("a")).try_acquire() is None
+
+
+def test_a_limit_of_the_role_ends_the_session(postgres: Postgres) -> None:
+    """PG9."""
+    postgres.ask("create role limited login")
+    try:
+        init(postgres.url())
+        postgres.ask("grant usage on schema holdfast to limited")
+        postgres.ask("grant select, insert, update on holdfast.lock to limited")
+        limits = {
+            "idle_session_timeout": "50ms",
+            "statement_timeout": "50ms",
+            "lock_timeout": "50ms",
+            "idle_in_transaction_session_timeout": "50ms",
+            "synchronous_commit": "off",
+            "default_transaction_read_only": "on",
+            "default_transaction_isolation": "serializable",
+        }
+        for name, value in limits.items():
+            postgres.ask(f"alter role limited set {name} = '{value}'")
+        env = environment()
+        link = drive(connect(env, parse(postgres.url("a", user="limited")), env.monotonic() + 10, 12.0))
+        try:
+            names = [*limits, "tcp_keepalives_idle", "tcp_user_timeout", "client_connection_check_interval"]
+            calls = ", ".join(f"current_setting('{name}')" for name in names)
+            found = drive(link.ask(f"select {calls}", (), env.monotonic() + 10))[0]
+            assert found == ("0", "0", "0", "0", "on", "off", "read committed", "6", "12000", "1s")
+        finally:
+            link.close()
+        lock = Lock(postgres.url("a", user="limited"))
+        with lock.acquire(timeout=10), pytest.raises(holdfast.AcquireTimeout):
+            lock.acquire(timeout=0.3)
+    finally:
+        postgres.ask("drop owned by limited")
+        postgres.ask("drop role limited")
+
+
+def test_a_server_that_refuses_one_setting_is_refused(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PG9."""
+    known = postgresql_connect._settings
+
+    def more(stale_after: float, version: int) -> dict[str, str]:
+        return {"holdfast_no_such_setting": "1", **known(stale_after, version), "max_connections": "5"}
+
+    monkeypatch.setattr(postgresql_connect, "_settings", more)
+    env = environment()
+    with caplog.at_level("DEBUG", "holdfast"):
+        link = drive(connect(env, parse(postgres.url("a")), env.monotonic() + 10))
+    try:
+        assert [text.split()[0] for text in link.refused] == ["holdfast_no_such_setting", "max_connections"]
+        assert "max_connections" in caplog.text
+        rows = drive(link.ask("select current_setting('client_connection_check_interval')", (), env.monotonic() + 10))
+        assert rows == [("1s",)]
+    finally:
+        link.close()
+
+
+def test_an_error_does_not_say_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = free_port()
+    urls = {
+        f"postgresql://me:secret@127.0.0.1:{nobody}/db#a": rf"127\.0\.0\.1.*{nobody}.*refused.*Check host and port",
+        "postgresql://me:secret@nosuchhost.invalid/db#a": r"nosuchhost\.invalid: the name is not known",
+        postgres.url("a").replace("/postgres", "/nosuchdatabase"): r"nosuchdatabase.*names of the database",
+        postgres.url("a", user="nosuchuser"): r"nosuchuser.*names of the database and of the user",
+        "postgresql:///db?service=nosuchservice#a": r"nosuchservice.*service file",
+        postgres.url("a", more="?schema=nosuchschema"): r"holdfast postgresql init --schema nosuchschema",
+    }
+    for url, says in urls.items():
+        for call in (Lock(url).try_acquire, Lock(url).status, Lock(url).wait, Lock(url).break_lock):
+            if call.__name__ == "wait" and "schema" in url:
+                continue  # it needs no table
+            with pytest.raises(holdfast.EngineUnavailable, match=says) as refused:
+                call()
+            assert "secret" not in str(refused.value)
+            assert refused.value.path == Lock(url).path
+
+
+def test_a_role_without_rights_is_not_told_which(postgres: Postgres) -> None:
+    """It cannot create in the schema, nor use it; the statements are in the error, for its owner."""
+    postgres.ask("create role poor login")
+    try:
+        with pytest.raises(holdfast.EngineUnavailable, match=r"USAGE on the schema holdfast.*GRANT"):
+            Lock(postgres.url("a", user="poor")).acquire(timeout=5)
+        with pytest.raises(holdfast.HoldfastError, match="create schema if not exists"):
+            init(postgres.url(user="poor"), "of_poor")
+        postgres.ask("grant usage on schema holdfast to poor")
+        postgres.ask("grant select, insert, update on holdfast.lock to poor")
+        assert init(postgres.url(user="poor")) == "holdfast"  # it is there already
+        Lock(postgres.url("a", user="poor")).acquire(timeout=5).release()
+    finally:
+        postgres.ask("drop owned by poor")
+        postgres.ask("drop role poor")
+
+
+def test_a_schema_of_ones_own_needs_another_database(postgres: Postgres) -> None:
+    url = postgres.url("a", more="?schema=a%20%22b%22")
+    assert init(url) == 'a "b"'
+    assert init(url) == 'a "b"'
+    with Lock(url).acquire(timeout=5) as hold:
+        assert hold.token == 1
+        assert Lock(url).status().holder is not None
+    postgres.ask('drop schema "a ""b""" cascade')
+
+
+def test_what_libpq_takes_from_its_surroundings_is_ignored(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PGHOST", "localhost")
+    monkeypatch.setenv("PGPORT", str(postgres.port))
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setenv("PGDATABASE", "postgres")
+    Lock("postgresql://#a").acquire(timeout=5).release()
+    services = tmp_path / "services"
+    services.write_text(f"[mine]\nhost=localhost\nport={postgres.port}\nuser=postgres\ndbname=postgres\n")
+    for name in ("PGHOST", "PGPORT", "PGUSER", "PGDATABASE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    Lock("postgresql://?service=mine#a").acquire(timeout=5).release()
+    monkeypatch.setenv("PGSERVICE", "mine")
+    Lock("postgresql://#a").acquire(timeout=5).release()
+
+
+def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG6: in a thread; and who gives up does not wait for it."""
+    import threading
+
+    go, asked = threading.Event(), list[str]()
+
+    def slow(host: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        go.wait(10)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(postgresql_lock, "_REACH_AT_LEAST", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    lock = Lock("postgresql://slow.example/db#a")
+    steps = lock._engine.acquire(environment(), lock._requests, None, (object(),))
+    wait = next(steps)
+    assert wait.signal is not None
+    steps.close()
+    with pytest.raises(holdfast.EngineUnavailable, match="looked up in time"):
+        lock.acquire(timeout=0)
+    go.set()
+    assert set(asked) == {"holdfast-name"}
+
+
+def test_a_server_that_never_answers_is_waited_for(postgres: Postgres) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"postgresql://me@127.0.0.1:{mute.getsockname()[1]}/db?connect_timeout=1#a"
+        with pytest.raises(holdfast.EngineUnavailable, match="no answer in time"):
+            Lock(url).acquire()
+
+
+def test_psycopg_is_told_of_by_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from holdfast.engines import registry
+
+    monkeypatch.setattr(registry, "_made", {})
+    for name in [name for name in sys.modules if name.startswith("holdfast.engines.postgresql")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(holdfast.EngineUnavailable, match=r"pip install 'holdfast\[postgresql\]'"):
+        Lock("postgresql://h/db#a")

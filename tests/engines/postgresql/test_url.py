@@ -1,0 +1,100 @@
+"""What a URL says, and what people see of it. No server is needed."""
+
+from __future__ import annotations
+
+import pickle
+from hashlib import blake2b
+
+import pytest
+
+import holdfast
+from holdfast.engines.postgresql import ddl
+from holdfast.engines.postgresql_hold import PostgresqlRequest
+from holdfast.engines.postgresql_url import key_of, parse
+
+pytest.importorskip("psycopg")
+
+
+def test_a_password_is_shown() -> None:
+    """PG1."""
+    urls = [
+        "postgresql://me:s%23cret@h.example:1,h2.example/db#n",
+        "postgresql://h.example/db?password=s%23cret#n",
+        "postgresql://me@h.example/db?sslpassword=s%23cret&sslmode=require#n",
+    ]
+    for url in urls:
+        lock = holdfast.Lock(url)
+        seen = repr(lock) + lock.path + repr(parse(url))
+        assert "cret" not in seen
+        assert "h.example" in seen
+        again = pickle.loads(pickle.dumps(lock))
+        assert "s#cret" in again._request.place.conninfo
+    bad = [
+        "postgresql://u:s%zzcret@h/db#n",
+        "postgresql://u:se#cret@h/db#n",
+        "postgresql://u:se@cret@h/db#n",
+        "postgresql://u:secret@h/db?nope=1#n",
+        "postgresql://u:secret@[::1/db#n",
+        "postgresql://u:secret@h:port/db#n",
+    ]
+    for url in bad:
+        with pytest.raises(holdfast.InvalidPath) as refused:
+            holdfast.Lock(url)
+        assert "cret" not in str(refused.value) + repr(refused.value)
+
+
+def test_a_url_that_says_nothing_is_accepted() -> None:
+    for url, says in {
+        "postgresql://h/db": "names no lock",
+        "postgresql://h/db#": "names no lock",
+        "postgresql://h/db#%00": "without NUL",
+        "postgresql://h/db#%ff": "UTF-8",
+        "postgresql://h/db#" + "x" * 2001: "2000 bytes",
+        "postgresql://h/db?schema=#n": "schema",
+        "postgresql://h/db?schema=" + "x" * 64 + "#n": "schema",
+        "postgresql://h:0/db#n": "port",
+        "postgresql://h:65536/db#n": "port",
+        "postgresql://h/db?target_session_attrs=standby#n": "standby",
+        "postgresql://h/db?hots=a#n": "hots",
+    }.items():
+        with pytest.raises(holdfast.InvalidPath, match=says):
+            holdfast.Lock(url)
+
+
+def test_a_name_is_taken_for_another() -> None:
+    """PG2: the key is made of the decoded name alone."""
+    assert key_of("deploy") == int.from_bytes(blake2b(b"deploy", digest_size=8).digest(), "big", signed=True)
+    names = ["a", "A", "a b", "ü", "x/y#z", "%41", "*/"]
+    for name in names:
+        place = parse(parse(f"postgresql://h/db#{name.replace('%', '%25').replace('#', '%23')}").shown)
+        assert place.name == name
+    assert len({key_of(name) for name in names}) == len(names)
+    assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
+
+
+def test_the_schema_is_given_to_libpq_or_breaks_out_of_its_quotes() -> None:
+    place = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
+    assert place.table == '"a"";drop".lock'
+    assert "schema" not in place.conninfo
+    assert "sslmode='require'" in place.conninfo
+    assert parse(place.shown).schema == place.schema
+    assert 'create schema if not exists "it""s"' in ddl('it"s')
+    with pytest.raises(ValueError, match="schema"):
+        ddl("")
+
+
+def test_numbers_that_do_not_go_together_are_accepted() -> None:
+    for options in ({"stale_after": 1}, {"stale_after": 1e9}, {"stale_after": 30, "heartbeat": 11}):
+        with pytest.raises(ValueError, match=r"seconds|at most"):
+            holdfast.Lock("postgresql://h/db#n", **options)  # type: ignore[arg-type]
+    request = holdfast.Lock("postgresql://h/db#n", heartbeat=60)._request
+    assert isinstance(request, PostgresqlRequest)
+    assert request.keeps == 360
+    never = holdfast.Lock("postgresql://h/db#n", heartbeat=0)._request
+    assert isinstance(never, PostgresqlRequest)
+    assert never.every == float("inf")
+
+
+def test_a_semaphore_lets_everybody_in() -> None:
+    with pytest.raises(ValueError, match=r"no semaphores on postgresql.*etcd"):
+        holdfast.Semaphore("postgresql://h/db#n", 2)

@@ -22,16 +22,20 @@ from holdfast.engines import postgresql_link, postgresql_spare
 from process.support import Peer, descriptors, eventually
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql_spare, "KEPT", 0.2)
+
+
 @pytest.fixture
-def nothing_left(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_left(postgres: Postgres) -> Iterator[None]:
     """No descriptor, no session, no hold and no job is left behind the test."""
     env = environment()
-    monkeypatch.setattr(postgresql_spare, "KEPT", 0.2)
-    postgres.waiting()  # the test's own connection is no leak
 
     def settled() -> dict[int, str]:
         postgresql_spare.close_all(env)
         eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
+        postgres.forget()  # the test's own connection is no leak
         gc.collect()
         return {fd: what for fd, what in descriptors().items() if what.startswith("socket")}
 
@@ -65,8 +69,8 @@ def test_a_generator_that_is_closed_at_some_step_leaves_something(
             try:
                 wait: Wait = next(steps)
             except StopIteration as end:
-                assert isinstance(end.value, Share)
-                end.value.held.give_back()
+                share: Share = end.value
+                share.held.give_back()
                 done = True
                 break
             if contended and postgres.waiting() and holder is not None:
@@ -193,6 +197,7 @@ def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: 
     waiter.start()
     eventually(lambda: postgres.waiting() == 1)
     go, alive = os.pipe(), os.pipe()
+    postgres.forget()
     child = os.fork()
     if child == 0:
         status = 1

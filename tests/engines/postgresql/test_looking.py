@@ -1,0 +1,136 @@
+"""Who holds and who waits, as people are told; and breaking what another role holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import holdfast
+from engines.postgresql.server import Postgres
+from holdfast import Lock
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.engines.postgresql import survey
+from holdfast.engines.postgresql_url import key_of
+from process.support import eventually
+
+
+@pytest.fixture
+def other(postgres: Postgres) -> Iterator[str]:
+    """Another role that may use locks, and no more."""
+    postgres.ask("create role other login")
+    postgres.ask("grant usage on schema holdfast to other")
+    postgres.ask("grant select, insert, update on holdfast.lock to other")
+    yield "other"
+    postgres.ask("drop owned by other")
+    postgres.ask("drop role other")
+
+
+def test_a_session_that_is_no_holder_is_named_as_one(postgres: Postgres) -> None:
+    """PG10: the row is of a holder that is gone; psql, or who knows, has the lock."""
+    Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
+    with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
+        stranger.execute("select pg_advisory_lock(%s)", (key_of("a"),))
+        pid = stranger.info.backend_pid
+        postgres.ask("update holdfast.lock set backend = %s, since = '2020-01-01' where name = 'a'", pid)
+        status = Lock(postgres.url("a")).status()
+        assert status.locked
+        assert status.holder is not None
+        assert status.holder.pid is None
+        assert status.holder.tag is None
+        assert f"session {pid} (psql)" in status.evidence.text
+        with pytest.raises(holdfast.AcquireTimeout, match=r"\(psql\)"):
+            Lock(postgres.url("a")).acquire(timeout=0)
+        assert Lock(postgres.url("a")).break_lock() is not None
+        with pytest.raises(psycopg.OperationalError):
+            stranger.execute("select 1")
+    Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_breaking_the_lock_of_another_role_fails_without_a_reason(postgres: Postgres, other: str) -> None:
+    with Lock(postgres.url("a"), tag="mine").acquire(timeout=10) as hold:
+        theirs = Lock(postgres.url("a", user=other))
+        assert theirs.status().holder.tag == "mine"  # type: ignore[union-attr]
+        with pytest.raises(holdfast.HoldfastError, match="pg_signal_backend") as refused:
+            theirs.break_lock()
+        assert refused.value.holder is not None
+        hold.ensure_held()
+    with Lock(postgres.url("a", user=other)).acquire(timeout=5) as hold:
+        assert Lock(postgres.url("a")).break_lock() is not None
+        with pytest.raises(holdfast.LockLost):
+            hold.release()
+
+
+def test_a_waiter_of_another_role_is_nobody(postgres: Postgres, other: str) -> None:
+    """Its statement is not shown to other roles; the name of its session is."""
+    with Lock(postgres.url("a")).acquire(timeout=10):
+        waiter = threading.Thread(
+            target=lambda: Lock(postgres.url("a"), tag="of the master").acquire(timeout=20).release()
+        )
+        waiter.start()
+        eventually(lambda: Lock(postgres.url("a", user=other)).status().waiters)
+        (seen,) = Lock(postgres.url("a", user=other)).status().waiters
+        assert seen.pid == environment().identity().pid
+        assert seen.since is not None
+        assert seen.tag is None
+        (mine,) = Lock(postgres.url("a")).status().waiters
+        assert mine.tag == "of the master"
+    waiter.join()
+
+
+def test_a_tag_breaks_out_of_its_comment(postgres: Postgres) -> None:
+    for tag in ("*/ select pg_sleep(100); /*", "' \" \\ $1 %s", "ü 漢字 \u202e", "x" * 10_000):
+        with Lock(postgres.url("a"), tag=tag).acquire(timeout=10) as hold:
+            assert hold.record.tag == tag
+            waiter = threading.Thread(
+                target=lambda: Lock(postgres.url("a"), tag=tag).acquire(timeout=20).release()  # noqa: B023
+            )
+            waiter.start()
+            eventually(lambda: Lock(postgres.url("a")).status().waiters)
+            status = Lock(postgres.url("a")).status()
+            assert status.holder is not None
+            assert status.holder.tag == tag
+            assert status.waiters[0].tag is not None
+            assert status.waiters[0].tag[:15] == tag[:15]
+        waiter.join()
+
+
+def test_a_list_has_locks_that_nobody_holds_or_misses_some(postgres: Postgres) -> None:
+    """200 locks of one process, each with a session of its own; names that mean something in a pattern."""
+    names = ["p%", "p_", "p*", *(f"p/{number:03}" for number in range(197))]
+    holds = [Lock(postgres.url(name.replace("%", "%25"))).acquire(timeout=20) for name in names]
+    free = Lock(postgres.url("p/free")).acquire(timeout=10)
+    free.release()
+    env = environment()
+    found = drive(survey(env, postgres.url("p")))
+    assert len(found) == 200
+    assert [status.path for status in found] == sorted(hold.path for hold in holds)
+    assert len(drive(survey(env, postgres.url("p%25")))) == 1
+    assert len(drive(survey(env, postgres.url()))) == 200
+    for hold in holds:
+        hold.ensure_held()
+        hold.release()
+    assert drive(survey(env, postgres.url("p"))) == ()
+
+
+def test_a_hundred_waiters_come_in_out_of_order_or_are_forgotten(postgres: Postgres) -> None:
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    order: list[int] = []
+    threads = []
+
+    def work(number: int) -> None:
+        with Lock(postgres.url("a"), timeout=60, tag=str(number)):
+            order.append(number)
+
+    for number in range(100):
+        threads.append(threading.Thread(target=work, args=(number,)))
+        threads[-1].start()
+        eventually(lambda number=number: postgres.waiting() == number + 1)  # type: ignore[misc]
+    assert [waiter.tag for waiter in Lock(postgres.url("a")).status().waiters] == [str(n) for n in range(100)]
+    hold.release()
+    for thread in threads:
+        thread.join()
+    assert order == list(range(100))

@@ -1,0 +1,136 @@
+"""Fencing tokens, and a resource that checks them, while holders and the server are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from engines.postgresql.server import Postgres
+from holdfast import Lock
+from holdfast.engines.postgresql_url import key_of
+from process.support import Peer
+
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "4"))
+
+
+@pytest.fixture
+def guarded(postgres: Postgres) -> Iterator[str]:
+    """A counter that refuses a token that is lower than one that it has seen."""
+    postgres.ask("create table guarded (count bigint, token bigint)")
+    postgres.ask("insert into guarded values (0, 0)")
+    yield "guarded"
+    postgres.ask("drop table guarded")
+
+
+CONTENDER = """
+import psycopg, random
+url, lock = sys.argv[1:3]
+done = 0
+while True:
+    try:
+        with Lock(lock, stale_after=3, timeout=20) as hold:
+            with psycopg.connect(url, autocommit=True) as resource:
+                count = resource.execute("select count from guarded").fetchone()[0]
+                time.sleep(random.random() * 0.002)
+                hold.ensure_held()
+                taken = resource.execute(
+                    "update guarded set count = %s, token = %s where token < %s", (count + 1, hold.token, hold.token)
+                ).rowcount
+            done += taken
+            say("done", hold.token, taken, count + 1)
+    except (holdfast.LockLost, holdfast.EngineUnavailable, holdfast.AcquireTimeout, psycopg.OperationalError) as error:
+        say("again", type(error).__name__)
+        time.sleep(0.02)
+"""
+
+
+def test_a_count_is_lost_although_the_resource_checks_tokens(
+    postgres: Postgres, guarded: str, spawn: Callable[..., Peer]
+) -> None:
+    """PG12. Holders and sessions are killed at random; each count that was accepted is there, in order of tokens."""
+    url, lock = postgres.url(), postgres.url("counted")
+    chance = random.Random(7)
+    peers = [spawn(CONTENDER, url, lock) for _ in range(3)]
+    ended = time.monotonic() + SECONDS
+    heard: list[tuple[int, int]] = []
+    unheard = 0
+    while time.monotonic() < ended:
+        for peer in peers:
+            while not peer.silent():
+                words = peer.hear().split()
+                if words[0] == "done" and words[2] == "1":
+                    heard.append((int(words[1]), int(words[3])))
+        draw = chance.random()
+        if draw < 0.05:
+            victim = peers.pop(0)
+            victim.kill()
+            victim.wait()
+            unheard += 1  # its last count may have been accepted, and not been told
+            while not victim.silent() or b"\n" in victim._buffer:
+                try:
+                    words = victim.hear().split()
+                except AssertionError:
+                    break  # all is heard
+                if words[0] == "done" and words[2] == "1":
+                    heard.append((int(words[1]), int(words[3])))
+            peers.append(spawn(CONTENDER, url, lock))
+        elif draw < 0.1:
+            Lock(lock).break_lock()
+        time.sleep(0.02)
+    for peer in peers:
+        peer.kill()
+        peer.wait()
+        try:
+            while True:
+                words = peer.hear().split()
+                if words[0] == "done" and words[2] == "1":
+                    heard.append((int(words[1]), int(words[3])))
+        except AssertionError:
+            unheard += 1
+    ((count, token),) = postgres.ask("select count, token from guarded")
+    heard.sort()
+    counts = [number for _, number in heard]
+    assert counts == sorted(set(counts)), "two wrote the same count, or an older holder wrote over a newer one"
+    assert len(heard) <= int(str(count)) <= len(heard) + unheard
+    assert heard[-1][0] <= int(str(token))
+    assert len(heard) > 20
+
+
+def test_an_old_holder_writes_over_a_new_one(postgres: Postgres, guarded: str) -> None:
+    """The window that fencing covers: a holder that has lost its lock, and does not know it yet."""
+    old = Lock(postgres.url("a"), heartbeat=0).acquire(timeout=10)
+    session = old.record.fields["session"]
+    postgres.ask("select pg_terminate_backend(%s, 5000)", session)
+    with Lock(postgres.url("a")).acquire(timeout=5) as new:
+        write = "update guarded set count = count + 1, token = %s where token < %s returning count"
+        assert postgres.ask(write, new.token, new.token)
+        assert not postgres.ask(write, old.token, old.token)
+    with pytest.raises(holdfast.LockLost):
+        old.release()
+
+
+def test_names_with_one_key_exclude_each_other_in_silence(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG2: the row has the name, so the second to come says what is wrong."""
+    Lock(postgres.url("collides")).acquire(timeout=10).release()
+    postgres.ask("update holdfast.lock set name = 'another' where key = %s", key_of("collides"))
+    with pytest.raises(holdfast.HoldfastError, match="same 64-bit key"):
+        Lock(postgres.url("collides")).acquire(timeout=10)
+    assert not Lock(postgres.url("collides")).status().locked
+    postgres.ask("delete from holdfast.lock where name = 'another'")
+
+
+def test_the_token_is_raised_before_the_lock_is_ours(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG12: who only waits, and is cancelled, or times out, changes nothing."""
+    with Lock(postgres.url("a")).acquire(timeout=10) as hold:
+        for _ in range(3):
+            with pytest.raises(holdfast.AcquireTimeout):
+                Lock(postgres.url("a")).acquire(timeout=0.05)
+        token = hold.token
+        assert token is not None
+    with Lock(postgres.url("a")).acquire(timeout=10) as hold:
+        assert hold.token == token + 1

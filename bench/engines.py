@@ -1,4 +1,4 @@
-"""Benchmarks of the engines on servers: `make bench-engines`, or `python bench/engines.py [suite ...]`. See README.md."""
+"""Benchmarks of the engines: `make bench-engines`, or `python bench/engines.py [suite ...]`. See README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from engines_crowds import order, waiters
 from engines_load import many_held, throughput
 from engines_peers import PEERS, HoldfastPostgresql, Peer, load
 from engines_scaling import fill
-from engines_servers import SERVERS, Server, fsync_ms
+from engines_servers import SERVERS, Etcd, Server, fsync_ms
 from engines_times import Bench, crash, handoff, uncontended
 from procs import Failed, NotAvailable, adopt_orphans, end_adopted, kill_all, spawn, sweep_behind_us
 from report import Goal, Outcome, goals_table
@@ -60,10 +60,12 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench/engines.py", description="Measure holdfast on PostgreSQL and etcd beside their own clients and tooz."
+        prog="bench/engines.py",
+        description="Measure holdfast on PostgreSQL and etcd beside their own clients and tooz.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; all when omitted")
     parser.add_argument("--engine", choices=sorted(SERVERS), help="this one only")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="of etcd, all on this machine; default 1")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: under 1 min instead of under 6 min")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every number to FILE as well")
     parser.add_argument(
@@ -77,6 +79,7 @@ def _parse() -> argparse.Namespace:
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(SUITES)})")
+    Etcd.nodes = options.nodes
     if options.fill and not options.json:
         parser.error("--fill needs --json FILE, of an earlier run")
     return options
@@ -119,6 +122,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
     goals: list[Goal] = []
     data: dict[str, Any] = {}
     failures: list[str] = []
+    took: dict[str, float] = {}
     begin = time.monotonic()
     for engine in [options.engine] if options.engine else SERVERS:
         with ExitStack() as stack:
@@ -136,16 +140,26 @@ def _run(context: Context, options: argparse.Namespace) -> int:
             print(f"\n{engine}: {facts[engine]}", flush=True)
             data[engine] = {}
             for name in options.suites or SUITES:
+                since = time.monotonic()
                 outcome = SUITES[name](Bench(context, server))
+                took[f"{engine}, {name}"] = time.monotonic() - since
                 for table in outcome.tables:
                     print(f"\n{table}", flush=True)
                 goals += outcome.goals
                 data[engine][name] = outcome.data
                 failures += [f"{engine}, {name}: {failure}" for failure in outcome.failures]
-    facts["load at the end"] = f"{os.getloadavg()[0]:.2f}, of which this run has a share"
-    print(f"\n{goals_table(goals)}\n\n{facts['load at the end']}\n{time.monotonic() - begin:.0f} s")
+    facts["at the end"] = (
+        f"load {os.getloadavg()[0]:.2f}, of which this run has a share; disk {fsync_ms(context.disk):.2f} ms"
+    )
+    print(f"\n{goals_table(goals)}\n\nat the end: {facts['at the end']}\n{time.monotonic() - begin:.0f} s")
     if options.json:
-        report = {"facts": facts, "engines": data, "goals": [goal.data() for goal in goals], "failures": failures}
+        report = {
+            "facts": facts,
+            "engines": data,
+            "seconds": took,
+            "goals": [goal.data() for goal in goals],
+            "failures": failures,
+        }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for failure in failures:
         print(f"failed: {failure}", file=sys.stderr)

@@ -1,10 +1,10 @@
 """Many who want one lock: who comes first, what those cost who wait, and how long it takes until all have had it.
 
-order    20 waiting processes that have arrived one after the other, 60 ms apart; then the lock is released. Inversions are
-         pairs of waiters that got it in another order than they came in; 0 is first come, first served, 95 is chance.
+order    20 waiting processes that have arrived one after the other, 60 ms apart; then the lock is released. Inversions
+         are pairs of waiters that got it in another order than they came in; 0 is first come, first served, 95 chance.
 waiters  100 threads, or 100 asyncio tasks, of one process wait for a lock that another process keeps. After they have
-         settled: processor time of their process and of the server, messages that they send (each has an answer, so: round
-         trips), connections, memory. Through a relay, which counts; it is not the server and not the client.
+         settled: processor time of their process and of the server, messages that they send (each has an answer, so:
+         round trips), connections, memory. Through a relay, which counts; it is neither the server nor the client.
 drain    the same crowd without the relay: from before the release to after the last acquisition. Each releases at once.
 Not measured: arriving and ending.
 """
@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from async_peers import AsyncHoldfast
-from engines_peers import Peer, load
+from engines_peers import REFERENCE, TOOZ, Peer, load
 from engines_relay import Relay
 from engines_times import Bench
 from peers import Holdfast
@@ -40,13 +40,15 @@ _RELEASED, _PLACES = 0, 1
 
 
 def order(bench: Bench) -> Outcome:
-    """Rounds; all subjects side by side, as they hardly do anything but wait."""
+    """Rounds; one subject after the other, in an order drawn anew."""
+    # Who polls takes as long as a whole quick run.
+    subjects = [one for one in bench.waiting if not (one.poll and bench.context.quick)]
     table = Table(bench.title(f"order of {ORDERED} waiters"), ["", "rounds", "inversions, most", "of", "came"])
-    found: dict[str, list[list[int]]] = {one.label: [] for one in bench.waiting}
+    found: dict[str, list[list[int]]] = {one.label: [] for one in subjects}
     errors: dict[str, str] = {}
-    for number in range(int(bench.context.pick(1, 3))):
-        for one in bench.context.random.sample(bench.waiting, len(bench.waiting)):
-            if one.label not in errors:
+    for number in range(int(bench.context.pick(1, 2))):
+        for one in bench.context.random.sample(subjects, len(subjects)):
+            if one.label not in errors and not (one.poll and number):  # polling takes long, and has no order
                 group = spawn(_queue, one, bench.server.url(f"order-{number}-{bench.peers.index(one)}", ttl=_LEASE))
                 try:
                     found[one.label].append(group.answer(_LIMIT_S + 60))
@@ -61,8 +63,8 @@ def order(bench: Bench) -> Outcome:
         table.rows.append([name, str(len(rounds)), "-" if most is None else str(most), str(pairs), came])
     table.notes = [f"{name}: {error}" for name, error in errors.items()]
     ours = [_inversions(places) for places in found.get(Holdfast.label, [])]
-    error = errors.get(Holdfast.label)
-    goal = bench.goal(f"inversions among {ORDERED} waiters", max(ours) if ours else None, 0, "", error)
+    worst = max(ours) if ours else None
+    goal = bench.goal(f"inversions among {ORDERED} waiters", worst, 0, "", errors.get(Holdfast.label))
     failures = [f"{name}: {error}" for name, error in errors.items()]
     return Outcome([table], [goal], {"came": found, "errors": errors}, failures)
 
@@ -113,33 +115,37 @@ class Cost:
     server_kib: float
 
 
+_SHOWN = {*REFERENCE.values(), *TOOZ.values(), Holdfast.label}
 _COLUMNS = ["CPU ms", "server CPU ms", "round trips", "connections", "RSS KiB", "server KiB"]
 
 
 def waiters(bench: Bench) -> Outcome:
     """Rounds of crowds, in an order drawn anew; then the same crowds without a relay."""
     context = bench.context
-    many, seconds, rounds = int(context.pick(30, 100)), context.pick(2, 5), int(context.pick(1, 2))
-    kinds: list[Any] = [*bench.waiting, *context.subjects([AsyncHoldfast])]
+    many, seconds, rounds = int(context.pick(30, 100)), bench.window(1, 4), int(context.pick(1, 2))
+    kinds: list[Any] = [one for one in bench.waiting if one.label in _SHOWN and not (one.poll and context.quick)]
+    kinds += context.subjects([AsyncHoldfast])
     costs: dict[str, list[Cost]] = {_kind(one): [] for one in kinds}
     drained: dict[str, list[float]] = {_kind(one): [] for one in kinds}
     errors: dict[str, str] = {}
     for number in range(rounds):
         for one in context.random.sample(kinds, len(kinds)):
             name = f"{number}-{kinds.index(one)}"
+            if number and getattr(one, "poll", 0):
+                continue
             try:
                 if _kind(one) not in errors:
                     costs[_kind(one)].append(_idle(bench, one, f"waiters-{name}", many, seconds))
-                for again in range(int(context.pick(1, 2))):
-                    if _kind(one) not in errors:
-                        drained[_kind(one)].append(_drain(bench, one, f"drain-{name}-{again}", many))
+                    drained[_kind(one)].append(_drain(bench, one, f"drain-{name}", many))
             except Failed as error:
                 errors[_kind(one)] = str(error)
     heading = f"{many} waiters for one lock; of each, in 10 s, while nothing happens; s until all have had it"
     table = Table(bench.title(heading), ["", *_COLUMNS, "all through, s"])
     for name, found in costs.items():
         if found:
-            middle = [statistics.median(values) for values in zip(*(asdict(one).values() for one in found), strict=True)]
+            middle = [
+                statistics.median(values) for values in zip(*(asdict(one).values() for one in found), strict=True)
+            ]
             through = statistics.median(drained[name]) if drained[name] else None
             last = "-" if through is None else f"> {_LIMIT_S:.0f}" if through >= _LIMIT_S else show(through)
             table.rows.append([name, *map(show, middle), last])
@@ -176,7 +182,7 @@ def _idle(bench: Bench, one: Any, name: str, many: int, seconds: float) -> Cost:
         children.append(crowd)
         alone = crowd.answer(30)
         crowd.ask(None, 60)
-        time.sleep(1.5)
+        time.sleep(1.0)
         before = crowd.ask("cost", 30), server.cpu(), relay.messages
         time.sleep(seconds)
         cpu_ns, resident = crowd.ask("cost", 30)
@@ -206,7 +212,7 @@ def _drain(bench: Bench, one: Any, name: str, many: int) -> float:
         children.append(crowd)
         crowd.answer(30)
         crowd.ask(None, 60)
-        time.sleep(1.0)
+        time.sleep(0.7)
         released = holder.ask(None, 30)
         stop = time.monotonic() + _LIMIT_S
         while slots[_RELEASED] < many and time.monotonic() < stop:
@@ -233,9 +239,11 @@ def _hold(pipe: Connection, one: Any, url: str) -> None:
 
 
 def _crowd(pipe: Connection, one: Any, url: str, alone: str, many: int, slots: Slots) -> None:
-    """The child: says its memory, lets them come when told, answers what it costs. Slots: how many came, when the last."""
+    """The child: says its memory, lets them come when told, answers what it costs. Slots: how many came, the last one.
+
+    Before, it takes a lock once: so what a process has once, whatever it waits for, counts for no waiter.
+    """
     allow_open_files()
-    # What a process has once, whatever it waits for: modules, threads that keep, a connection.
     first = (Holdfast if one is AsyncHoldfast else one)(alone)
     first.acquire()
     first.release()

@@ -33,6 +33,7 @@ class Rate:
     rate: float
     server_cpu_ms: float
     client_cpu_ms: float
+    written_kib: float
 
 
 def throughput(bench: Bench) -> Outcome:
@@ -42,18 +43,18 @@ def throughput(bench: Bench) -> Outcome:
     subjects = [one for one in bench.peers if one.package not in ("tooz", "etcd3gw")]
     found: dict[tuple[str, int], list[Rate]] = {(one.label, many): [] for one in subjects for many in CLIENTS}
     errors: dict[str, str] = {}
-    for number in range(int(context.pick(1, 3))):
+    for number in range(int(context.pick(1, 2))):
         plan = [(one, many) for one in subjects for many in CLIENTS]
         for one, many in context.random.sample(plan, len(plan)):
             if one.label not in errors:
                 try:
                     name = f"throughput-{number}-{subjects.index(one)}"
-                    found[one.label, many].append(_together(bench, one, name, many, context.pick(0.5, 1.5)))
+                    found[one.label, many].append(_together(bench, one, name, many, context.pick(0.4, 1.0)))
                 except Failed as error:
                     errors[one.label] = str(error)
     table = Table(
         bench.title("locks a second, each client with a name of its own"),
-        ["", *(f"{many} clients" for many in CLIENTS), "server CPU ms a lock", "client CPU ms a lock"],
+        ["", *(f"{many} clients" for many in CLIENTS), "server CPU ms a lock", "client CPU ms", "written KiB"],
         notes=[f"{name}: {error}" for name, error in errors.items()],
     )
     data: dict[str, Any] = {"errors": errors}
@@ -63,6 +64,7 @@ def throughput(bench: Bench) -> Outcome:
             last = each[CLIENTS[-1]]
             rates = [show(each[many].rate) for many in CLIENTS]
             table.rows.append([one.label, *rates, show(last.server_cpu_ms), show(last.client_cpu_ms)])
+            table.rows[-1].append(show(last.written_kib))
             data[one.label] = {many: asdict(rate) for many, rate in each.items()}
     return Outcome([table], [], data, [f"{name}: {error}" for name, error in errors.items()])
 
@@ -75,14 +77,14 @@ def _together(bench: Bench, one: type[Peer], name: str, many: int, seconds: floa
     group = spawn(_group, one, [bench.server.url(f"{name}-{client}") for client in range(many)], seconds)
     try:
         group.answer(60)
-        before = bench.server.cpu()
+        before, written = bench.server.cpu(), bench.server.written()
         group.ask(None, 60)  # they run
         counts, cpu_s = group.ask(None, seconds + 60)
-        used = bench.server.cpu() - before
+        used, grown = bench.server.cpu() - before, bench.server.written() - written
     finally:
         group.end()
     cycles = sum(counts)
-    return Rate(cycles / seconds, used * 1000 / cycles, cpu_s * 1000 / cycles)
+    return Rate(cycles / seconds, used * 1000 / cycles, cpu_s * 1000 / cycles, grown / 1024 / cycles)
 
 
 def _group(pipe: Connection, one: type[Peer], urls: list[str], seconds: float) -> None:
@@ -137,7 +139,7 @@ class Holds:
 def many_held(bench: Bench) -> Outcome:
     """One process for each subject, one after the other, in rounds."""
     context = bench.context
-    many, seconds = int(context.pick(100, 1000)), context.pick(2, 5)
+    many, seconds = int(context.pick(100, 1000)), bench.window(5, 5)
     # One for each way to hold: of sessions and leases, one for all holds or one for each.
     kinds = [one for one in bench.peers if one.package not in ("tooz", "etcd3gw") and one not in (KeptLease, Psycopg)]
     found: dict[str, list[Holds]] = {one.label: [] for one in kinds}
@@ -152,7 +154,17 @@ def many_held(bench: Bench) -> Outcome:
                     errors[one.label] = str(error)
     table = Table(
         bench.title(f"{many} locks held by one process; of each, and of all of them together in 10 s"),
-        ["", "acquire ms", "release ms", "one more ms", "RSS KiB", "server KiB", "connections", "CPU ms", "server CPU ms"],
+        [
+            "",
+            "acquire ms",
+            "release ms",
+            "one more ms",
+            "RSS KiB",
+            "server KiB",
+            "connections",
+            "CPU ms",
+            "server CPU ms",
+        ],
         notes=[f"{name}: {error}" for name, error in errors.items()],
     )
     if bench.engine == "etcd":
@@ -227,4 +239,3 @@ def _take_many(pipe: Connection, one: type[Peer], urls: list[str]) -> None:
 def _resident_kib() -> float:
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize() / 1024
-

@@ -170,8 +170,11 @@ class BareEtcd(Peer):
             return
         before = {
             **everyone,
-            **{"max_create_revision": str(self.token - 1), "limit": "1", "sort_target": "CREATE"},
-            **{"sort_order": "DESCEND", "keys_only": True},
+            "max_create_revision": str(self.token - 1),
+            "limit": "1",
+            "sort_target": "CREATE",
+            "sort_order": "DESCEND",
+            "keys_only": True,
         }
         while True:
             answer = self._post("/v3/kv/txn", {"compare": [self._ours], "success": [{"request_range": before}]})

@@ -1,7 +1,7 @@
 """A relay before a server, which counts what clients say to it: round trips that no counter of the server shows.
 
-What a client sends in one go counts as one message, so a question and its answer are one. It costs each message two more
-system calls on the way; nothing that is timed goes through it.
+What a client sends in one go counts as one message, so a question and its answer are one. It costs each message two
+more system calls on the way; nothing that is timed goes through it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Server(ABC):
         self.directory = directory / self.engine
         self.directory.mkdir()
         self.port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     @abstractmethod
     def start(self) -> None:
@@ -65,6 +65,10 @@ class Server(ABC):
     def cpu(self) -> float:
         """Seconds of processor time that it has used so far, in steps of 10 ms."""
 
+    @abstractmethod
+    def written(self) -> int:
+        """Bytes that it has written so far: of its log (PostgreSQL), or that its database has grown to (etcd)."""
+
     def connections(self) -> int:
         """How many are open to it."""
         count = 0
@@ -77,9 +81,10 @@ class Server(ABC):
         return count
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
+        processes, self._processes = self._processes, []
+        for process in processes:
             process.send_signal(signal.SIGINT)  # both end at once, whoever is connected
+        for process in processes:
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -88,20 +93,21 @@ class Server(ABC):
 
     def _run(self, *command: str, user: list[str]) -> int:
         with open(self.directory / "log", "ab") as log:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", self.kill_with, *user, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # the terminal's Ctrl-C is not for it
             )
-        return self._process.pid
+        self._processes.append(process)
+        return process.pid
 
     def _wait(self, is_ready: object) -> None:
         assert callable(is_ready)
         stop = time.monotonic() + _READY_WITHIN
         while not is_ready():
-            if self._process is None or self._process.poll() is not None or time.monotonic() > stop:
+            if any(process.poll() is not None for process in self._processes) or time.monotonic() > stop:
                 raise Failed(f"{self.engine} does not start: {self._last_words()}")
             time.sleep(0.05)
 
@@ -158,24 +164,38 @@ class Postgresql(Server):
         # Sessions that have ended count as the postmaster's children that it has reaped.
         return sum(_ticks(self._postmaster, 4)) + sum(sum(_ticks(pid, 2)) for pid in _children_of(self._postmaster))
 
+    def written(self) -> int:
+        return int(self.sql("select pg_current_wal_lsn() - '0/0'::pg_lsn"))
+
 
 class Etcd(Server):
+    """Clients ask the first of its nodes."""
+
     engine = "etcd"
     kill_with = "SIGKILL"
+    nodes = 1
 
     def start(self) -> None:
         program = shutil.which("etcd")
         if program is None:
             raise NotAvailable("not available: etcd is not installed (Debian: apt-get install etcd-server)")
-        here, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{_free_port()}"
-        self._pid = self._run(
-            program,
-            *("--data-dir", str(self.directory / "data"), "--listen-client-urls", here, "--advertise-client-urls", here),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"),
-            *("--logger", "zap", "--log-level", "error"),
-            user=[],
-        )
+        here = [f"http://127.0.0.1:{port}" for port in (self.port, *(_free_port() for _ in range(self.nodes - 1)))]
+        peers = [f"http://127.0.0.1:{_free_port()}" for _ in here]
+        everyone = ",".join(f"n{number}={peer}" for number, peer in enumerate(peers))
+        self._pids = []
+        for number, (url, peer) in enumerate(zip(here, peers, strict=True)):
+            data = ("--name", f"n{number}", "--data-dir", str(self.directory / f"data{number}"))
+            clients = ("--listen-client-urls", url, "--advertise-client-urls", url)
+            cluster = ("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", everyone)
+            options = (*data, *clients, *cluster, "--logger", "zap", "--log-level", "error")
+            self._pids.append(self._run(program, *options, user=[]))
         self._wait(self._is_ready)
+
+    def written(self) -> int:
+        for line in self._get("/metrics").decode().splitlines():
+            if line.startswith("etcd_mvcc_db_total_size_in_use_in_bytes "):
+                return int(float(line.split()[1]))
+        raise Failed("etcd does not say how large its database is")
 
     def _is_ready(self) -> bool:
         try:
@@ -196,13 +216,14 @@ class Etcd(Server):
     def version(self) -> str:
         import json
 
-        return f"etcd {json.loads(self._get('/version'))['etcdserver']}, one node"
+        nodes = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
+        return f"etcd {json.loads(self._get('/version'))['etcdserver']}, {nodes}"
 
     def memory(self) -> int:
-        return _own_memory(self._pid)
+        return sum(map(_own_memory, self._pids))
 
     def cpu(self) -> float:
-        return sum(_ticks(self._pid, 2))
+        return sum(sum(_ticks(pid, 2)) for pid in self._pids)
 
 
 SERVERS: dict[str, type[Server]] = {"postgresql": Postgresql, "etcd": Etcd}

@@ -126,6 +126,6 @@ def test_a_counter_misses_one_under_kills(url: str, node: Node, peer: Callable[.
     assert answer is not None
     last = int(base64.b64decode(answer["kvs"][0]["value"]))
     assert last - len(values) <= len(workers) + len(dead), "numbers are missing that nobody was killed over"
-    assert last >= 20
+    assert len(values) >= 3
     node.ask("/v3/kv/deleterange", {"key": encoded(counter)})
     eventually(lambda: not Lock(url).status().locked)

@@ -7,7 +7,7 @@ import pytest
 from engines.toy import Toy
 from holdfast import Lock
 from holdfast._os import environment
-from holdfast.cli import doctor, ls, url_doctor, url_watch
+from holdfast.cli import clean, doctor, ls, reap, url_doctor, url_watch
 from holdfast.cli.arguments import parse
 from holdfast.cli.urls import id_of, is_url, masked
 from holdfast.engines import registry
@@ -106,6 +106,13 @@ def test_tokens_that_fall_are_called_good(toy: Toy, monkeypatch: pytest.MonkeyPa
     assert [one.level for one in found] == ["good", "good"]
     monkeypatch.setattr(toy.server, "tokens", iter([5, 4]))
     assert [one.level for one in url_doctor._holding("toy://host")] == ["good", "unusable"]
+
+
+@pytest.mark.parametrize("words", [["clean", "etcd://host"], ["reap", "etcd://host"]])
+def test_a_server_is_looked_for_in_the_working_directory(words: list[str]) -> None:
+    options = parse(words)
+    with pytest.raises(ValueError, match="on a server"):
+        clean.clean_(options) if words[0] == "clean" else reap.reap_(options)
 
 
 def test_watching_two_servers_shows_one_of_them(toy: Toy) -> None:

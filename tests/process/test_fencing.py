@@ -30,13 +30,15 @@ while True:
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
 def test_a_killed_holder_lowers_or_repeats_a_token(disk: Path, protocol: str) -> None:
     """TK1, TK3: three that count, one of which is killed at a random moment, again and again."""
+    if protocol == "flock" and ("HOLDFAST_OS" in os.environ or "flock" in os.environ.get("HOLDFAST_WITHOUT", "")):
+        pytest.skip("kernel locks are switched off (HOLDFAST_OS, HOLDFAST_WITHOUT), and there are no others here")
     path = disk / "l"
     chance = random.Random(4711)
     until = time.monotonic() + SECONDS / 2
     peers: list[Peer] = []
     kills = 0
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < until or kills < 3:
             while len(peers) < 3:
                 peers.append(Peer(WRITER, [path, protocol]))
                 assert peers[-1].hear() == "begins"

@@ -15,6 +15,7 @@ from .._os import environment
 from ..errors import HoldfastError
 from . import DONE, FAILED, HELD, say, show
 from .output import dumped
+from .urls import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "c
 
 def clean_(options: argparse.Namespace) -> int:
     """Show what may go, or remove it."""
+    if any(map(is_url, options.places)):
+        raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
     report = _Report(options)
     for place in options.places or ["."]:
         pending: list[Leftover] = []

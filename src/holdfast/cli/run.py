@@ -20,7 +20,7 @@ import signal
 import threading
 from types import FrameType
 
-from ..errors import AcquireTimeout, LockLost
+from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..hold import Hold
 from ..lock import Acquirable, Lock
 from ..semaphore import Semaphore
@@ -100,6 +100,9 @@ def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) ->
         if not child.told:
             say(str(lost))
         child.told = True
+    except EngineUnavailable as error:
+        say(f"{error}. The server frees {hold.path} by itself")
+        status = status or FAILED
     except OSError as error:
         say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
         status = status or FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import count
@@ -73,5 +74,5 @@ def peer() -> Iterator[Callable[..., Peer]]:
 
 @pytest.fixture(autouse=True)
 def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    with within(90.0):
+    with within(90.0 + float(os.environ.get("HOLDFAST_TEST_SECONDS", "0"))):
         yield

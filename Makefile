@@ -33,6 +33,13 @@ bench: $(VENV)/.test
 	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
 	$(VENV)/bench/bin/python bench/run.py $(ARGS)
 
+.PHONY: bench-engines
+# PostgreSQL and etcd, started by the benchmark itself: apt-get install postgresql etcd-server
+bench-engines: $(VENV)/.test
+	$(BIN)/python -m venv $(VENV)/bench-engines
+	$(VENV)/bench-engines/bin/python -m pip install --quiet '.[postgresql,etcd]' -r bench/peers-engines.txt
+	$(VENV)/bench-engines/bin/python bench/engines.py $(ARGS)
+
 # Contenders of every kind, killed, stopped and forked, for each protocol: make storm SECONDS=600 is ten minutes in all.
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)

@@ -7,11 +7,14 @@ more system calls on the way; nothing that is timed goes through it.
 from __future__ import annotations
 
 import asyncio
+import time
 from multiprocessing.connection import Connection
 
+from peers import Subject
 from procs import Child, Slots, spawn
 
 _MESSAGES, _OPEN, _MADE = range(3)
+_COUNTED = 40
 
 
 class Relay:
@@ -34,6 +37,29 @@ class Relay:
 
     def end(self) -> None:
         self._child.end()
+
+
+def round_trips(subject: type[Subject], url: str, relay: Relay) -> float:
+    """How many messages a client sends for one cycle, when it is warm; `url` leads through the relay."""
+    child = spawn(_cycles, subject, url)
+    try:
+        child.answer(30)
+        before = relay.messages
+        child.ask(None, 30)
+        return (relay.messages - before) / _COUNTED
+    finally:
+        child.end()
+
+
+def _cycles(pipe: Connection, subject: type[Subject], url: str) -> None:
+    lock = subject(url)
+    for count in (5, _COUNTED):
+        for _ in range(count):
+            lock.acquire()
+            lock.release()
+        time.sleep(0.05)  # for what is said behind a release
+        pipe.send(None)
+        pipe.recv()
 
 
 def _relay(pipe: Connection, port: int, slots: Slots) -> None:

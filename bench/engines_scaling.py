@@ -54,6 +54,7 @@ def numbers_of(suites: dict[str, Any]) -> Numbers:
         "cycle p99": _ms(cycle, "p99_ns"),
         "hand-off": _ms(turn, "median_ns"),
         "crash": _ms(suites.get("crash", {}).get("holdfast", {}), "median_ns"),
+        "round trips": _of(suites.get("uncontended", {}).get("round_trips", {}), "holdfast"),
         **{f"rate {count}": _of(rates.get(str(count), {}), "rate") for count in (1, 4, 16)},
         "lock server ms": _of(rates.get("16", {}), "server_cpu_ms"),
         "lock client ms": _of(rates.get("16", {}), "client_cpu_ms"),
@@ -82,6 +83,7 @@ def measured(inputs: dict[str, Numbers], report: dict[str, Any]) -> str:
             "acquire and release, uncontended: median / p99, ms",
             lambda n: f"{show(n['cycle'])} / {show(n['cycle p99'])}",
         ),
+        ("`r`: round trips of that", _one("round trips")),
         ("hand-off between two processes, median, ms", _one("hand-off")),
         ("SIGKILL of the holder to the next one's acquire, median, ms", _one("crash")),
         ("locks a second, 1 / 4 / 16 clients", lambda n: " / ".join(show(n[f"rate {count}"]) for count in (1, 4, 16))),
@@ -93,10 +95,12 @@ def measured(inputs: dict[str, Numbers], report: dict[str, Any]) -> str:
         ("idle waiter, memory of the client, KiB: thread / task", _two("waiter client_kib", "task client_kib")),
         ("`w`: idle waiter, memory of the server, KiB", _one("waiter server_kib")),
         ("`k`: idle waiter, server's processor time in 10 s, ms", _one("waiter server_cpu_ms")),
+        ("idle waiter, client's processor time in 10 s, ms", _one("waiter client_cpu_ms")),
         ("hold: connections", _one("hold connections")),
         ("hold, memory of the client, KiB", _one("hold client KiB")),
         ("`h`: hold, memory of the server, KiB", _one("hold server KiB")),
         ("`j`: hold, server's processor time in 10 s, ms", _one("hold server ms")),
+        ("`i`: hold, client's processor time in 10 s, ms", _one("hold client ms")),
         ("waiters for one lock, all through, s", _one("drain")),
     ]
     waiters = report["engines"]["etcd"].get("waiters", {}).get("waiters", "-")

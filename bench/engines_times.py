@@ -22,10 +22,11 @@ from typing import Any
 from async_peers import AsyncHoldfast
 from context import Context
 from engines_peers import PEERS, REFERENCE, TOOZ, Peer, load
+from engines_relay import Relay, round_trips
 from engines_servers import Server
 from peers import Holdfast
 from procs import Child, Failed, Slots, kill, spawn
-from report import Goal, Outcome, timing_table
+from report import Goal, Outcome, show, timing_table
 from series import Series
 
 _WARM_UP = 5
@@ -105,7 +106,10 @@ def uncontended(bench: Bench) -> Outcome:
     finally:
         for child in children.values():
             child.end()
-    outcome = timed(bench, "uncontended, acquire and release", series)
+    counts = _round_trips(bench)
+    notes = [f"round trips: {', '.join(f'{name} {show(count)}' for name, count in counts.items())}"]
+    outcome = timed(bench, "uncontended, acquire and release", series, notes)
+    outcome.data["round_trips"] = counts
     ours, bare = series.get(Holdfast.label, Series()), series[bench.reference]
     task = series.get(AsyncHoldfast.label, Series())
     outcome.goals = [
@@ -113,6 +117,19 @@ def uncontended(bench: Bench) -> Outcome:
         bench.goal("uncontended: AsyncLock ÷ bare client", task.ratio_to(bare), 1.5, "x", task.error),
     ]
     return outcome
+
+
+def _round_trips(bench: Bench) -> dict[str, float]:
+    relay, counts = Relay(bench.server.port), {}
+    try:
+        for number, one in enumerate(bench.peers):
+            try:
+                counts[one.label] = round_trips(one, bench.server.url(f"counted-{number}", port=relay.port), relay)
+            except Failed:
+                pass  # the table says why
+    finally:
+        relay.end()
+    return counts
 
 
 def _serve(pipe: Connection, subject: type[Peer], url: str) -> None:

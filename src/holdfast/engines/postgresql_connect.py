@@ -51,8 +51,10 @@ def connect(
     """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason."""
     known = Known(place)
     failed: list[str] = []
-    for attempt in (yield from attempts(env, known, until, failed)):
-        limit = min(until, env.monotonic() + known.timeout)
+    found = yield from attempts(env, known, until, failed)
+    for number, attempt in enumerate(found):
+        now = env.monotonic()
+        limit = now + min(known.timeout, (until - now) / (len(found) - number))  # one that is silent leaves time
         conninfo = place.conninfo + attempt.conninfo + _parameters(env, known, stale_after or STALE_AFTER)
         link = Link(env, conninfo, attempt.label)
         try:

@@ -6,7 +6,8 @@
 PG11  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
       heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
       the connection shows at once.
-PG13  A hold that is lost closes its connection, so a release after it cannot reach the server, and frees nothing.
+PG13  A hold that is lost closes its connection, whoever found that out, so a release after it cannot reach the server,
+      and frees nothing; and the server keeps the lock for nobody who does not believe in it.
 """
 
 from __future__ import annotations
@@ -118,8 +119,11 @@ class PostgresqlHeld(RemoteHeld):
                         if answer is not None:
                             self._require_same(int(answer[0][0] or 0))
                             self.lapses, due = sent + self._patience, sent + self._every  # PG11
-                    if now >= self.lapses:
-                        raise Broken(f"{link.label} has not answered for {self._patience:g} s")
+                    if now >= self.lapses or self.lost:
+                        raise Broken(
+                            f"no heartbeat was answered for {self._patience:g} s; {link.label}, the way there, or this "
+                            "process has stood still"
+                        )
             except (Broken, Refused) as error:
                 with link.mutex:
                     if link.keeper is not self:

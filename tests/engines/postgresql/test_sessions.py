@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.engines import postgresql_connect, postgresql_lock
 from holdfast.engines.postgresql import init
 from holdfast.engines.postgresql_connect import connect
 from holdfast.engines.postgresql_url import parse
+from process.support import eventually
 
 
 @pytest.fixture
@@ -186,8 +188,6 @@ def test_what_libpq_takes_from_its_surroundings_is_ignored(
 
 def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PG6: in a thread; and who gives up does not wait for it."""
-    import threading
-
     go, asked = threading.Event(), list[str]()
 
     def slow(host: str, *arguments: Any, **options: Any) -> Any:
@@ -213,6 +213,26 @@ def test_a_server_that_never_answers_is_waited_for(postgres: Postgres) -> None:
         url = f"postgresql://me@127.0.0.1:{mute.getsockname()[1]}/db?connect_timeout=1#a"
         with pytest.raises(holdfast.EngineUnavailable, match="no answer in time"):
             Lock(url).acquire()
+
+
+def test_one_host_that_is_silent_leaves_no_time_for_the_next(postgres: Postgres) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        silent = mute.getsockname()[1]
+        url = f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{postgres.port}/postgres#a"
+        Lock(url).acquire(timeout=3).release()
+
+
+def test_a_holder_keeps_vacuum_from_its_work(postgres: Postgres) -> None:
+    """One who waits does, which is documented: its statement has a snapshot. A hold has none."""
+    with Lock(postgres.url("a")).acquire(timeout=10) as hold:
+        waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
+        waiter.start()
+        eventually(lambda: postgres.waiting() == 1)
+        sql = "select pid, backend_xmin is not null from pg_stat_activity where starts_with(application_name, %s)"
+        seen = dict(postgres.ask(sql, "holdfast "))  # type: ignore[arg-type]
+        assert seen.pop(hold.record.fields["session"]) is False
+        assert True in seen.values()
+    waiter.join()
 
 
 def test_psycopg_is_told_of_by_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:

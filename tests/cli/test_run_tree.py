@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cli.support import HOLDFAST, World, ended, eventually
+from holdfast._os import tree
 
 _DAEMON = """
 import os, signal, sys, time
@@ -145,7 +148,7 @@ sys.stdin.readline()
 def test_where_processes_cannot_be_seen_the_command_goes_on(world: World, path: Path) -> None:
     """Without `/proc` the command alone is stopped, which is known to be ours."""
     code = (
-        "import holdfast._os.tree as t, sys; t._all = lambda: iter(()); "
+        "import holdfast._os.tree as t, sys; t._proc_is_ours = lambda: False; "
         f"from holdfast.cli import main; main(['run', '--kill-after', '1', {str(path)!r}, '--', 'sleep', '600'])"
     )
     run = world.start([sys.executable, "-c", code])
@@ -153,6 +156,27 @@ def test_where_processes_cannot_be_seen_the_command_goes_on(world: World, path: 
     eventually(lambda: any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()[:6] for pid in world.mine()))
     path.unlink()
     assert run.wait() == 4
+
+
+def test_the_kernels_lists_lack_somebody() -> None:
+    """What they say and what all processes say is the same, and nobody is spared by mistake."""
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & echo; wait"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    try:
+        spared = frozenset(one for one in tree.children() if one.pid != child.pid)
+        quick = tree._below(spared, tree._children_of)
+        assert tree._below(spared, tree._by_parent().get) == quick
+        assert [one.parent for one in quick] == [os.getpid(), child.pid]
+        assert not tree.descendants(tree.children())
+        assert tree.send(quick[1], signal.SIGKILL)
+        child.wait()
+        assert not tree.send(quick[0], signal.SIGKILL)
+        assert not tree.send(tree.Member(os.getpid(), os.getppid(), 1), signal.SIGKILL)  # another of this number
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])

@@ -9,7 +9,7 @@ from ..model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -32,15 +32,44 @@ def adopt_orphans() -> bool:
         return False
 
 
+def children() -> frozenset[Member]:
+    """Those of this process."""
+    found = _children_of(os.getpid()) if _proc_is_ours() else []
+    return frozenset(one for one in _all() if one.parent == os.getpid()) if found is None else frozenset(found)
+
+
 def descendants(spared: frozenset[Member] = frozenset()) -> list[Member]:
-    """Those of this process that have not ended, parents first; without the `spared` ones and what is below them."""
+    """Those of this process that have not ended, parents first; without the `spared` ones and what is below them.
+
+    The kernel's lists of children may lack some while others end, so that there are none is said by all processes only.
+    """
+    return _below(spared, _children_of) or _below(spared, _by_parent().get)
+
+
+def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None]) -> list[Member]:
+    found = [one for one in children_of(os.getpid()) or [] if one not in spared] if _proc_is_ours() else []
+    for one in found:  # which grows
+        found += children_of(one.pid) or []
+    return found
+
+
+def _by_parent() -> dict[int, list[Member]]:
     below: dict[int, list[Member]] = {}
     for one in _all():
         below.setdefault(one.parent, []).append(one)
-    found = [one for one in below.get(os.getpid(), []) if one not in spared]
-    for one in found:  # which grows
-        found += below.get(one.pid, [])
-    return found
+    return below
+
+
+def _children_of(pid: int) -> list[Member] | None:
+    """By the kernel's lists; None where it has none."""
+    pids: list[bytes] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                pids += file.read().split()
+    except OSError:
+        return None
+    return [one for pid in map(int, pids) if (one := _read(pid)) is not None]
 
 
 def is_running(member: Member) -> bool:
@@ -73,14 +102,20 @@ def send(member: Member, number: int) -> bool:
 
 def _all() -> Iterator[Member]:
     try:
-        if os.readlink("/proc/self") != str(os.getpid()):
-            return  # it shows another PID namespace, where these numbers are others'
-        names = os.listdir("/proc")
+        names = os.listdir("/proc") if _proc_is_ours() else []
     except OSError:
-        return
+        names = []
     for name in names:
         if name.isdecimal() and (one := _read(int(name))) is not None:
             yield one
+
+
+def _proc_is_ours() -> bool:
+    """Whether `/proc` does not show another PID namespace, where these numbers are others'."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def _read(pid: int) -> Member | None:

@@ -15,7 +15,7 @@ import os
 import signal
 import time
 
-from .._os.tree import Member, adopt_orphans, descendants, is_running, send
+from .._os.tree import Member, adopt_orphans, children, descendants, is_running, send
 from . import say
 
 _PAUSES = (0.02, 0.2)
@@ -31,7 +31,7 @@ class Tree:
 
     def __init__(self, kill_after: float) -> None:
         self._kill_after = kill_after
-        self._spared = frozenset(descendants())
+        self._spared = children()
         if not self._spared:
             adopt_orphans()
         self._begun: float | None = None

@@ -126,8 +126,7 @@ class Contest:
                 if len(before) < self.queue.room:
                     return True
                 if self.attempt.is_over():
-                    yield from self._look_kindly()
-                    return self.refuse()
+                    return (yield from self.refuse_kindly())
                 if self.attempt.announces:
                     yield from self._look_kindly()
                 self.attempt.waiting(self._last, self._who)
@@ -141,6 +140,7 @@ class Contest:
                 self._end_watch()
                 if not self.cluster.forget_token(error):
                     raise
+                yield from self._pause(_AGAIN)
         return None
 
     def _watch_those(self, entrant: Entrant, before: set[str]) -> Generator[Wait, None, None]:
@@ -164,6 +164,7 @@ class Contest:
             before -= gone
             if canceled:
                 self._end_watch()
+                yield from self._pause(_AGAIN)
             if canceled or entrant.key in gone or len(before) < self.queue.room:
                 return
             if self.attempt.is_over() or self.attempt.announces or lease.is_over() or self.env.monotonic() >= recheck:
@@ -197,6 +198,7 @@ class Contest:
                     self._end_watch()
                     if not self.cluster.forget_token(error):
                         raise
+                    yield from self._pause(_AGAIN)
         finally:
             self._end_watch()
 
@@ -210,6 +212,8 @@ class Contest:
             while True:
                 gone, canceled = _gone(self._watch)
                 keys -= gone
+                if canceled:
+                    yield from self._pause(_AGAIN)
                 if canceled or len(keys) < self.queue.room or self.env.monotonic() >= recheck:
                     return
                 if self.attempt.is_over() or self.attempt.announces:
@@ -219,6 +223,10 @@ class Contest:
             self._end_watch()
 
     # -- what both need ------------------------------------------------------------------------------------------------
+
+    def refuse_kindly(self) -> Generator[Wait, None, Refusal]:
+        yield from self._look_kindly()
+        return self.refuse()
 
     def refuse(self) -> Refusal:
         self.attempt.story.gave_up(self._who)
@@ -277,7 +285,7 @@ def acquire(
 ) -> Generator[Wait, None, Share | Refusal]:
     contest = Contest(env, requests, timeout, context)
     try:
-        return (yield from together(contest.attempt, contest.acquire, contest.refuse))
+        return (yield from together(contest.attempt, contest.acquire, contest.refuse_kindly))
     except BaseException:
         contest.attempt.story.gave_up()
         raise

@@ -36,8 +36,10 @@ def connect(
         connection = None
         try:
             connection = _begin(env, endpoint, tls, family, address)
-            yield Wait((), until, None, (connection.fd,))
-            _check(connection.fd)
+            while not _is_connected(connection.fd):
+                if env.monotonic() >= until:
+                    raise Unreachable("it did not answer in time")
+                yield Wait((), until, None, (connection.fd,))
             yield from connection.shake_hands(until)
             return connection
         except Unreachable as error:
@@ -81,19 +83,19 @@ def _begin(
         raise
 
 
-def _check(fd: int) -> None:
-    """Unreachable unless it is connected by now."""
+def _is_connected(fd: int) -> bool:
+    """Unreachable if it never will be."""
     plug = socket.socket(fileno=fd)
     try:
         failed = plug.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if not failed:
-            plug.getpeername()
+        if failed:
+            raise Unreachable(os.strerror(failed))
+        plug.getpeername()
+        return True
     except OSError:
-        raise Unreachable("it did not answer in time") from None
+        return False  # not yet
     finally:
         plug.detach()
-    if failed:
-        raise Unreachable(os.strerror(failed))
 
 
 def _resolve(env: Environment, endpoint: Endpoint, until: float) -> Generator[Wait, None, Addresses]:

@@ -65,7 +65,7 @@ class EtcdHeld(RemoteHeld):
         return record_of(seen)
 
     def _is_ours(self) -> bool:
-        return super()._is_ours() and not self.entrant.lease.why_over
+        return super()._is_ours() and not self.entrant.lease.is_over()
 
     def _kept(self, lapses: float) -> None:
         self.lapses = lapses  # ET9
@@ -102,6 +102,7 @@ class EtcdHeld(RemoteHeld):
             yield from self._tell_since()
         while not self.lost and not self.entrant.lease.is_over():
             watch: Watch | None = None
+            pause = _AGAIN
             try:
                 watch = yield from self.cluster.watch([self._own()], self.entrant.lease.lapses)
                 if (yield from self._watch(watch)):
@@ -110,11 +111,11 @@ class EtcdHeld(RemoteHeld):
                 pass
             except Refused as error:
                 if not self.cluster.forget_token(error):
-                    raise
+                    pause = RECHECK  # a right was taken away; the lease is kept all the same
             finally:
                 if watch is not None:
                     watch.close()
-            again = self.env.monotonic() + _AGAIN
+            again = self.env.monotonic() + pause
             while self.env.monotonic() < again:
                 yield Wait((), again)
 

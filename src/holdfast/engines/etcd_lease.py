@@ -1,7 +1,8 @@
 """A lease, and what keeps it: the one thing by which etcd knows that a contender lives.
 
 EL1  The lease is good until the moment at which the keep-alive that was answered last was *sent*, plus the seconds that
-     the server granted, less a margin for clocks that run at different speeds. Never from when the answer came.
+     the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
+     time for which the machine slept counts, where the system tells it: the monotonic clock stands still then.
 EL2  A keep-alive of a dead lease is answered as well, without seconds: then it is over, whatever time was left.
 EL3  One lease for each contender, by a number of our own choice. So whoever gives up, wherever it stands, revokes it:
      a put that comes later is refused by the server, and the key goes with the lease.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 
 from .._core.environment import Wait
 from .._drive.agent import agent
@@ -51,14 +53,15 @@ class Lease:
         self._generation = env.generation
         self._job: Job | None = None
         self._asked = self._ended = False
+        self._slept = 0.0
 
     def is_over(self) -> bool:
         """Whether the server may have dropped it by now (EL1)."""
-        return bool(self.why_over) or self.env.monotonic() >= self.lapses
+        return bool(self.why_over) or self.env.monotonic() + _slept() - self._slept >= self.lapses
 
     def grant(self, until: float) -> Generator[Wait, None, None]:
         """Ask for it. Raises as `Cluster.call`."""
-        sent = self.env.monotonic()
+        sent, slept = self.env.monotonic(), _slept()
         self._asked = True
         body = {"ID": str(self.id), "TTL": str(self.seconds)}
         try:
@@ -68,7 +71,7 @@ class Lease:
                 raise
             yield from self.beat(until)  # the answer to an earlier request was lost
             return
-        self._extend(sent, number(answer.get("TTL")))
+        self._extend(sent, slept, number(answer.get("TTL")))
 
     def keep(self) -> None:
         """Have it kept from now on, until it is over or `end`."""
@@ -76,9 +79,9 @@ class Lease:
 
     def beat(self, until: float) -> Generator[Wait, None, None]:
         """One keep-alive. It may find that the lease is over (EL2)."""
-        sent = self.env.monotonic()
+        sent, slept = self.env.monotonic(), _slept()
         answer = yield from self._cluster.call("/v3/lease/keepalive", {"ID": str(self.id)}, until, rounds=math.inf)
-        self._extend(sent, number(answer.get("TTL")))
+        self._extend(sent, slept, number(answer.get("TTL")))
 
     def end(self) -> None:
         """Give it up, and the key with it (EL4). Never waits; idempotent; nothing in a forked child."""
@@ -91,12 +94,12 @@ class Lease:
         if self._asked:
             agent(self.env).start(self._revoking(), "while revoking a lease on etcd", last=True)
 
-    def _extend(self, sent: float, seconds: int) -> None:
+    def _extend(self, sent: float, slept: float, seconds: int) -> None:
         if seconds <= 0:
             self.why_over = "etcd has ended its lease"  # EL2
             return
         self.seconds = seconds
-        self.lapses = sent + seconds * (1 - _MARGIN)  # EL1
+        self.lapses, self._slept = sent + seconds * (1 - _MARGIN), slept  # EL1
         if self.on_kept is not None:
             self.on_kept(self.lapses)
 
@@ -125,3 +128,9 @@ class Lease:
             yield from self._cluster.call("/v3/lease/revoke", {"ID": str(self.id)}, until, rounds=math.inf)
         except (Refused, EngineUnavailable):
             pass  # it is gone already, or goes by itself
+
+
+def _slept() -> float:
+    """For how many seconds the machine has slept since it started, as far as the system tells; differences count."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0.0 if clock is None else time.clock_gettime(clock) - time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -71,7 +71,9 @@ def join(attempt: Attempt) -> Share | None:
 
 
 def together(
-    attempt: Attempt, contend: Callable[[], Generator[Wait, None, Result]], refuse: Callable[[], Refusal]
+    attempt: Attempt,
+    contend: Callable[[], Generator[Wait, None, Result]],
+    refuse: Callable[[], Generator[Wait, None, Refusal]],
 ) -> Generator[Wait, None, Result]:
     """What `contend` gets; or a share in what another caller of the same owner has got meanwhile (KN1)."""
     env, request = attempt.env, attempt.request
@@ -90,7 +92,7 @@ def together(
             if line[0] is signal:
                 return (yield from contend())
             if attempt.is_over():
-                return refuse()
+                return (yield from refuse())
             attempt.require_same_process()
             yield Wait((), attempt.deadline, signal)
             signal.is_set = False

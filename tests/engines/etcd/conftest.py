@@ -9,9 +9,8 @@ from itertools import count
 
 import pytest
 
+from engines.etcd.fixtures import nothing_left
 from engines.etcd.servers import Node, Proxy, leases, nodes
-from holdfast._os import environment
-from holdfast.engines import etcd_client
 from process.support import Peer, eventually
 
 _numbers = count(1)
@@ -29,18 +28,9 @@ def trio() -> Iterator[list[Node]]:
 
 
 @pytest.fixture
-def url(node: Node, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A lock of its own for each test, with the shortest lease; in the end nothing may be held, kept or open."""
-    yield f"etcd://{node.host}/tests/{next(_numbers)}?ttl=2"
-    nothing_left()
-
-
-def nothing_left() -> None:
-    """No hold of this process, and no connection once those that idle are closed."""
-    env = environment()
-    assert not [held for held in env.holds.values() if held.waits]
-    for cluster in etcd_client._clusters.values():
-        cluster.close_idle()
+def url(node: Node) -> str:
+    """A lock of its own for each test, with the shortest lease."""
+    return f"etcd://{node.host}/tests/{next(_numbers)}?ttl=2"
 
 
 @pytest.fixture
@@ -70,6 +60,12 @@ def peer() -> Iterator[Callable[..., Peer]]:
     yield start
     for one in started:
         one.destroy()
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing() -> Iterator[None]:
+    yield
+    nothing_left()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,10 @@ from itertools import count
 import pytest
 
 from engines.etcd.servers import Node, nodes
+from holdfast._drive.agent import agent
+from holdfast._os import environment
+from holdfast.engines import etcd_client
+from process.support import eventually
 
 _numbers = count(1)
 
@@ -19,5 +23,23 @@ def etcd_node() -> Iterator[Node]:
 
 
 @pytest.fixture
-def etcd_prefix(etcd_node: Node) -> str:
-    return f"etcd://{etcd_node.host}/behaviour/{next(_numbers)}/"
+def etcd_prefix(etcd_node: Node) -> Iterator[str]:
+    yield f"etcd://{etcd_node.host}/behaviour/{next(_numbers)}/"
+    nothing_left()
+
+
+def nothing_left() -> None:
+    """No hold of this process, no job, and no connection: the next test of this worker may count descriptors."""
+    env = environment()
+    assert not [held for held in env.holds.values() if held.waits]
+
+    def done() -> bool:
+        jobs = [job for job in list(agent(env)._jobs) if "etcd" in job.what]
+        for job in jobs:
+            if job.last and job._wait is not None and job._wait.deadline > env.monotonic() + 2:
+                job.stop()  # for a server that is gone
+        for cluster in etcd_client._clusters.values():
+            cluster.close_idle()
+        return not jobs
+
+    eventually(done, what="the end of all jobs")

@@ -20,6 +20,7 @@ from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.environment import Wait
 from holdfast._drive.sync import drive
 from holdfast._os import environment
+from holdfast.engines import etcd_lease
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd_lease import Lease
 from holdfast.engines.etcd_queue import Entrant, Queue
@@ -203,8 +204,10 @@ def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
         hold.release()
 
 
-def test_a_promise_counts_from_the_answer() -> None:
+def test_a_promise_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
+    slept = etcd_lease._slept()
+    monkeypatch.setattr(etcd_lease, "_slept", lambda: slept)
 
     class Clock:
         generation, now = 0, 100.0
@@ -226,7 +229,13 @@ def test_a_promise_counts_from_the_answer() -> None:
     assert lease.lapses == 109
     drive(lease.beat(0))
     assert lease.lapses == 113
-    clock.now = 113
+    clock.now = 112
+    assert not lease.is_over()
+    monkeypatch.setattr(etcd_lease, "_slept", lambda: slept + 1)  # the machine slept for a second
+    assert lease.is_over()
+    drive(lease.beat(0))
+    assert not lease.is_over()
+    clock.now = 121
     assert lease.is_over()
 
 
@@ -302,6 +311,21 @@ def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
     assert lock.status().locked
     got[0].release()
     assert not lock.status().locked
+
+
+def test_one_who_waits_for_its_owner_does_not_know_the_holder(url: str) -> None:
+    """KN1: it has not contended itself, and its refusal is as good as another."""
+    lock = Lock(url, owner="me")
+    got: list[Any] = []
+    with Lock(url, tag="the one") as other:
+        first = threading.Thread(target=lambda: got.append(lock.acquire(timeout=SOON)))
+        first.start()
+        eventually(lambda: waiters(lock) == 1)
+        with pytest.raises(holdfast.AcquireTimeout, match="the one"):
+            lock.acquire(timeout=0.1)
+        other.release()
+    first.join()
+    got[0].release()
 
 
 def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:

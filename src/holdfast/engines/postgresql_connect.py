@@ -36,11 +36,10 @@ _pinned: set[str] = set()
 """The servers behind a pooler that has been proven to leave a session to its client (PG8)."""
 
 _FACTS = (
-    "select pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), "
-    "current_setting('server_version'), current_setting('transaction_read_only')"
+    "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
 _DURABLE = (  # PG12: a token that has been seen is on the disk
-    "select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
+    "set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
     "then 'on' else current_setting('synchronous_commit') end, false)"
 )
 
@@ -155,30 +154,37 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
 def _prepare(
     env: Environment, place: Place, link: Link, until: float, stale_after: float
 ) -> Generator[Wait, None, None]:
+    wanted = _settings(stale_after, link.conn.server_version)
+    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
+    together = f"select {_FACTS}, {_DURABLE}, {calls}"
     try:
-        ((backend, standby, number, version, _),) = yield from link.ask(_FACTS, (), until)
-        link.backend = int(backend or 0)
-        if int(number or 0) < _OLDEST:
-            raise Broken(f"the server at {link.label} is too old: PostgreSQL {version}; 14 or later is needed")
-        if standby == "t":  # PG7
-            raise Broken(
-                f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
-            )
-        yield from _set(link, _settings(stale_after, int(number or 0)), until)
-        yield from link.ask(_DURABLE, (), until)
+        try:
+            (facts,) = yield from link.ask(together, (), until)
+        except Refused:  # one of the settings; which one?
+            (facts,) = yield from link.ask(f"select {_FACTS}", (), until)
+            _check(link, facts)
+            yield from _set_each(link, wanted, until)
+            yield from link.ask(f"select {_DURABLE}", (), until)
+        _check(link, facts)
         if link.backend != link.conn.backend_pid:
             yield from _require_session(env, place, link, until)
     except Refused as refused:
         raise Broken(f"the server at {link.label} has refused: {refused}") from None
 
 
-def _set(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
-    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    try:
-        yield from link.ask(f"select {calls}", (), until)
-        return
-    except Refused:
-        pass  # which one?
+def _check(link: Link, facts: Row) -> None:
+    """Broken for a server that is not fit for locks."""
+    backend, standby, number, version = facts[:4]
+    link.backend = int(backend or 0)
+    if int(number or 0) < _OLDEST:
+        raise Broken(f"the server at {link.label} is too old: PostgreSQL {version}; 14 or later is needed")
+    if standby == "t":  # PG7
+        raise Broken(
+            f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
+        )
+
+
+def _set_each(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
     refused = []
     for name, value in wanted.items():
         try:

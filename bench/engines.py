@@ -44,8 +44,7 @@ def main() -> int:
     """0: measured, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
     options = _parse()
     if options.fill:
-        fill(options.fill, json.loads(options.json.read_text(encoding="utf-8")))
-        return 0
+        return _fill(options)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _stop)
     adopt_orphans()
@@ -83,6 +82,15 @@ def _parse() -> argparse.Namespace:
     if options.fill and not options.json:
         parser.error("--fill needs --json FILE, of an earlier run")
     return options
+
+
+def _fill(options: argparse.Namespace) -> int:
+    try:
+        fill(options.fill, json.loads(options.json.read_text(encoding="utf-8")))
+    except (Failed, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def _stop(number: int, _frame: Any) -> None:

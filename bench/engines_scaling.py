@@ -35,11 +35,11 @@ def fill(page: Path, report: dict[str, Any]) -> None:
     inputs = {engine: numbers_of(report["engines"][engine]) for engine in ENGINES}
     text = page.read_text(encoding="utf-8")
     for mark, table in (("measured", measured(inputs, report)), ("computed", computed(inputs))):
-        begin, end = f"<!-- {mark} -->\n", f"\n<!-- /{mark} -->"
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
         if begin not in text or end not in text:
-            raise Failed(f"{page} has no place for a table: no {begin.strip()} or no {end.strip()}")
+            raise Failed(f"{page} has no place for a table: no {begin.strip()} or no {end}")
         head, _, rest = text.partition(begin)
-        text = f"{head}{begin}{table}{end}{rest.partition(end)[2]}"
+        text = f"{head}{begin}{table}\n{end}{rest.partition(end)[2]}"
     page.write_text(text, encoding="utf-8")
 
 
@@ -124,7 +124,7 @@ def computed(inputs: dict[str, Numbers]) -> str:
     ]
     for title, holds, waiters, rate in _FLEETS:
         rows = [
-            ("connections", [_whole(holds + waiters), _whole(_times(inputs["etcd"], "waiter connections", waiters))]),
+            ("connections", [_whole(_connections(inputs[engine], holds, waiters)) for engine in ENGINES]),
             ("server memory, GiB", [show(_gib(inputs[engine], holds, waiters)) for engine in ENGINES]),
             ("keep-alives a second", ["0", _whole((holds + waiters) * 3 / TTL)]),
             ("server processors busy", [show(_busy(inputs[engine], holds, waiters, rate)) for engine in ENGINES]),
@@ -174,9 +174,9 @@ def _shards(busy: float | None, others: float, processors: int = 2) -> str:
     return str(max(1, -int(-busy // (SHARE * processors)), -int(-others // 1)))
 
 
-def _times(numbers: Numbers, name: str, count: float) -> float | None:
-    each = numbers[name]
-    return None if each is None else each * count
+def _connections(numbers: Numbers, holds: float, waiters: float) -> float | None:
+    hold, waiter = numbers["hold connections"], numbers["waiter connections"]
+    return None if hold is None or waiter is None else holds * hold + waiters * waiter
 
 
 def _whole(value: float | None) -> str:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from .postgresql_url import Place
 
 _RELEASE_WITHIN = 5.0
+_RELEASE_AT_ONCE = 0.2
+"""Seconds, where the server has not answered a release shortly before: a process that ends may have many to make."""
+_SHORTLY = 30.0
+_silent: dict[str, float] = {}
+"""Until when a server counts as one that does not answer."""
 _SHORTEST = 3.0
 _BEAT = "select pg_backend_pid()"
 
@@ -138,15 +143,19 @@ class PostgresqlHeld(RemoteHeld):
             raise Broken(f"a pooler has moved the connection from session {self.link.backend} to {backend}")
 
     def _give_up(self) -> Generator[Wait, None, bool]:
-        link, until = self.link, self.env.monotonic() + _RELEASE_WITHIN
+        link, now = self.link, self.env.monotonic()
+        until = now + (_RELEASE_AT_ONCE if _silent.get(link.label, 0.0) > now else _RELEASE_WITHIN)
         link.take()
         try:
             if link.busy:
                 yield from link.answer(until)  # a heartbeat was under way
             rows = yield from link.ask("select pg_advisory_unlock($1)", (self.request_key,), until)
         except (Broken, Refused) as error:
+            if self.env.monotonic() >= until:
+                _silent[link.label] = until + _SHORTLY
             self.why_lost = self.why_lost or f"when it was released: {error}"
             return False
+        _silent.pop(link.label, None)
         if rows[0][0] != "t":
             self.why_lost = "the server says that this session did not have it"
             return False

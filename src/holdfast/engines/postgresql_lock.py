@@ -70,7 +70,7 @@ on conflict (key) do update
    set token = l.token + 1, backend = excluded.backend, pid = excluded.pid, host = excluded.host, tag = excluded.tag,
        since = excluded.since
  where l.name = excluded.name
-returning token, extract(epoch from since)"""
+returning token, extract(epoch from since), backend"""
 _WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and not granted"
 
 
@@ -235,7 +235,9 @@ class Contest:
                 path=place.shown,
                 protocol=NAME,
             )
-        token, since = int(rows[0][0] or 0), float(rows[0][1] or 0)
+        token, since, backend = int(rows[0][0] or 0), float(rows[0][1] or 0), int(rows[0][2] or 0)
+        if backend != link.backend:  # PG8: a pooler that tells the true pid, so it did not show before
+            raise unreachable(self.place, f"a pooler has moved the session from {link.backend} to {backend}")
         self.attempt.require_same_process()
         fields = {"name": place.name, "session": link.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, tag, who.host)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .postgresql_url import Place
 
 _WITHIN = 15.0
-_EXISTS = "42P06", "42P07", "23505"
+_EXISTS = "42P06", "42P07", "42710", "23505"
 """Somebody else has made it at the same moment."""
 
 

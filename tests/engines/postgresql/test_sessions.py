@@ -168,6 +168,39 @@ def test_a_schema_of_ones_own_needs_another_database(postgres: Postgres) -> None
     postgres.ask('drop schema "a ""b""" cascade')
 
 
+def test_two_that_prepare_a_database_at_once_fail(postgres: Postgres) -> None:
+    url, results = postgres.url("a", more="?schema=at_once"), list[str]()
+    threads = [threading.Thread(target=lambda: results.append(init(url))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == ["at_once"] * 6
+    Lock(url).acquire(timeout=5).release()
+    postgres.ask("drop schema at_once cascade")
+
+
+def test_a_pooler_that_tells_the_true_pid_is_not_recognised(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG8: what it does to the session shows in the statement that raises the token."""
+    real = postgresql_connect._check
+
+    def moved(link: Any, facts: Any) -> None:
+        real(link, facts)
+        link.backend += 1
+
+    monkeypatch.setattr(postgresql_connect, "_check", moved)
+    monkeypatch.setattr(postgresql_connect, "_pinned", _Everything())
+    with pytest.raises(holdfast.EngineUnavailable, match="a pooler has moved the session"):
+        Lock(postgres.url("a", more="?application_name=fresh")).acquire(timeout=5)
+
+
+class _Everything(set[str]):
+    def __contains__(self, server: object) -> bool:
+        return True
+
+
 def test_what_libpq_takes_from_its_surroundings_is_ignored(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

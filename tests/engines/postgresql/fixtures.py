@@ -27,6 +27,8 @@ def _server() -> Iterator[Postgres]:
 @pytest.fixture
 def postgres(_server: Postgres) -> Iterator[Postgres]:
     """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
+    from holdfast._os import environment
+    from holdfast.engines import postgresql_spare
     from process.support import eventually
 
     yield _server
@@ -36,6 +38,8 @@ def postgres(_server: Postgres) -> Iterator[Postgres]:
         eventually(lambda: not _server.holding() and not _server.waiting(), 5, "the end of all locks of a test")
     finally:
         _server.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'")
+        _server.forget()
+        postgresql_spare.close_all(environment())  # what goes by itself later would look like a leak of another test
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A holder on "another machine" whose network is cut. To be run by `unshare -n`: the server's machine is this namespace.
+"""A holder on "another machine" whose network is cut. To be run by `unshare -n`: the server is in this namespace.
 
 Prints the seconds from the cut to: the holder knows that its lock is lost; another one has the lock.
 """
@@ -19,7 +19,8 @@ HOLDER = """
 say("here")
 hear()
 lost = []
-hold = Lock(path, stale_after=float(sys.argv[2]), on_lost=lambda error: lost.append(time.monotonic())).acquire(timeout=10)
+lock = Lock(path, stale_after=float(sys.argv[2]), on_lost=lambda error: lost.append(time.monotonic()))
+hold = lock.acquire(timeout=10)
 say("held")
 while not lost:
     time.sleep(0.001)

@@ -34,4 +34,4 @@ def test_the_next_one_is_in_before_the_holder_knows() -> None:
     lost, next_in = map(float, done.stdout.split())
     assert lost < next_in
     assert lost <= 2.5
-    assert 3 <= next_in + 0.6  # of the last heartbeat, which was before the cut, half a second is gone at most
+    assert next_in + 0.6 >= 3  # of the last heartbeat, which was before the cut, half a second is gone at most

@@ -73,7 +73,8 @@ def connect(
 
 def unreachable(place: Place, why: str) -> EngineUnavailable:
     """The error for a server that cannot be had, with the next step."""
-    return EngineUnavailable(f"{place.base} cannot be reached: {why}. {_advice(why)}", path=place.shown, protocol=NAME)
+    text = f"{place.base} cannot be reached: {why.rstrip('.?')}. {_advice(why)}"
+    return EngineUnavailable(text, path=place.shown, protocol=NAME)
 
 
 def refusal(place: Place, refused: Refused) -> HoldfastError:

@@ -52,7 +52,7 @@ class EtcdHeld(RemoteHeld):
         self.entrant = entrant
         self._job: Job | None = None
         self._waited = waited
-        super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.created)
+        super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.token)
         self.lapses = entrant.lease.lapses
         entrant.lease.on_kept, entrant.lease.on_over = self._kept, self._over
         self._job = agent(env).start(self._watching(), f"while watching {self.path}")
@@ -62,7 +62,7 @@ class EtcdHeld(RemoteHeld):
         seen = Seen(kv)
         seen.key = self.entrant.key
         seen.value = {**self.entrant.facts}
-        return record_of(seen)
+        return record_of(seen, self.entrant.token)
 
     def _is_ours(self) -> bool:
         return super()._is_ours() and not self.entrant.lease.is_over()

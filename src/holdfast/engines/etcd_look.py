@@ -31,14 +31,14 @@ ANSWER = 5.0
 _AGAIN = 1.0
 
 
-def record_of(seen: Seen) -> Record:
+def record_of(seen: Seen, token: int | None = None) -> Record:
     """What a key says of who put it. Of a key that is not holdfast's nothing but the key itself is known."""
     value = seen.value
     fields: dict[str, Any] = {
         **value,
         "key": seen.key,
         "create_revision": seen.created,
-        "token": seen.created,
+        "token": seen.created if token is None else token,
         "lease": f"{seen.lease:x}",
     }
     since, pid = value.get("since"), value.get("pid")
@@ -64,6 +64,7 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
         ]
     )
     by_lease = {one.lease: queue.slot_of(one) for one in slots}
+    tokens = {one.lease: one.created for one in slots}
     placed: dict[int, Seen] = {}
     homeless = []
     for one in inside:
@@ -77,15 +78,17 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
     found = []
     for slot in range(queue.room):
         path = shown if queue.slots is None else f"{shown}#{slot}"
-        found.append(_status(path, placed.get(slot), now).replaced(waiters=waiters))
+        one_inside = placed.get(slot)
+        token = None if one_inside is None else tokens.get(one_inside.lease)
+        found.append(_status(path, one_inside, token, now).replaced(waiters=waiters))
     return tuple(found)
 
 
-def _status(path: str, holder: Seen | None, now: float) -> Status:
+def _status(path: str, holder: Seen | None, token: int | None, now: float) -> Status:
     if holder is None:
         nothing = Evidence("server", "etcd has no key of a holder", proven=True)
         return Status(path, NAME, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
-    record = record_of(holder)
+    record = record_of(holder, token)
     ttl = record.fields.get("ttl")
     lease = f"; if its holder has died, for {ttl} s at the most" if isinstance(ttl, int) else ""
     return Status(

@@ -12,7 +12,8 @@ ET4  Whether it is our turn is asked in one transaction with whether our own key
 ET5  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
 ET6  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
 ET7  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
-     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest.
+     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest. The revision of that is
+     the token: of two who may both enter, the one that came first may take its slot last.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Entrant:
         self.created = 0
         """The `create_revision` of our key: our place in the queue."""
         self.slot: int | None = None
+        self.token = 0
+        """The `create_revision` of the key that makes us a holder: ours, or that of the slot (ET3, ET7)."""
         self.revision = 0
         """Of what was looked at last."""
         self._cluster = cluster
@@ -121,6 +124,7 @@ class Entrant:
         self.created = self.revision
         if not answer.get("succeeded"):
             self.created = Seen(kvs_of(first)[0]).created
+        self.token = self.created
         if len(rest) > 1:
             self._note_slots(kvs_of(rest[1]))
         return self.queue.own(kvs_of(rest[0]))
@@ -160,7 +164,7 @@ class Entrant:
             }
             answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
             if answer.get("succeeded"):
-                self.slot = slot
+                self.slot, self.token = slot, number(answer["header"]["revision"])
                 return True
             self._note_slots(kvs_of(answer["responses"][0]))
             if self.slot is not None:  # ET5
@@ -212,7 +216,7 @@ class Entrant:
         for seen in map(Seen, kvs):
             slot = self.queue.slot_of(seen)
             if slot is not None and seen.lease == self.lease.id:
-                self.slot = slot
+                self.slot, self.token = slot, seen.created
             elif slot is not None:
                 self._taken.add(slot)
 

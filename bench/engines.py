@@ -163,6 +163,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
                 goals += outcome.goals
                 data[engine][name] = outcome.data
                 failures += [f"{engine}, {name}: {failure}" for failure in outcome.failures]
+                data[engine]["history_kib"] = server.history_kib()
                 keep()  # what is there by now, should the rest fail
     facts["at the end"] = (
         f"load {os.getloadavg()[0]:.2f}, of which this run has a share; disk {fsync_ms(context.disk):.2f} ms"

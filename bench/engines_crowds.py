@@ -182,7 +182,7 @@ def _idle(bench: Bench, one: Any, name: str, many: int, seconds: float) -> Cost:
         children.append(crowd)
         alone = crowd.answer(30)
         crowd.ask(None, 60)
-        time.sleep(1.0)
+        _settle(relay, many)
         before = crowd.ask("cost", 30), server.cpu(), relay.messages
         time.sleep(seconds)
         cpu_ns, resident = crowd.ask("cost", 30)
@@ -201,6 +201,16 @@ def _idle(bench: Bench, one: Any, name: str, many: int, seconds: float) -> Cost:
         relay.end()
 
 
+def _settle(relay: Relay, many: int) -> None:
+    """Wait until all have said what they say when they come, or, for those who never fall silent, for a while."""
+    stop = time.monotonic() + 5
+    while time.monotonic() < stop:
+        before = relay.messages
+        time.sleep(0.5)
+        if relay.messages - before <= 0.2 * many:  # keep-alives: 0.15
+            return
+
+
 def _drain(bench: Bench, one: Any, name: str, many: int) -> float:
     url, alone = [bench.server.url(f"{name}{which}", ttl=_lease(one)) for which in ("", "-alone")]
     slots = Slots(2)
@@ -212,7 +222,7 @@ def _drain(bench: Bench, one: Any, name: str, many: int) -> float:
         children.append(crowd)
         crowd.answer(30)
         crowd.ask(None, 60)
-        time.sleep(0.7)
+        time.sleep(bench.context.pick(0.7, 1.5))
         released = holder.ask(None, 30)
         stop = time.monotonic() + _LIMIT_S
         while slots[_RELEASED] < many and time.monotonic() < stop:

@@ -59,6 +59,7 @@ def numbers_of(suites: dict[str, Any]) -> Numbers:
         "lock server ms": _of(rates.get("16", {}), "server_cpu_ms"),
         "lock client ms": _of(rates.get("16", {}), "client_cpu_ms"),
         "lock KiB": _of(rates.get("16", {}), "written_kib"),
+        "history KiB": suites.get("history_kib"),
         "hold server KiB": _median(holds, "server_kib"),
         "hold client KiB": _median(holds, "client_kib"),
         "hold connections": _median(holds, "connections"),
@@ -89,7 +90,8 @@ def measured(inputs: dict[str, Numbers], report: dict[str, Any]) -> str:
         ("locks a second, 1 / 4 / 16 clients", lambda n: " / ".join(show(n[f"rate {count}"]) for count in (1, 4, 16))),
         ("`c`: server's processor time for one lock, ms", _one("lock server ms")),
         ("client's processor time for one lock, ms", _one("lock client ms")),
-        ("`b`: written by the server for one lock, KiB (log; database)", _one("lock KiB")),
+        ("`b`: log that the server writes for one lock, KiB", _one("lock KiB")),
+        ("`g`: what one lock leaves in the database until it is compacted, KiB", _one("history KiB")),
         ("idle waiter: connections", _one("waiter connections")),
         ("idle waiter: round trips in 10 s", _one("waiter messages")),
         ("idle waiter, memory of the client, KiB: thread / task", _two("waiter client_kib", "task client_kib")),
@@ -128,7 +130,7 @@ def computed(inputs: dict[str, Numbers]) -> str:
             ("server memory, GiB", [show(_gib(inputs[engine], holds, waiters)) for engine in ENGINES]),
             ("keep-alives a second", ["0", _whole((holds + waiters) * 3 / TTL)]),
             ("server processors busy", [show(_busy(inputs[engine], holds, waiters, rate)) for engine in ENGINES]),
-            ("written, GiB a day", [show(_daily(inputs[engine], rate)) for engine in ENGINES]),
+            ("log, GiB a day", [show(_daily(inputs[engine], rate)) for engine in ENGINES]),
             (
                 "servers (clusters)",
                 [

@@ -67,7 +67,11 @@ class Server(ABC):
 
     @abstractmethod
     def written(self) -> int:
-        """Bytes that it has written so far: of its log (PostgreSQL), or that its database has grown to (etcd)."""
+        """Bytes of its log so far."""
+
+    def history_kib(self) -> float | None:
+        """What its database has grown by for each key that was put, and mostly deleted, if it keeps the past."""
+        return None
 
     def connections(self) -> int:
         """How many are open to it."""
@@ -192,10 +196,17 @@ class Etcd(Server):
         self._wait(self._is_ready)
 
     def written(self) -> int:
+        return int(self._metric("etcd_disk_wal_write_bytes_total"))
+
+    def history_kib(self) -> float | None:
+        puts = self._metric("etcd_mvcc_put_total")
+        return self._metric("etcd_mvcc_db_total_size_in_use_in_bytes") / 1024 / puts if puts else None
+
+    def _metric(self, name: str) -> float:
         for line in self._get("/metrics").decode().splitlines():
-            if line.startswith("etcd_mvcc_db_total_size_in_use_in_bytes "):
-                return int(float(line.split()[1]))
-        raise Failed("etcd does not say how large its database is")
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise Failed(f"etcd does not tell {name}")
 
     def _is_ready(self) -> bool:
         try:

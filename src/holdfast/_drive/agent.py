@@ -75,7 +75,7 @@ class Agent:
         self._doorbell: tuple[int, int] | None = None
 
     def start(self, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> Job:
-        """Run a generator; `what` it does is said if it fails. The end of the process waits for what is `last` (EG5)."""
+        """Run a generator; `what` it does is said if it fails. What is `last` is waited for at the end (EG5)."""
         job = Job(self, steps, what, last=last)
         with self._mutex:
             self._jobs.append(job)

@@ -167,9 +167,10 @@ class AsyncLock(AsyncAcquirable):
     async def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
-        The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        The holder is not stopped: it finds its lock lost. For people who know better than the evidence. Raises as
+        `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
         """
-        return await self._call(lambda: break_lock(self._env, self._request))
+        return await drive(break_lock(self._env, self._request), bool, in_threads=self._may_block())
 
 
 class AsyncSemaphore(Slots, AsyncAcquirable):

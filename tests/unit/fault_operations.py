@@ -518,7 +518,7 @@ class Break(_WithHolder):
     name = "Break a held lock"
 
     def act(self, scene: Scene) -> Any:
-        return break_lock(scene.acts, scene.request)
+        return scene.run(break_lock(scene.acts, scene.request))
 
     def clear(self, scene: Scene) -> None:
         with contextlib.suppress(HoldfastError):
@@ -533,7 +533,7 @@ class BreakDead(Operation):
         scene.leave_dead()
 
     def act(self, scene: Scene) -> Any:
-        return break_lock(scene.acts, scene.request)
+        return scene.run(break_lock(scene.acts, scene.request))
 
 
 _FLOCK = {"protocol": "flock", "tag": "some tag"}

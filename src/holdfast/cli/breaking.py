@@ -11,6 +11,7 @@ from .._core.observe import Observation
 from .._core.remove import remove_if
 from .._core.report import advice, sentence
 from .._core.request import Request
+from .._drive.sync import drive
 from .._operator.ids import id_of, name_of
 from .._operator.survey import Survey
 from .._os import environment
@@ -61,7 +62,7 @@ class _Breaking:
             self._unreadable = self._refused is None and seen.record is None
             return self._refused is None
 
-        record = remove_if(environment(), request, agreed)
+        record = drive(remove_if(environment(), request, agreed))
         if self._refused is not None:
             return self.refuse(self._refused)
         gone = record is not None or (self._unreadable and not environment().exists(status.path))

@@ -21,6 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if PLACE and not hasattr(config, "workerinput") and config.option.basetemp is None:
         config.option.basetemp = Path(tempfile.mkdtemp(prefix="holdfast-pytest-", dir=PLACE), "basetemp")
     _heed_signals()
+    if not hasattr(config, "workerinput"):
+        _keep_bytecode(config)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, each of a thousand processes would compile all of holdfast anew.
+
+    A directory of this run has it instead; workers and all that the tests start inherit it.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        cache = tempfile.mkdtemp(prefix="holdfast-bytecode-")
+        os.chmod(cache, 0o755)  # some tests are another user
+        os.environ["PYTHONPYCACHEPREFIX"] = cache
+        config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
 
 
 NOT_THERE = {

@@ -47,7 +47,8 @@ STRAYS = {
 
 
 def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
-    every = list(Survey(env).directory(str(directory), recursive=recursive))
+    survey = Survey(env)
+    every = list(survey.tree(str(directory)) if recursive else survey.directory(str(directory)))
     assert not [one for one in every if isinstance(one, Unseen)]
     found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
     assert len(found) == len(every), "a file comes twice"
@@ -263,12 +264,12 @@ def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environme
         (disk / name / "l").write_text(f"pid=1\ntimestamp={NOW}\n")
     env = environments()
 
-    def refuse(path: str) -> None:
+    def refuse(path: str, _kept: object) -> None:
         if path.endswith("/b"):
             raise PermissionError(13, "Permission denied", path)
 
-    env.before["list_directory"] = refuse
-    every = list(Survey(env).directory(str(disk), recursive=True))
+    env.before["scan"] = refuse
+    every = list(Survey(env).tree(str(disk)))
     assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
         f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
     ]  # fmt: skip

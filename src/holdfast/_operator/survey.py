@@ -25,10 +25,11 @@ from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
 from .findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
+from .walk import joined, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .._core.environment import Stat
     from .findings import Census, Surroundings
@@ -53,6 +54,7 @@ class Survey:
     """Looks at many files at about one moment. To be made anew for the next look."""
 
     def __init__(self, env: Surroundings) -> None:
+        self._surroundings = env
         self._env: Environment = Once(env)
         self._census = env.census()
         self._requests: dict[str, Request] = {}
@@ -60,39 +62,44 @@ class Survey:
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
-    def directory(self, directory: str, *, recursive: bool = False) -> Iterator[Found | Unseen]:
-        """The lock files in it; `recursive`: also those further down. In the order of their names."""
-        pending = [directory]
-        while pending:
-            where = pending.pop()
-            try:
-                listed = sorted(self._env.list_directory(where))
-            except OSError as error:
-                yield Unseen(where, error)
-                continue
-            queues = {name for name in listed if recognition.is_queue(name)}
-            below = []
-            for name in listed:
-                if recognition.is_beside(name):
-                    continue
-                path = where + name if where.endswith("/") else f"{where}/{name}"
-                try:
-                    found = self._env.stat(path)
-                    if recursive and stat.S_ISDIR(found.st_mode) and not self._census.is_artificial(found.st_dev):
-                        below.append(path)
-                    one = self._look(where, name, path, found, queues)
-                except OSError as error:
-                    if not isinstance(error, FileNotFoundError):  # gone by now: its holder has released it
-                        yield Unseen(path, error)
-                    continue
-                if one is not None:
-                    yield one
-            pending.extend(reversed(below))
+    def directory(self, directory: str) -> Iterator[Found | Unseen]:
+        """The lock files in it, in the order of their names."""
+        try:
+            listed = sorted(self._env.list_directory(directory))
+        except OSError as error:
+            yield Unseen(directory, error)
+            return
+        queues = frozenset([name for name in listed if recognition.is_queue(name)])
+        for name in listed:
+            if not recognition.is_beside(name) and (one := self._one(directory, name, queues)) is not None:
+                yield one
+
+    def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unseen]:
+        """The lock files in this directory and in those further down, in the order of their paths (walk.py).
+
+        `entering` is called with each directory before it is listed.
+        """
+        for step in walk(self._surroundings, self._census, top, entering):
+            one = step if isinstance(step, Unseen) else self._one(*step, hasty=True)
+            if one is not None:
+                yield one
+
+    def _one(self, where: str, name: str, queues: frozenset[str], *, hasty: bool = False) -> Found | Unseen | None:
+        path = joined(where, name)
+        try:
+            found = self._env.stat(path)
+            if hasty and not recognition.is_likely(name, found) and not self._census.is_locked(_identity(found)):
+                return None
+            return self._look(where, name, path, found, queues)
+        except FileNotFoundError:
+            return None  # gone by now: its holder has released it
+        except OSError as error:
+            return Unseen(path, error)
 
     def file(self, path: str) -> Found | None:
         """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
         where, _, name = path.rpartition("/")
-        queues = {q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)}
+        queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
         return self._look(where, name, path, self._env.stat(path), queues)
 
     def owners(self, path: str) -> list[LockOwner]:
@@ -101,19 +108,19 @@ class Survey:
             found = self._env.stat(path)
         except OSError:
             return []
-        return [owner for owner in self._census.owners((found.st_dev, found.st_ino)) if not owner.waiting]
+        return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
 
     def alone(self, path: str) -> Found | None:
         """The same, without those who queue for it."""
         where, _, name = path.rpartition("/")
-        return self._look(where, name, path, self._env.stat(path), set())
+        return self._look(where, name, path, self._env.stat(path), frozenset())
 
     # -- one file ------------------------------------------------------------------------------------------------------
 
-    def _look(self, where: str, name: str, path: str, found: Stat, queues: set[str]) -> Found | None:
+    def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         if not stat.S_ISREG(found.st_mode):
             return None
-        locked = self._census.is_locked((found.st_dev, found.st_ino))
+        locked = self._census.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None
         if unfinished or recognition.may_be_record(found.st_size):
@@ -131,7 +138,7 @@ class Survey:
 
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
-        if locked and self._census.heeds_readers((found.st_dev, found.st_ino)):
+        if locked and self._census.heeds_readers(_identity(found)):
             return self._by_the_kernel(path, Seen(found), None)  # E1
         fd = env.open_existing(path, write=False)
         try:
@@ -140,6 +147,8 @@ class Survey:
                 return None
             seen = Seen(opened, fd)
             seen.data = read_record(env, fd)
+            if not locked and not recognition.may_begin(name, seen.data) and not seen.unfinished:
+                return None
             record = recognition.recognise(name, opened.st_mode, seen.data)
             if record is not None and record.protocol == "flock":
                 return self._by_the_kernel(path, seen, record)
@@ -248,7 +257,7 @@ class Survey:
 
     # -- who waits -----------------------------------------------------------------------------------------------------
 
-    def _with_waiters(self, where: str, name: str, one: Found, queues: set[str]) -> Found:
+    def _with_waiters(self, where: str, name: str, one: Found, queues: frozenset[str]) -> Found:
         waiting: list[Waiter] = []
         slot = None
         for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
@@ -295,3 +304,7 @@ class Survey:
         request.path = request.target = path
         request.directory, request.name = where, name
         return request
+
+
+def _identity(found: Stat) -> tuple[int, int]:
+    return (found.st_dev, found.st_ino)

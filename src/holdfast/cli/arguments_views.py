@@ -12,6 +12,12 @@ directories too, but no symbolic links are followed. What counts as a lock file:
 a record of one of the protocols; a record that is damaged, under a name that lock
 files have, or may not be read, or is empty; and any file that is locked by the
 kernel at this moment. Files of text or data are none, whatever they are called.
+With -r, so that a whole disk can be looked through: of files that are not locked by
+the kernel, those are passed over that are called like text, data or programs
+(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
+larger than 64 KiB or may not be written by their owner. The kernel's own
+filesystems are not entered. What takes long is shown as it is found, if it is one
+directory in the order of paths.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or

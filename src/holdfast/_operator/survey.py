@@ -1,13 +1,17 @@
 """Finding lock files without being told of them, and describing many at the price of one.
 
-E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is empty or too large; no
-    link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event, but for
-    those who wait for a kernel lock (kernel_sight.py, F8): a file that somebody watches so is described without it.
+E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is too large, or empty (but
+    E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event,
+    but for those who wait for a kernel lock (kernel_sight.py, F8): a file that somebody watches so is described without
+    it.
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
 E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
     is of about one moment, as a look at one of them is; nothing is decided by it.
+E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
+    is called a free lock of the kernel, if a probe finds nobody's lock on it, and it is too old for a creator to be
+    about to write its record. This is a name for people: to whoever acquires it by another protocol, it is held.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from .._core.request import Request
 from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
-from .findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
+from .findings import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
 from .walk import joined, walk
 
 TYPE_CHECKING = False
@@ -48,6 +52,10 @@ __all__ = [
     "Survey",
     "Unseen",
 ]
+
+
+_YOUNG = 1.0
+"""Seconds for which an empty file may be one whose creator is about to write its record. It needs microseconds."""
 
 
 class Survey:
@@ -131,7 +139,7 @@ class Survey:
         elif locked:
             one = self._by_the_kernel(path, Seen(found), None)
         elif not found.st_size:
-            one = self._damaged(name, path, Seen(found))
+            one = self._left_by_flock(name, path, found) or self._damaged(name, path, Seen(found))
         if one is None or one.condition == FREE:
             return one
         return self._with_waiters(where, name, one, queues)
@@ -219,6 +227,24 @@ class Survey:
             seen.data,
         )  # fmt: skip
         return self._found(status, HELD if holders else FREE, seen)
+
+    def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
+        """E7."""
+        env = self._env
+        if recognition.damaged(name, b"") != "" or abs(env.time() - found.st_mtime) < _YOUNG or not env.guards:
+            return None
+        try:
+            fd = env.open_existing(path, write=False)
+        except PermissionError:
+            return None
+        try:
+            opened = env.fstat(fd)
+            if opened.st_size or not stat.S_ISREG(opened.st_mode) or env.guarded(fd):
+                return None
+            one = self._by_the_kernel(path, Seen(opened), None)
+        finally:
+            env.close(fd)
+        return one.replaced(status=one.status.replaced(reason=EMPTY)) if one.condition == FREE else one
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
         command = None if owner.pid is None else self._env.command(owner.pid)

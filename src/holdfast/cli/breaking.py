@@ -12,6 +12,7 @@ from .._core.remove import remove_if
 from .._core.report import advice, sentence
 from .._core.request import Request
 from .._drive.sync import drive
+from .._operator.findings import EMPTY
 from .._operator.ids import id_of, name_of
 from .._operator.survey import Survey
 from .._os import environment
@@ -111,6 +112,8 @@ def _status(options: argparse.Namespace) -> Status | None:
         found = Survey(environment()).file(path)
     except (FileNotFoundError, NotADirectoryError):
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
+    if found is not None and found.status.reason == EMPTY:
+        return Lock(path).status()  # whoever wants to break it has met it as a lock that nobody releases
     return None if found is None else found.status
 
 

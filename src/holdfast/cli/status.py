@@ -8,7 +8,7 @@ import time
 
 from .._core.environment import LockOwner
 from .._core.report import advice, duration, printable
-from .._operator.findings import FREE, HELD, MALFORMED, STALE, Found
+from .._operator.findings import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._operator.ids import id_of
 from .._operator.outlook import heartbeat, in_words, outlook, own_view
 from .._operator.survey import Survey
@@ -77,6 +77,8 @@ def _found(survey: Survey, path: str) -> Found | None:
 def _note(status: Status, found: Found | None, given: str | None) -> str:
     """What is odd about the protocol."""
     content = found.status.protocol if found is not None else ""
+    if given is None and found is not None and found.status.reason == EMPTY:
+        return EMPTY
     if given is None:
         unknown = status.locked and not content
         return f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)" if unknown else ""

@@ -26,6 +26,7 @@ _COMMANDS = {
 _GROUPED = {
     "ls": ("views", "list lock files: who holds them, for how long, and who waits"),
     "watch": ("follow", "tell what happens to lock files, as it happens"),
+    "top": ("follow", "show who holds and who waits, live"),
     "timeline": ("follow", "draw recorded events as a page: who held, who waited, when"),
     "doctor": ("views", "say what the filesystem of a directory can do for locks, and what is amiss"),
     "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),

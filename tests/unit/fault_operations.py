@@ -97,7 +97,9 @@ class Scene:
         made = kind(frozenset(self.without) - {"generic"})
         made.monotonic = lambda: self.clock  # type: ignore[method-assign]
         if not fresh:
-            made._identity = _identities.setdefault(self.way, made.identity())
+            if self.way not in _identities:
+                _identities[self.way] = made.identity()
+            made._identity = _identities[self.way]
         self.environments.append(made)
         return made
 

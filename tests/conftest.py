@@ -52,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"HOLDFAST_TEST_PLACE: {NOT_THERE[item.originalname]}"))
 
 
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of stays: each `gc.collect()` of a test would look at all of it."""
+    gc.collect()
+    gc.freeze()
+
+
 def _heed_signals() -> None:
     """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):

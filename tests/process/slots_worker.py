@@ -39,6 +39,13 @@ class SlotsStorm(Storm):
             increment(name, f"{self.state}/{hold.slot}", *files[hold.slot], recovered)
             hold.release()
 
+    def enough(self, seconds: float) -> bool:
+        return super().enough(seconds) and all(self.done(slot) > seconds for slot in range(self.slots))
+
+    def done(self, slot: int) -> int:
+        with open(f"{self.state}/{slot}/journal", encoding="ascii") as file:
+            return sum(line.startswith("d ") for line in file)
+
     def inside(self) -> list[int]:
         return inside(f"{self.state}/{random.randrange(self.slots)}")
 

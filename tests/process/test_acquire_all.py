@@ -15,7 +15,7 @@ import pytest
 from holdfast import AcquireTimeout, Lock, Semaphore, acquire_all
 from process.support import Peer, eventually
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "6"))
 
 # -- in different orders -----------------------------------------------------------------------------------------------
 

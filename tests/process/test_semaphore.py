@@ -19,7 +19,7 @@ from holdfast import Hold, Semaphore
 from process.journal import read_journal
 from process.support import Peer, descriptors, eventually, state, switches
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "6"))
 WORKERS, SLOTS = 8, 3
 WORKER = Path(__file__).with_name("slots_worker.py")
 

@@ -83,12 +83,10 @@ def may_be_record(size: int) -> bool:
     return 0 < size <= MAX_RECORD_BYTES
 
 
-def is_likely(name: str, found: Stat) -> bool:
-    """Whether a file is worth reading where all files of a disk are asked about: its writer could write to it, and has
-    not written much."""
-    if is_named_so(name):
-        return True
-    return found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
+def is_likely(found: Stat) -> bool:
+    """Whether a file without a lock's name is worth reading where all files of a disk are asked about: its writer could
+    write to it, and has not written much."""
+    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
 
 
 def may_begin(name: str, data: bytes) -> bool:

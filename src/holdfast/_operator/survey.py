@@ -29,7 +29,7 @@ from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
 from .findings import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
-from .walk import joined, walk
+from .walk import is_worth_it, joined, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Survey:
         path = joined(where, name)
         try:
             found = self._env.stat(path)
-            if hasty and not recognition.is_likely(name, found) and not self._census.is_locked(_identity(found)):
+            if hasty and not is_worth_it(self._env, self._census, name, path, found):
                 return None
             return self._look(where, name, path, found, queues)
         except FileNotFoundError:

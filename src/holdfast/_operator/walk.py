@@ -6,13 +6,15 @@ E5  In the order of their paths as texts, so that what was found can be shown be
     comes where its name with a `/` behind it belongs. What is kept meanwhile are the names in the directories on the
     way down, and of the files only those that are worth a look.
 E6  Going through a whole tree, a name alone decides that a file is not looked at, if it is one that text, data or
-    programs have, unless the kernel's table shows its number: asking for each file would read the whole disk.
+    programs have, unless the kernel's table shows its number: asking for each file would read the whole disk. Of the
+    others, those without a lock's name are not opened if they are large, or are not their owner's to write.
 """
 
 from __future__ import annotations
 
 import stat
 
+from .._core.observe import UNFINISHED
 from . import recognition
 from .findings import Unseen
 
@@ -20,10 +22,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
+    from .._core.environment import Environment, Stat
     from .findings import Census, Entry, Surroundings
 
     Step = tuple[str, str, frozenset[str]]
     """A directory, a name in it, and the queues that are in it."""
+
+
+_GLANCE = 256
+"""Bytes that tell how a file begins."""
 
 
 def walk(
@@ -60,6 +67,22 @@ def walk(
             yield where, name, queues
         elif (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
+
+
+def is_worth_it(env: Environment, census: Census, name: str, path: str, found: Stat) -> bool:
+    """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
+    if recognition.is_named_so(name) or found.st_mode & UNFINISHED or census.is_locked((found.st_dev, found.st_ino)):
+        return True
+    if not recognition.is_likely(found):
+        return False
+    try:
+        fd = env.open_existing(path, write=False)
+    except PermissionError:
+        return False
+    try:
+        return recognition.may_begin(name, env.read(fd, _GLANCE))
+    finally:
+        env.close(fd)
 
 
 def joined(where: str, name: str) -> str:

@@ -128,10 +128,6 @@ def test_what_happens_is_not_seen(world: World, seen: Seen, path: Path, held: in
 
 def test_a_time_stands_still(seen: Seen) -> None:
     """And it wakes no more than once a second, besides for what the test does."""
-    for second in range(5, 60):
-        if f" {second}s " in seen.now().splitlines()[3]:
-            break
-        seen.shows(f" {second}s ") if second == 5 else None
     number = int(seen.now().splitlines()[3].split()[3].removesuffix("s"))
     seen.shows(f" {number + 1}s ")
     before = switches(seen.started.pid)
@@ -142,11 +138,8 @@ def test_a_time_stands_still(seen: Seen) -> None:
 def test_nothing_to_see_is_an_empty_screen(world: World) -> None:
     seen = top(world, world.directory)
     seen.shows("0 held, 0 waiting, 0 stale", "nobody holds or waits for a lock here", "q quit")
-    before = switches(seen.started.pid)
-    assert dormant(seen.started.pid)
     lock = world.run(world.directory / "l", HOLD, stdin=subprocess.PIPE)
     seen.shows("1 held", str(lock.pid))
-    assert before > 0
 
 
 @pytest.mark.parametrize("size", [(20, 5), (40, 8), (80, 24), (250, 50)])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # The alternate screen, no cursor, and no new line after the last column.
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+_ENTER_AGAIN = "\x1b[?25l\x1b[?7l"
+_ENTER = "\x1b[?1049h" + _ENTER_AGAIN
 _LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[{height};1H\r\n\x1b[?1049l"
 """Where there is no alternate screen, the shell goes on below."""
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
@@ -71,15 +72,15 @@ class FullScreen:
         """In how many seconds `draw` should be called again, as the terminal has not taken all of it."""
 
     def enter(self) -> None:
-        if self._saved is None:
-            self._saved = termios.tcgetattr(self._out)
+        first = self._saved is None
+        self._saved = self._saved or termios.tcgetattr(self._out)
         modes = [*self._saved]
         assert isinstance(modes[3], int)
         modes[3] &= ~(termios.ICANON | termios.ECHO)
         modes[6] = [*modes[6]]  # type: ignore[misc]
         modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0  # type: ignore[index]
         termios.tcsetattr(self._out, termios.TCSANOW, modes)  # type: ignore[arg-type]
-        self._rest += _ENTER.encode()
+        self._rest += (_ENTER if first else _ENTER_AGAIN).encode()
         self._shown = None
 
     def leave(self) -> None:
@@ -206,11 +207,12 @@ class Signals:
         self._pending.clear()
         return found
 
-    def stop(self) -> None:
-        """Do what Ctrl-Z does to others; comes back when this process is continued."""
+    def stop(self) -> list[int]:
+        """Do what Ctrl-Z does to others; comes back when this process is continued, with what else has come."""
         mine = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, mine)
+        return [number for number in self.take() if number != signal.SIGCONT]
 
     def close(self) -> None:
         for number, before in self._before.items():

@@ -159,12 +159,13 @@ class Board:
         """Signals and keys. The signal to end by, 0 for an ordinary end, None to go on."""
         import signal
 
-        for number in signals.take():
+        came = signals.take()
+        for number in came:
             if is_ending(number):
                 return number
             if number == signal.SIGTSTP:
                 full.leave()
-                signals.stop()
+                came += signals.stop()
             if number in (signal.SIGTSTP, signal.SIGCONT):
                 full.enter()  # a shell may have changed the modes meanwhile
             full.anew()  # a terminal that grows and shrinks may have lost some of it

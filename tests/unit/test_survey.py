@@ -14,11 +14,13 @@ import pytest
 
 from holdfast._core.hold import Held
 from holdfast._core.observe import UNFINISHED
+from holdfast._operator.findings import Found, Unseen
 from holdfast._operator.recognition import BEADS_NAME
 from holdfast._operator.remains import leftovers
-from holdfast._operator.survey import Found, Survey, Unseen
+from holdfast._operator.survey import Survey
 from holdfast._os import census as tables
 from holdfast._os.nothing import NoCensus
+from holdfast.model import Holder
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Stepped
 from unit.test_waiters import queued
@@ -164,11 +166,23 @@ def test_an_empty_file_of_flock_is_called_a_damaged_record(
         "young.lock": ("", "malformed"),
         "ours.lock": ("sema", "dead"),
         "held.lock": ("flock", "held"),
-        "unseen.lock": ("", "malformed"),
+        "unseen.lock": ("flock", "held"),
         BEADS_NAME: ("beads", "malformed"),
     }
     assert "by other protocols" in found["old.lock"].status.reason
     assert conditions(environments(kind="generic"), disk)["old.lock"] == ("", "malformed"), "who could know"
+
+
+def test_a_kernels_lock_that_the_tables_do_not_show_is_called_free(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E1: its holder is in another PID namespace. The probe tells that there is one, but not who."""
+    (disk / "l").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    env = environments()
+    env.instead["guarded"] = lambda _fd: True
+    one = found_in(env, disk)["l"]
+    assert (one.condition, one.status.locked, one.status.holder) == ("held", True, Holder())
+    assert one.status.evidence.proven
 
 
 def test_an_empty_file_of_flock_is_free_for_a_contender(

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 
 HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
+UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
 EMPTY = "nobody holds it, if it is a lock file of flock(1) or the like; by other protocols, an empty one counts as held"
 CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
 

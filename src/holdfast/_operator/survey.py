@@ -28,7 +28,20 @@ from .._core.request import Request
 from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
-from .findings import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
+from .findings import (
+    DEAD,
+    ELSEWHERE,
+    EMPTY,
+    FREE,
+    HELD,
+    MALFORMED,
+    STALE,
+    UNREAD,
+    Found,
+    Once,
+    Seen,
+    Unseen,
+)
 from .walk import is_worth_it, joined, walk
 
 TYPE_CHECKING = False
@@ -36,22 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .._core.environment import Stat
-    from .findings import Census, Surroundings
-
-__all__ = [
-    "CONDITIONS",
-    "DEAD",
-    "ELSEWHERE",
-    "FREE",
-    "HELD",
-    "MALFORMED",
-    "STALE",
-    "Census",
-    "Found",
-    "Surroundings",
-    "Survey",
-    "Unseen",
-]
+    from .findings import Surroundings
 
 
 _YOUNG = 1.0
@@ -147,7 +145,8 @@ class Survey:
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
         if locked and self._census.heeds_readers(_identity(found)):
-            return self._by_the_kernel(path, Seen(found), None)  # E1
+            one = self._by_the_kernel(path, Seen(found), None)  # E1
+            return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
         fd = env.open_existing(path, write=False)
         try:
             opened = env.fstat(fd)
@@ -209,6 +208,8 @@ class Survey:
         """A lock of the kernel alone: who holds it, and who waits, by the tables."""
         owners = self._census.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
+        if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
+            holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
         holders = tuple(self._holder(owner, record) for owner in holding)
         first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
         believed = first is not None and record is not None and first.pid == record.pid
@@ -239,9 +240,9 @@ class Survey:
             return None
         try:
             opened = env.fstat(fd)
-            if opened.st_size or not stat.S_ISREG(opened.st_mode) or env.guarded(fd):
+            if opened.st_size or not stat.S_ISREG(opened.st_mode):
                 return None
-            one = self._by_the_kernel(path, Seen(opened), None)
+            one = self._by_the_kernel(path, Seen(opened, fd), None)
         finally:
             env.close(fd)
         return one.replaced(status=one.status.replaced(reason=EMPTY)) if one.condition == FREE else one

@@ -34,8 +34,8 @@ def status_(options: argparse.Namespace) -> int:
     survey = Survey(environment())
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     lock = Lock(named, **lock_options(options))
-    status = lock.status()
-    found = _found(survey, status.path)
+    found = _found(survey, lock._request.path)
+    status = _unopened(lock, found) or lock.status()
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
         show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
@@ -46,6 +46,15 @@ def status_(options: argparse.Namespace) -> int:
             rows.insert(1, ("note", note))
         show(text_of(rows))
     return HELD_CODE if status.locked else DONE
+
+
+def _unopened(lock: Lock, found: Found | None) -> Status | None:
+    """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
+    closing it wakes whoever waits for it, or for an empty one by another protocol."""
+    request = lock._request
+    if found is None or found.status.protocol != lock.protocol or not is_persistent(lock.protocol):
+        return None
+    return None if request.shared or not environment().guards else found.status
 
 
 def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:

@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import holdfast
 from cli.support import World
-from holdfast._os import environment
+from cli.test_break import PLAIN
+from holdfast._os.linux import LinuxEnvironment
+from process.support import Peer
 
 NOW = int(time.time())
 FOREIGN = {
@@ -31,8 +31,31 @@ FOREIGN = {
 HELD = ("sema", "semats", "sidecar", "beads", "flock")
 
 
+# The world's environment has no HOLDFAST_OS and no HOLDFAST_WITHOUT, and so it is for the holder and the watches.
+HOLD = """
+for protocol, path in locks.items():
+    Lock(path, protocol=protocol, tag="why", **({} if protocol == "flock" else {"heartbeat": 0})).acquire()
+say("held")
+hear()
+"""
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def holder(tmp_path: Path) -> Iterator[Peer]:
+    """Has one lock of each protocol."""
+    for protocol in HELD:
+        (tmp_path / "held" / protocol).mkdir(parents=True)
+    locks = {protocol: str(target(tmp_path, protocol)) for protocol in HELD}
+    one = Peer(f"locks = {locks!r}\n{HOLD}", [tmp_path], env=PLAIN)
+    try:
+        one.expect("held")
+        yield one
+    finally:
+        one.destroy()
+
+
+@pytest.fixture
+def place(tmp_path: Path, holder: Peer) -> Path:
     """A directory with foreign locks of each condition, held ones of each protocol, and links."""
     for name, text in FOREIGN.items():
         (tmp_path / name).write_text(text)
@@ -40,14 +63,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
             os.utime(tmp_path / name, (NOW - 60, NOW - 60))
     (tmp_path / "link.lock").symlink_to("stale")
     os.mkfifo(tmp_path / "fifo.lock")
-    holds = []
-    for protocol in HELD:
-        (tmp_path / "held" / protocol).mkdir(parents=True)
-        still: Any = {} if protocol == "flock" else {"heartbeat": 0}
-        holds.append(holdfast.Lock(target(tmp_path, protocol), protocol=protocol, tag="why", **still).acquire())
-    yield tmp_path
-    for hold in holds:
-        hold.release()
+    assert holder.pid
+    return tmp_path
 
 
 def target(place: Path, protocol: str) -> Path:
@@ -98,7 +115,7 @@ def test_a_look_changes_what_it_looks_at(world: World, place: Path, how: str) ->
 @pytest.mark.parametrize("how", ["ls", "ls -r -j", "status"])
 def test_a_look_from_a_shell_wakes_those_who_wait(world: World, place: Path, how: str) -> None:
     """Each file is watched as who waits for it watches it; for a lock of the kernel, that hears of readers, too."""
-    env = environment()
+    env = LinuxEnvironment()
     watches = {}
     for path in lock_files(place):
         watch = env.watch(str(path), readers=path.parent.name == "flock")
@@ -112,17 +129,18 @@ def test_a_look_from_a_shell_wakes_those_who_wait(world: World, place: Path, how
             watch.close()
 
 
-def test_what_is_not_read_for_the_sake_of_those_who_wait_is_not_said(world: World, place: Path) -> None:
+def test_what_is_not_read_for_the_sake_of_those_who_wait_is_not_said(world: World, place: Path, holder: Peer) -> None:
     """Who holds a lock of the kernel is seen without its file; the tag is not, and the verdict says why."""
     path = target(place, "flock")
     seen = json.loads(world.do("status", "-j", "-p", "flock", path).stdout)
-    assert (seen["holder"]["pid"], seen["holder"]["tag"]) == (os.getpid(), "why")
-    watch = environment().watch(str(path), readers=True)
+    assert (seen["holder"]["pid"], seen["holder"]["tag"]) == (holder.pid, "why")
+    env = LinuxEnvironment()
+    watch = env.watch(str(path), readers=True)
     assert watch is not None
     try:
         for words in (["status", "-j", path], ["status", "-j", "-p", "flock", path], ["ls", "-j", path]):
             seen = json.loads(world.do(*words).stdout)
-            assert (seen["condition"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", os.getpid(), None)
+            assert (seen["condition"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", holder.pid, None)
             assert "would wake those who wait" in seen["reason"]
     finally:
         watch.close()

@@ -662,13 +662,15 @@ def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
     for kind in LOOPS:
         loop = LOOPS[kind]()
         loop.set_exception_handler(lambda *_: None)
+        inside = asyncio.Event()
 
-        async def hold() -> None:
+        async def hold(inside: asyncio.Event = inside) -> None:
             async with AsyncLock(place):
+                inside.set()
                 await asyncio.Event().wait()
 
         task = loop.create_task(hold())
-        loop.run_until_complete(until(place.exists))
+        loop.run_until_complete(until(inside.is_set))  # the file alone may be there before its thread has told the loop
         loop.close()
         del task, loop
         gc.collect()

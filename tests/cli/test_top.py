@@ -155,26 +155,26 @@ def test_a_screen_of_another_size_is_overrun(world: World, path: Path, held: int
     assert len(seen.now().splitlines()) <= size[1]
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path, kind: str) -> None:
-    text = HOSTILE[kind]
-    name = text.replace(b"/", b"").replace(b"\0", b"")[:200]
-    record = b"pid=%d\ntimestamp=%d\ntag=" % (os.getpid(), NOW + 9) + text.replace(b"\n", b" ") + b"\n"
-    with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
-        file.write(record.decode("utf-8", "replace").encode())
+def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+    for text in HOSTILE.values():
+        name = text.replace(b"/", b"").replace(b"\0", b"")[:200]
+        record = b"pid=%d\ntimestamp=%d\ntag=" % (os.getpid(), NOW + 9) + text.replace(b"\n", b" ") + b"\n"
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+            file.write(record.decode("utf-8", "replace").encode())
+    many = len(os.listdir(tmp_path))
     seen = top(world, world.directory, NO_COLOR="1")
-    seen.shows("1 held, 0 waiting", "PATH")
+    seen.shows(f"{many} held, 0 waiting", "PATH")
     seen.type(b"q")
     assert seen.started.wait() == 0
     assert seen.is_left()
     left = seen.raw.decode()
-    for sequence in ("?1049h", "?25l", "?7l", "?25h", "?7h", "?1049l", "0m", "2J", "K", "16;1H"):
+    for sequence in ("?1049h", "?25l", "?7l", "?25h", "?7h", "?1049l", "0m", "2J", "K"):
         left = left.replace(f"\x1b[{sequence}", "")
     for number in range(1, 17):
         left = left.replace(f"\x1b[{number};1H", "")
     assert all(character.isprintable() or character in "\r\n" for character in left)
     once = world.do("top", "--once", world.directory).stdout
-    assert len(once.splitlines()) == 3
+    assert len(once.splitlines()) == many + 2
     assert all(character.isprintable() for line in once.splitlines() for character in line)
 
 

@@ -97,6 +97,8 @@ def break_(options: argparse.Namespace) -> int:
                 f"{one.id}",
                 USAGE,
             )
+        if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not options.force:
+            return one.refuse(f"{sentence(status)}. {_MEANS}")  # so there is nothing to ask
         if not _confirmed(one):
             return one.refuse("that was not confirmed")
         wanted = one.id
@@ -129,11 +131,9 @@ def _refuse_kernel_lock(one: _Breaking) -> int:
 
 def _confirmed(one: _Breaking) -> bool:
     """Whether whoever sits at the terminal, having seen whose it is, says so."""
-    status, forced = one.status, one.options.force
-    print(text_of([*rows_of(status), ("id", one.id or "")]), file=sys.stderr)
+    status = one.status
+    print(text_of([*rows_of(status), ("id", one.id or "")], sys.stderr), file=sys.stderr)
     if status.liveness is Liveness.ALIVE:
         print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
-        if status.evidence.source == "guard" and not forced:
-            return True  # which is refused, and says why
     print(f"Type {_WORD!r} to remove it: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == _WORD

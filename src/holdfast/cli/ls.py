@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from .._core.report import printable
+from .._core.report import _brief, printable
 from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._operator.survey import Survey
 from .._os import environment
@@ -67,7 +67,7 @@ def ls_(options: argparse.Namespace) -> int:
             if isinstance(one, Unseen) or not options.quiet:
                 say(text)
     listing.end()
-    if not listing.shown and not options.json and not options.quiet:
+    if complete and not listing.shown and not options.json and not options.quiet:
         say(f"no {_described(options)} in {', '.join(printable(place, 100) for place in places[:3])}")
     return DONE if complete else FAILED
 
@@ -215,18 +215,23 @@ def _row(one: Found, here: str) -> list[Cell]:
         user_name(one.uid) or "-",
         age_of(status.age),
         str(len(status.waiters) or "-"),
-        _short(status.path),
+        short_path(status.path),
         host if elsewhere and host else "",
-        (holder.command if holder is not None else None) or "",
+        short_command(holder.command) if holder is not None else "",
         (holder.tag if holder is not None else None) or "",
     ]
+
+
+def short_command(text: str | None) -> str:
+    """As people think of it; JSON has it whole."""
+    return _brief(text) if text and text.strip() else ""
 
 
 def _pid(one: Found) -> int | None:
     return one.status.holder.pid if one.status.holder is not None and one.condition != FREE else None
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """As seen from the working directory, where that is shorter."""
     try:
         inside = os.getcwd().rstrip("/") + "/"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from .._core.locate import queue_of
-from .._core.report import _brief
 from .._operator.crowd import lock_of
 from .._operator.findings import CONDITIONS, HELD
 from .._os import environment
 from ..model import Holder, Value
-from .ls import _short
+from .ls import short_command, short_path
 from .output import user_name
 from .table import OF_STATE
 
@@ -127,7 +126,7 @@ def _elsewhere(holder: Holder) -> str | None:
 
 def _command(text: str | None) -> str:
     """As people think of it; of `holdfast run`, the command that it runs."""
-    brief = _brief(text) if text and text.strip() else ""
+    brief = short_command(text)
     run = _RUN.match(brief)
     return run[1] if run else brief
 
@@ -185,7 +184,7 @@ def cells_of(row: Row, now: float) -> list[Cell]:
         "-" if row.since is None else ("" if row.exact else ">") + clock_of(now - row.since),
         str(len(row.waits) or "-"),
         "-" if longest is None else (("" if row.all_seen else ">") + clock_of(now - longest), "yellow"),
-        _short(row.path),
+        short_path(row.path),
         row.protocol or "?",
         row.host or "",
         row.command,

@@ -42,6 +42,13 @@ def test_what_could_not_be_looked_at_is_called_empty(world: World, command: str)
     assert done.stderr == f"holdfast: {world.directory}/nowhere: No such file or directory\n"
 
 
+def test_who_asks_for_a_directory_is_told_to_remove_it(world: World) -> None:
+    done = world.do("status", world.directory)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "holdfast ls" in done.stderr
+    assert "remove" not in done.stderr
+
+
 def test_a_command_is_hidden_behind_its_interpreter(world: World, path: Path, held: int) -> None:
     row = world.do("ls").stdout.splitlines()[1]
     assert "  python -m holdfast run" in row

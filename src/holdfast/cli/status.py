@@ -16,7 +16,7 @@ from .._os import environment
 from ..lock import Lock
 from ..model import Status
 from ..protocols import is_persistent
-from . import DONE, show
+from . import DONE, FAILED, say, show
 from . import HELD as HELD_CODE
 from .output import as_json, lock_options, of_survey, rows_of, text_of
 
@@ -33,6 +33,9 @@ def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
     survey = Survey(environment())
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
+    if given is None and options.protocol == _USUAL and os.path.isdir(named):
+        say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
+        return FAILED
     lock = Lock(named, **lock_options(options))
     found = _found(survey, lock._request.path)
     status = _unopened(lock, found) or lock.status()

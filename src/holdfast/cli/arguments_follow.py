@@ -47,7 +47,7 @@ _WHAT = {
 }
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> Parser:
     """One command's parser."""
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from .arguments import Parser
 
 _LS_NOTE = """\
@@ -40,7 +38,7 @@ _WHAT = {
 SORTS = ("age", "path", "pid", "state")
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> Parser:
     """One command's parser."""
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument

@@ -16,6 +16,7 @@ from holdfast._os.folders import FolderWatch
 from holdfast._os.glimpse import Glimpse
 from holdfast.cli import following
 from holdfast.cli import top as module
+from holdfast.cli import top_view as view_module
 from holdfast.cli.arguments_follow import SORTS
 from holdfast.cli.fullscreen import FullScreen
 from holdfast.cli.table import Screen, width_of
@@ -352,6 +353,21 @@ def test_rows_beyond_the_screen_cannot_be_reached() -> None:
     assert after("page up") == "080"
     assert after("g") == "000"
     assert after("x", "escape", "\x00") == "000"
+
+
+def test_a_picture_of_ten_thousand_locks_is_made_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the rows on the screen are put into words."""
+    worded: list[str] = []
+
+    def count(one: Row, now: float) -> object:
+        worded.append(one.path)
+        return cells_of(one, now)
+
+    monkeypatch.setattr(view_module, "cells_of", count)
+    rows = ordered([row(f"{number:05}", number, number) for number in range(10_000)], "wait")
+    frame = View("wait").frame(Scene(rows), NOW, (100, 24), colours=True)
+    assert STYLE.sub("", frame[0]).startswith("10000 held, 10000 waiting")
+    assert worded == [f"/r/{number:05}" for number in range(9999, 9979, -1)]
 
 
 def test_a_key_of_the_help_does_something_else() -> None:

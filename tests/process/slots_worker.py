@@ -40,11 +40,15 @@ class SlotsStorm(Storm):
             hold.release()
 
     def enough(self, seconds: float) -> bool:
-        return super().enough(seconds) and all(self.done(slot) > seconds for slot in range(self.slots))
+        """Each slot was used, and somebody was killed in one: an `i` that no `d` follows."""
+        if not super().enough(seconds):
+            return False
+        kinds = [self.kinds(slot) for slot in range(self.slots)]
+        return all(each.count("d") > seconds for each in kinds) and any("ii" in each for each in kinds)
 
-    def done(self, slot: int) -> int:
+    def kinds(self, slot: int) -> str:
         with open(f"{self.state}/{slot}/journal", encoding="ascii") as file:
-            return sum(line.startswith("d ") for line in file)
+            return "".join(line[0] for line in file if line[0] in "id")
 
     def inside(self) -> list[int]:
         return inside(f"{self.state}/{random.randrange(self.slots)}")

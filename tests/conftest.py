@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import abilities
+
 PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
 """Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
 
@@ -20,6 +22,7 @@ PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
 def pytest_configure(config: pytest.Config) -> None:
     if PLACE and not hasattr(config, "workerinput") and config.option.basetemp is None:
         config.option.basetemp = Path(tempfile.mkdtemp(prefix="holdfast-pytest-", dir=PLACE), "basetemp")
+    config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
     _heed_signals()
     if not hasattr(config, "workerinput"):
         _keep_bytecode(config)
@@ -47,6 +50,7 @@ NOT_THERE = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    abilities.skip_the_unable(items)
     for item in items if PLACE else ():
         if item.originalname in NOT_THERE:
             item.add_marker(pytest.mark.skip(reason=f"HOLDFAST_TEST_PLACE: {NOT_THERE[item.originalname]}"))

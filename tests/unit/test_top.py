@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from abilities import LINUX
 from holdfast._operator.follow import Follower
 from holdfast._operator.places import Places
 from holdfast._os.folders import FolderWatch
@@ -129,7 +130,8 @@ def follow(environments: Callable[..., Stepped]) -> Any:
 
     def make(directory: Path, name: str | None = None, **more: bool) -> Follower:
         watches.append(FolderWatch())
-        follower = Follower(environments(), watches[-1], Glimpse)  # type: ignore[arg-type]
+        env = environments()
+        follower = Follower(env, watches[-1], lambda: Glimpse(env.real))  # type: ignore[arg-type]
         follower.add(str(directory), name, **more)
         return follower
 
@@ -149,8 +151,7 @@ def test_a_holder_or_a_waiter_is_not_shown(disk: Path, contend: Contend, follow:
     rows = Rows(follower)
     assert rows.now() == []
     held = contend(disk / "l", tag="why").get()
-    kernel = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}  # as the holder, which has an environment of its own
-    peer = Peer("with Lock(path).acquire(): say('held'); hear()", [disk / "l"], env=kernel)
+    peer = Peer("with Lock(path).acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
     eventually(lambda: (news(follower), rows.now()[0].waits)[-1])
     (one,) = rows.now()
     assert (one.path, one.state, one.pid, one.tag) == (str(disk / "l"), "held", os.getpid(), "why")

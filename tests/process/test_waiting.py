@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from abilities import lacking
 from holdfast import AcquireTimeout, Lock
 from process.support import Peer, descriptors, eventually, state, switches, threads_asleep
 
@@ -22,7 +23,9 @@ hold.release()
 
 
 def watching(peer: Peer) -> bool:
-    """Whether the process sleeps over its events."""
+    """Whether the process sleeps over its events, or between its looks where there are none."""
+    if lacking("events"):
+        return state(peer.pid) == "S"
     return "anon_inode:inotify" in descriptors(peer.pid).values() and state(peer.pid) == "S" and _in_poll(peer)
 
 
@@ -30,6 +33,7 @@ def _in_poll(peer: Peer) -> bool:
     return Path(f"/proc/{peer.pid}/syscall").read_text().split()[0] in ("7", "271", "73")  # poll, ppoll; ppoll on arm64
 
 
+@pytest.mark.needs("events")
 def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn(WAIT, path)
@@ -45,6 +49,7 @@ def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -
     waiter.finish()
 
 
+@pytest.mark.needs("events")
 def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
     # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever.
     hold = Lock(path).acquire()
@@ -75,6 +80,7 @@ environment().watch = lambda path: Deaf()
 """
 
 
+@pytest.mark.needs("events")
 def test_a_lost_wake_up_is_a_hang(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn(DEAF + WAIT, path)
@@ -259,6 +265,7 @@ def test_one_of_many_waiting_threads_is_never_served(spawn: Callable[..., Peer],
     waiter.finish()
 
 
+@pytest.mark.needs("events")
 def test_a_thread_that_gives_up_takes_the_wake_ups_of_the_others_with_it(spawn: Callable[..., Peer], path: str) -> None:
     # The first to wait reads the events for all; when its time is up, somebody else must read them.
     hold = Lock(path).acquire()
@@ -322,6 +329,7 @@ def test_a_callback_that_takes_its_time_keeps_other_threads_waiting(spawn: Calla
     assert other.wait() == 0
 
 
+@pytest.mark.needs("events")
 def test_a_waiter_misses_that_a_foreign_holder_has_ended(spawn: Callable[..., Peer], path: str) -> None:
     # A foreign tool's process ends and leaves its file: no event on the file, only the end of the process. With its
     # record old by the protocol's rule, that makes it stale.

@@ -152,7 +152,7 @@ def test_a_holder_or_a_waiter_is_not_shown(disk: Path, contend: Contend, follow:
     assert rows.now() == []
     held = contend(disk / "l", tag="why").get()
     peer = Peer("with Lock(path).acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
-    eventually(lambda: (news(follower), rows.now()[0].waits)[-1])
+    eventually(lambda: (news(follower), follower.tick(), rows.now()[0].waits)[-1])
     (one,) = rows.now()
     assert (one.path, one.state, one.pid, one.tag) == (str(disk / "l"), "held", os.getpid(), "why")
     assert [pid for _, pid in one.waits] == [peer.pid]

@@ -21,7 +21,9 @@ def test_a_hole_is_not_described_or_a_description_has_none() -> None:
 
 @pytest.mark.parametrize("name", HOLES)
 def test_a_hole_that_is_described_is_closed(name: str) -> None:
-    outcome = search(HOLES[name], runs=50_000, preemptions=2)
+    outcome = search(HOLES[name], preemptions=2)
+    if outcome.failure is None:
+        outcome = search(HOLES[name], runs=50_000)
     assert outcome.failure is not None, "nothing shows it any more: the guarantee is stronger than it says"
 
 

@@ -22,6 +22,7 @@ import crash
 import fairness
 import handoff
 import idle
+import listing
 import many
 import startup
 import uncontended
@@ -39,6 +40,7 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
     "fairness": fairness.run,
     "waiters": waiters.run,
     "many": many.run,
+    "listing": listing.run,
     # Last, and long after the installation that precedes a run: see README, Disk.
     "uncontended": uncontended.run,
 }

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import abilities
+
 PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
 """Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
 
@@ -20,7 +22,22 @@ PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
 def pytest_configure(config: pytest.Config) -> None:
     if PLACE and not hasattr(config, "workerinput") and config.option.basetemp is None:
         config.option.basetemp = Path(tempfile.mkdtemp(prefix="holdfast-pytest-", dir=PLACE), "basetemp")
+    config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
     _heed_signals()
+    if not hasattr(config, "workerinput"):
+        _keep_bytecode(config)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, each of a thousand processes would compile all of holdfast anew.
+
+    A directory of this run has it instead; workers and all that the tests start inherit it.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        cache = tempfile.mkdtemp(prefix="holdfast-bytecode-")
+        os.chmod(cache, 0o755)  # some tests are another user
+        os.environ["PYTHONPYCACHEPREFIX"] = cache
+        config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
 
 
 NOT_THERE = {
@@ -33,9 +50,16 @@ NOT_THERE = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    abilities.skip_the_unable(items)
     for item in items if PLACE else ():
         if item.originalname in NOT_THERE:
             item.add_marker(pytest.mark.skip(reason=f"HOLDFAST_TEST_PLACE: {NOT_THERE[item.originalname]}"))
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of stays: each `gc.collect()` of a test would look at all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _heed_signals() -> None:

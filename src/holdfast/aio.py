@@ -169,7 +169,8 @@ class AsyncLock(AsyncAcquirable):
     async def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
-        The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        The holder is not stopped: it finds its lock lost. For people who know better than the evidence. Raises as
+        `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
         """
         return await self._drive(self._engine.break_lock(self._env, self._request))
 

@@ -262,7 +262,8 @@ class Lock(Acquirable):
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
-        HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder.
+        HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
+        a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
         """
         return drive(self._engine.break_lock(self._env, self._request))
 

@@ -141,6 +141,22 @@ def test_what_cannot_be_read_stays_for_ever(content: bytes, world: World, path: 
     assert not path.exists()
 
 
+def test_an_empty_file_that_looks_like_a_free_one_cannot_be_broken(world: World, path: Path) -> None:
+    """Whoever breaks it waits for it as for a record that was never written, whatever `ls` calls it."""
+    path.touch()
+    os.utime(path, (1000, 1000))
+    assert world.do("status", path).returncode == 0
+    assert "flock(1)" in world.do("status", path).stdout
+    assert world.do("status", "-p", "sema", path).returncode == 1
+    done = world.do("break", path)
+    assert done.returncode == 2
+    assert world.do("clean", path.parent).returncode == 0
+    assert path.exists()
+    done = world.do("break", path, "--id", done.stderr.split()[-1])
+    assert done.returncode == 0, done.stderr
+    assert not path.exists()
+
+
 def test_a_file_that_is_no_lock_goes(world: World, path: Path) -> None:
     path.with_name("thesis").write_text("my thesis\n")
     done = world.do("break", "thesis", "--id", "000000000000", "--force")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import struct
 import termios
 import time
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from cli.support import HOLDFAST, Started, World
+from cli.support import HOLDFAST, Started, World, eventually
 from cli.test_errors import HOSTILE, without_privileges
+from holdfast._os import environment
+from holdfast.cli import ls
+from holdfast.cli.arguments import parse
 from holdfast.cli.table import Column, Screen, age_of, fit, lines, screen
 
 NOW = int(time.time())
@@ -187,6 +191,48 @@ def test_ten_thousand_locks_are_too_many(world: World, tmp_path: Path) -> None:
             file.write(record)
     done = world.do("ls", "--held")
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 10_001)
+
+
+@pytest.mark.parametrize("words", [[], ["-j"]], ids=["table", "json"])
+def test_nothing_is_shown_until_the_last_directory_was_seen(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes long shows what it has, in the order of the paths; with another order, at the end."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "l").write_text(f"pid=4294967295\ntimestamp={NOW}\ntag={name * 70}\n")
+    events: list[str] = []
+    scan = type(environment()).scan
+    monkeypatch.setattr(
+        type(environment()),
+        "scan",
+        lambda self, where, kept: (events.append(f"lists {os.path.basename(where)}"), scan(self, where, kept))[1],
+    )
+    monkeypatch.setattr(ls, "show", lambda text: events.extend(text.splitlines()))
+    monkeypatch.setattr(ls, "_MOMENT", 0.0)
+    assert ls.ls_(parse(["ls", "-r", *words, str(tmp_path)])) == 0
+    titles = [line for line in events if line.startswith("STATE")]
+    assert len(titles) == (0 if words else 1)
+    rows = [line for line in events if line not in titles]
+    assert [row if row.startswith("lists") else "row" for row in rows] == [
+        f"lists {tmp_path.name}", "lists a", "row", "lists b", "row", "lists c", "row"
+    ]  # fmt: skip
+    if titles:
+        assert {row.index(f"{tmp_path}/") for row in rows if not row.startswith("lists")} == {titles[0].index("PATH")}
+    events.clear()
+    assert ls.ls_(parse(["ls", "-r", "--sort", "age", *words, str(tmp_path)])) == 0
+    assert [line.startswith("lists") for line in events] == [True] * 4 + [False] * (3 + len(titles))
+
+
+def test_an_interruption_waits_for_the_end(world: World, tmp_path: Path) -> None:
+    """Ctrl-C ends it as it ends any command, here while nobody reads what it writes."""
+    for number in range(2000):
+        (tmp_path / f"l{number}").write_text(f"pid=4294967295\ntimestamp={NOW}\n")
+    one = world.start([*HOLDFAST, "ls", "-r", "-j"])
+    eventually(lambda: "pipe" in Path(f"/proc/{one.pid}/wchan").read_text())
+    one.signal(signal.SIGINT)
+    assert one.wait() == -signal.SIGINT  # a shell's 130
+    assert one.complaint() == ""
 
 
 def test_an_output_that_ends_early_is_an_error(world: World, place: Path) -> None:

@@ -24,7 +24,7 @@ class Kit:
 
     def __init__(self, temporary: Path) -> None:
         self.temporary = temporary
-        self.env = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env = {**os.environ, "TMPDIR": str(temporary)}
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -28,6 +28,8 @@ from collections.abc import Callable
 
 WRITERS, READERS = 4, 8
 KILL_EVERY = 0.03
+PATIENCE = 30.0
+"""Seconds more than asked for until each kind has been inside, on a busy machine."""
 
 SHELL = r"""
 lock=$1 state=$2
@@ -171,11 +173,17 @@ class Crowd:
         self.failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
         return self.running.pop(pid)
 
+    def everybody_was_inside(self) -> bool:
+        with open(f"{self.state}/journal", encoding="ascii") as file:
+            return {line.split()[2] for line in file if line.startswith("+ ")} >= set("rwsf")
+
     def run(self, seconds: float, *, kill: bool) -> None:
         for work in [writer] * WRITERS + [reader] * READERS + [file_lock]:
             self.start(work)
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.failed:
+        while (now := time.monotonic()) < until + PATIENCE and not self.failed:
+            if now >= until and self.everybody_was_inside():
+                break
             time.sleep(KILL_EVERY)
             if kill:
                 pid = random.choice(list(self.running))
@@ -197,7 +205,7 @@ def main(path: str, state: str, seconds: str, kill: str) -> None:
     assert filelock
     holdfast._os.environment().identity()
     crowd = Crowd(path, state)
-    patience = "-w1" if kill == "1" else "-n"  # with kills, the shell gives the kernel time to close descriptors
+    patience = "-w10" if kill == "1" else "-n"  # with kills, the shell gives the kernel time to close descriptors
     shell = subprocess.Popen(["sh", "-c", SHELL, "sh", path, state, patience])
     try:
         crowd.run(float(seconds), kill=kill == "1")

@@ -39,6 +39,17 @@ class SlotsStorm(Storm):
             increment(name, f"{self.state}/{hold.slot}", *files[hold.slot], recovered)
             hold.release()
 
+    def enough(self, seconds: float) -> bool:
+        """Each slot was used, and somebody was killed in one: an `i` that no `d` follows."""
+        if not super().enough(seconds):
+            return False
+        kinds = [self.kinds(slot) for slot in range(self.slots)]
+        return all(each.count("d") > seconds for each in kinds) and any("ii" in each for each in kinds)
+
+    def kinds(self, slot: int) -> str:
+        with open(f"{self.state}/{slot}/journal", encoding="ascii") as file:
+            return "".join(line[0] for line in file if line[0] in "id")
+
     def inside(self) -> list[int]:
         return inside(f"{self.state}/{random.randrange(self.slots)}")
 

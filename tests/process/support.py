@@ -41,6 +41,14 @@ def hear():
         line += byte
     return line.decode().strip()
 
+def events_only():
+    # No wait ends for the sole reason that it has lasted long: a lost event is a hang.
+    import holdfast._core.acquire
+    for module in [m for name, m in sys.modules.items() if name.startswith("holdfast._core.")]:
+        for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):
+            if hasattr(module, limit):
+                setattr(module, limit, 1e6)
+
 def become(user):
     # Another user may not be able to read this Python, so what is imported when it is needed is imported now.
     import ctypes, hashlib, logging, select, unicodedata, uuid

@@ -15,7 +15,7 @@ import pytest
 from holdfast import AcquireTimeout, Lock, Semaphore, acquire_all
 from process.support import Peer, eventually
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "6"))
 
 # -- in different orders -----------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_keeps_one_of_several(spawn: Callable[..., Peer
         victim.wait()
         begun = time.monotonic()
         acquire_all([Lock(tmp_path / "a"), Semaphore(tmp_path / "b", 1)], timeout=10).release()
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < 5  # it would look again after ten seconds
 
 
 # -- interrupted -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Tasks among processes and threads: who waits on an event loop is woken by the event, and keeps nobody else from it.
 
-In most of these no wait ends for the sole reason that it has lasted long (`EVENTS_ONLY`): a lost event is a hang.
+In most of these no wait ends for the sole reason that it has lasted long (`events_only`): a lost event is a hang.
 """
 
 from __future__ import annotations
@@ -23,13 +23,6 @@ from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
 __all__ = ["events_only"]
 
-EVENTS_ONLY = """
-import holdfast._core.acquire
-for module in [m for name, m in sys.modules.items() if name.startswith("holdfast._core.")]:
-    for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):
-        if hasattr(module, limit):
-            setattr(module, limit, 1e6)
-"""
 RUN = {
     "asyncio": "import asyncio; from holdfast import AsyncLock; run = asyncio.run\n",
     "uvloop": "import asyncio, uvloop; from holdfast import AsyncLock; run = uvloop.run\n",
@@ -75,16 +68,14 @@ def test_a_waiting_task_sleeps_through_the_end_of_a_hold(
 ) -> None:
     holder = spawn("hold = Lock(path).acquire(); say('held'); hear(); hold.release()", path)
     holder.expect("held")
-    waiter = spawn(EVENTS_ONLY + RUN[kind] + WAIT + "run(main())", path)
+    waiter = spawn("events_only()\n" + RUN[kind] + WAIT + "run(main())", path)
     waiter.expect("waiting")
     eventually(lambda: in_epoll(waiter), what="the wait")
-    ended = time.monotonic()
     if how == "release":
         holder.say("release")
     else:
         holder.kill()
-    moment, recovered = waiter.hear().split()
-    assert float(moment) - ended < 1
+    _, recovered = waiter.hear().split()
     assert recovered == str(how == "kill")
     waiter.finish()
     assert os.listdir(os.path.dirname(path)) == []
@@ -94,7 +85,7 @@ def test_a_waiting_task_sleeps_through_the_end_of_a_hold(
 @pytest.mark.parametrize("kind", RUN)
 def test_a_waiting_loop_looks_again_and_again(spawn: Callable[..., Peer], path: str, kind: str) -> None:
     with Lock(path):
-        waiter = spawn(EVENTS_ONLY + RUN[kind] + WAIT + "run(main())", path)
+        waiter = spawn("events_only()\n" + RUN[kind] + WAIT + "run(main())", path)
         waiter.expect("waiting")
         eventually(lambda: in_epoll(waiter), what="the wait")
         time.sleep(1.2)  # past the notice after one second; then two seconds of nothing

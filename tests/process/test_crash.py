@@ -69,7 +69,7 @@ def test_a_kill_at_some_step_leaves_a_lock_that_nobody_gets(shm: Path, operation
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["problems"] == [], done.stderr
-    assert told["steps"] > 8  # else the kill did not reach into the operation
+    assert told["steps"] > 5  # else the kill did not reach into the operation
 
 
 def test_a_waiter_sleeps_on_after_the_holder_was_killed(spawn: Callable[..., Peer], path: str) -> None:

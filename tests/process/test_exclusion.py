@@ -17,7 +17,7 @@ import pytest
 
 from process.journal import Outcome, read_journal
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "6"))
 WORKERS = 8
 WORKER = Path(__file__).with_name("worker.py")
 

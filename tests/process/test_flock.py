@@ -24,7 +24,7 @@ from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost
 from holdfast._os import environment
 from process.support import Peer, descriptors, eventually, polling
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "30")) * 4 / 30
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "12")) * 4 / 30
 SHARING = Path(__file__).with_name("sharing.py")
 PROMPTLY = 1.0
 """Seconds in which a lock that was released by an event, or within its re-check of 0.1 s, is to be had."""

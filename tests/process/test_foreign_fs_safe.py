@@ -145,5 +145,5 @@ def test_a_storm_with_both_lets_two_in(fs_safe: Play, play: Play, target: str, t
         "ours": (play("ours", target, "sidecar"), 0.001),
         "our other": (play("ours", target, "sidecar"), 0.001),
     }
-    storm(tmp_path / "state", players, 5.0)
+    storm(tmp_path / "state", players, 2.0)
     assert not lock_of(target).exists()

@@ -185,7 +185,7 @@ def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) ->
         "one": (play("ours", path, "sema"), 0.0005),
         "two": (play("ours", path, "sema"), 0.0005),
     }
-    storm(tmp_path / "state", players, 3.0)
+    storm(tmp_path / "state", players, 1.5)
 
 
 @pytest.mark.parametrize("whose", ["theirs", "ours"])

@@ -209,7 +209,7 @@ def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) ->
         "one": (play("ours", path, "semats"), 0.0005),
         "two": (play("ours", path, "semats"), 0.0005),
     }
-    storm(tmp_path / "state", players, 4.0)
+    storm(tmp_path / "state", players, 2.0)
 
 
 def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int) -> None:

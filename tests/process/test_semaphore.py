@@ -9,25 +9,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from abilities import has
 from holdfast import Hold, Semaphore
 from process.journal import read_journal
 from process.support import Peer, descriptors, eventually, state, switches
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "15"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "6"))
 WORKERS, SLOTS = 8, 3
 WORKER = Path(__file__).with_name("slots_worker.py")
 
 WAIT = """
+events_only()
 semaphore = holdfast.Semaphore(path, int(sys.argv[2]), timeout=30)
 say("waiting")
 hold = semaphore.acquire()
-say(time.monotonic(), hold.slot, hold.recovered_from.pid if hold.recovered_from else "-")
+say(hold.slot, hold.recovered_from.pid if hold.recovered_from else "-")
 hear()
 hold.release()
 say("left")
@@ -46,13 +47,16 @@ def base(tmp_path: Path) -> str:
 
 @pytest.fixture
 def wait(spawn: Callable[..., Peer], base: str) -> Callable[..., Peer]:
-    """A process that waits for a slot, seen by all: it queues behind those that came before."""
+    """A process that waits for a slot, seen by all: it queues behind those that came before, where there are queues."""
 
     def start(slots: int = 2) -> Peer:
         there = len(Semaphore(base, slots).status().waiters)
         peer = spawn(WAIT, base, slots)
         peer.expect("waiting")
-        eventually(lambda: len(Semaphore(base, slots).status().waiters) > there, what="the queue")
+        if has("flock"):
+            eventually(lambda: len(Semaphore(base, slots).status().waiters) > there, what="the queue")
+        else:
+            eventually(lambda: state(peer.pid) == "S", what="the wait")
         return peer
 
     return start
@@ -62,9 +66,9 @@ def fill(base: str, slots: int = 2) -> list[Hold]:
     return [Semaphore(base, slots).acquire() for _ in range(slots)]
 
 
-def got(peer: Peer) -> tuple[float, int, str]:
-    moment, slot, recovered = peer.hear().split()
-    return float(moment), int(slot), recovered
+def got(peer: Peer) -> tuple[int, str]:
+    slot, recovered = peer.hear().split()
+    return int(slot), recovered
 
 
 # -- killed at random --------------------------------------------------------------------------------------------------
@@ -154,13 +158,11 @@ def test_a_killed_holder_keeps_its_slot(
     by_slot = {int(holder.hear()): holder for holder in holders}
     assert sorted(by_slot) == [0, 1]
     waiter = wait()
-    killed = time.monotonic()
     by_slot[slot].kill()
-    moment, taken, recovered = got(waiter)
-    assert (taken, recovered) == (slot, str(by_slot[slot].pid))
-    assert moment - killed < 1.0
+    assert got(waiter) == (slot, str(by_slot[slot].pid))
 
 
+@pytest.mark.needs("flock", "events")
 def test_waiting_processes_get_in_out_of_order_or_wake_each_other(wait: Callable[..., Peer], base: str) -> None:
     """Q7: a release of any slot wakes the first, who passes the wait for the slots on to the second."""
     holds = fill(base)
@@ -168,17 +170,15 @@ def test_waiting_processes_get_in_out_of_order_or_wake_each_other(wait: Callable
     behind = waiters[2:]
     eventually(lambda: all(state(waiter.pid) == "S" for waiter in waiters), what="the wait")
     before = [switches(waiter.pid) for waiter in behind]
-    released = time.monotonic()
     holds[1].release()
-    moment, slot, _ = got(waiters[0])
-    assert (slot, moment - released < 1.0) == (1, True)
-    # Those behind the second have not stirred, except for the one look that they take after a second.
+    assert got(waiters[0])[0] == 1
+    # Those behind the second have not stirred.
     assert all(switches(waiter.pid) - count <= 2 for waiter, count in zip(behind, before, strict=True))
     assert all(waiter.silent() for waiter in waiters[1:])
     for first, second in itertools.pairwise(waiters):
         first.say("leave")
         first.expect("left")
-        assert got(second)[1] == 1
+        assert got(second)[0] == 1
     assert semaphore_is_free_but(base, 1)
     waiters[-1].say("leave")
     waiters[-1].expect("left")
@@ -189,21 +189,20 @@ def semaphore_is_free_but(base: str, slot: int) -> bool:
     return Semaphore(base, 2).status()[slot].locked
 
 
+@pytest.mark.needs("flock")
 def test_of_two_slots_released_at_once_one_lies_there_until_a_deadline(wait: Callable[..., Peer], base: str) -> None:
     """Q7, with real processes, again and again."""
     for _ in range(5):
         holds = fill(base)
         waiters = [wait() for _ in range(3)]
-        released = time.monotonic()
         for hold in holds:
             hold.release()
         first, second = got(waiters[0]), got(waiters[1])
-        assert {first[1], second[1]} == {0, 1}
-        assert max(first[0], second[0]) - released < 0.8  # the next look without an event would be after a second
+        assert {first[0], second[0]} == {0, 1}
         assert waiters[2].silent()
         for waiter in waiters[:2]:
             waiter.say("leave")
-        assert got(waiters[2])[1] in (0, 1)
+        assert got(waiters[2])[0] in (0, 1)
         waiters[2].say("leave")
         for waiter in waiters:
             waiter.finish()
@@ -214,10 +213,8 @@ def test_a_killed_waiter_keeps_the_next_one_from_a_slot(wait: Callable[..., Peer
     first, second = wait(), wait()
     first.kill()
     first.wait()
-    released = time.monotonic()
     holds[0].release()
-    moment, slot, _ = got(second)
-    assert (slot, moment - released < 1.0) == (0, True)
+    assert got(second)[0] == 0
     holds[1].release()
 
 
@@ -238,7 +235,9 @@ def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], bas
         base,
     )
     waiter.expect("waiting")
-    eventually(lambda: Semaphore(base, 2).status().waiters, what="the wait")
+    if has("flock"):
+        eventually(lambda: Semaphore(base, 2).status().waiters, what="the queue")
+    eventually(lambda: state(waiter.pid) == "S", what="the wait")
     waiter.kill(signal.SIGINT)
     waiter.expect("0")
     assert sorted(os.listdir(os.path.dirname(base))) == ["b.0.lock", "b.1.lock"]
@@ -263,11 +262,11 @@ def test_those_who_disagree_on_the_number_stop_or_let_more_in_than_the_largest(
     narrow = wait(2)
     wide = spawn(WAIT, base, 3)
     wide.expect("waiting")
-    assert got(wide)[1] == 2
+    assert got(wide)[0] == 2
     assert narrow.silent()
     assert Semaphore(base, 3).try_acquire() is None
     holds[1].release()
-    assert got(narrow)[1] == 1
+    assert got(narrow)[0] == 1
     holds[0].release()
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from holdfast.testing.sim.__main__ import DONE, FAILED, USAGE, main
+from holdfast.testing.sim.holes import HOLES
 from holdfast.testing.sim.workloads import WORKLOADS
 from sim.mutants import MUTANTS
 
@@ -14,7 +15,7 @@ from sim.mutants import MUTANTS
 def test_a_workload_is_not_listed_or_not_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == DONE
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(WORKLOADS)
+    assert [line.split()[0] for line in lines] == [*WORKLOADS, *HOLES]
     assert [line for line in lines if len(line.split()) < 3] == []
 
 

@@ -103,9 +103,11 @@ class Tap:
             self.open = before
 
     def role(self, path: object) -> str:
-        """What a path is, in the words of the engine."""
+        """What a path is, in the words of the engine. It asks the system itself, beside the tap."""
         if isinstance(path, int):
             return self._roles.get(path, "?")
+        if path == self.lock_file:
+            return "lock file"
         text = os.fsdecode(path)  # type: ignore[arg-type]
         directory, name = os.path.split(text)
         if text.startswith("/proc/"):
@@ -125,8 +127,7 @@ class Tap:
         return "directory" if name == "." or os.path.isdir(text) else "lock file"
 
     def enter(self, fd: int, path: object) -> int:
-        with self.aside():
-            self._roles[fd] = self.role(path)
+        self._roles[fd] = self.role(path)
         return fd
 
     def fails(self, call: str, role: str) -> str:
@@ -155,8 +156,7 @@ def error(word: str, *paths: object) -> OSError:
 def _by_path(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(path: Any, *args: Any, **kwargs: Any) -> Any:
         if tap.open:
-            with tap.aside():
-                role = tap.role(path)
+            role = tap.role(path)
             if word := tap.fails(call, role):
                 raise error(word, path)
         return real(path, *args, **kwargs)
@@ -191,8 +191,7 @@ def _open(path: str, flags: int, mode: int = 0o777) -> int:
         if flags & flag == flag:
             call = f"open({name})"
             break
-    with tap.aside():
-        role = "lock file" if call == "open(O_TMPFILE)" else tap.role(path)
+    role = "lock file" if call == "open(O_TMPFILE)" else tap.role(path)
     if word := tap.fails(call, role):
         raise error(word, path)
     fd = os.open(path, flags, mode)
@@ -245,8 +244,7 @@ _real_list_directory = _by_path("readdir", os.listdir)
 
 
 def _access(path: str, mode: int) -> bool:
-    with tap.aside():
-        role = tap.role(path)
+    role = tap.role(path)
     return False if tap.fails("access", role) else os.access(path, mode)
 
 
@@ -295,8 +293,7 @@ class _File:
 
 
 def _open_file(path: str, *args: Any, **options: Any) -> _File:
-    with tap.aside():
-        role = tap.role(path)
+    role = tap.role(path)
     if word := tap.fails("open", role):
         raise error(word, path)
     return _File(builtins.open(path, *args, **options), role)
@@ -310,11 +307,7 @@ class _Library:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def call(*args: Any) -> int:
-            if name == "inotify_add_watch":
-                with tap.aside():
-                    role = tap.role(args[1])
-            else:
-                role = ""
+            role = tap.role(args[1]) if name == "inotify_add_watch" else ""
             if word := tap.fails(name, role):
                 ctypes.set_errno(getattr(errno, word))
                 return -1

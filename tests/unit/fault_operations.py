@@ -97,7 +97,9 @@ class Scene:
         made = kind(frozenset(self.without) - {"generic"})
         made.monotonic = lambda: self.clock  # type: ignore[method-assign]
         if not fresh:
-            made._identity = _identities.setdefault(self.way, made.identity())
+            if self.way not in _identities:
+                _identities[self.way] = made.identity()
+            made._identity = _identities[self.way]
         self.environments.append(made)
         return made
 
@@ -550,7 +552,7 @@ class Break(_WithHolder):
     name = "Break a held lock"
 
     def act(self, scene: Scene) -> Any:
-        return break_lock(scene.acts, scene.request)
+        return scene.run(break_lock(scene.acts, scene.request))
 
     def clear(self, scene: Scene) -> None:
         with contextlib.suppress(HoldfastError):
@@ -565,7 +567,7 @@ class BreakDead(Operation):
         scene.leave_dead()
 
     def act(self, scene: Scene) -> Any:
-        return break_lock(scene.acts, scene.request)
+        return scene.run(break_lock(scene.acts, scene.request))
 
 
 _FLOCK = {"protocol": "flock", "tag": "some tag"}

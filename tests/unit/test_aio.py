@@ -29,6 +29,7 @@ from holdfast import (
     aio,
 )
 from holdfast import hold as hold_module
+from holdfast._core import remove
 from holdfast._drive.keeper import Keeper
 from holdfast._os import environment
 from unit.elsewhere import elsewhere
@@ -211,6 +212,27 @@ def test_breaking_a_lock_returns_nothing(place: Path, run: Run) -> None:
         assert hold.lost
         with pytest.raises(LockLost):
             await hold.release()
+
+    run(main())
+
+
+def test_breaking_a_lock_that_changes_hands_blocks_the_loop_or_cannot_be_cancelled(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R3: the loop goes on between the tries, and a cancellation leaves the lock as it is."""
+    looks: list[None] = []
+    monkeypatch.setattr(remove, "_is_unchanged", lambda *_: looks.append(None))
+
+    async def main() -> None:
+        hold = await AsyncLock(place).acquire()
+        breaking = asyncio.create_task(AsyncLock(place).break_lock())
+        while len(looks) < 3:
+            await asyncio.sleep(0)
+        breaking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await breaking
+        hold.ensure_held()
+        await hold.release()
 
     run(main())
 
@@ -640,13 +662,15 @@ def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
     for kind in LOOPS:
         loop = LOOPS[kind]()
         loop.set_exception_handler(lambda *_: None)
+        inside = asyncio.Event()
 
-        async def hold() -> None:
+        async def hold(inside: asyncio.Event = inside) -> None:
             async with AsyncLock(place):
+                inside.set()
                 await asyncio.Event().wait()
 
         task = loop.create_task(hold())
-        loop.run_until_complete(until(place.exists))
+        loop.run_until_complete(until(inside.is_set))  # the file alone may be there before its thread has told the loop
         loop.close()
         del task, loop
         gc.collect()

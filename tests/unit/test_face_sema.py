@@ -46,7 +46,7 @@ FRESH, OLD, FUTURE = NOW - 60, NOW - 7200, NOW + 86400
 @pytest.fixture(autouse=True)
 def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
     """Each state gives a clear result within a second."""
-    with within(1.0):
+    with within(10.0):
         yield
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from abilities import LINUX
 from holdfast._operator import follow as module
 from holdfast._operator.follow import Follower
 from holdfast._operator.ghosts import LIMBO
@@ -31,7 +32,9 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
     def make(directory: Path, name: str | None = None, *, events: bool = True) -> Follower:
         if events:
             watches.append(FolderWatch())
-        follower = Follower(environments(), watches[-1] if events else None, Glimpse)  # type: ignore[arg-type]
+        env = environments()
+        watch = watches[-1] if events else None
+        follower = Follower(env, watch, lambda: Glimpse(env.real))  # type: ignore[arg-type]
         follower.add(str(directory), name)
         return follower
 
@@ -248,7 +251,7 @@ def test_a_wait_that_ended_well_is_told_as_given_up(disk: Path, contend: Contend
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
-    peer = Peer("Lock(path).acquire().release(); say('done')", [disk / "l"])
+    peer = Peer("Lock(path).acquire().release(); say('done')", [disk / "l"], env=LINUX)
     assert later(follower, "waiting").pid == peer.pid
     held.release()
     peer.expect("done")
@@ -268,7 +271,7 @@ def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(
     """Z15: the close event of a dying holder comes before its guard is gone."""
     follower = follow(disk)
     follower.first_look()
-    peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"])
+    peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
     peer.expect("held")
     assert kinds(news(follower)) == ["acquired"]
     peer.kill()
@@ -286,7 +289,7 @@ def test_a_waiter_is_not_seen_or_its_wait_not_measured(disk: Path, contend: Cont
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
-    peer = Peer("with Lock(path, tag='patient').acquire(): say('held'); hear()", [disk / "l"])
+    peer = Peer("with Lock(path, tag='patient').acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
     waiting = later(follower, "waiting")
     assert (waiting.pid, waiting.tag, waiting.path, waiting.protocol) == (
         peer.pid,
@@ -311,7 +314,7 @@ def test_a_waiter_that_leaves_or_dies_waits_for_ever(disk: Path, contend: Conten
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
-    peer = Peer("Lock(path).acquire()", [disk / "l"])
+    peer = Peer("Lock(path).acquire()", [disk / "l"], env=LINUX)
     assert later(follower, "waiting").pid == peer.pid
     peer.kill()
     peer.wait()

@@ -1,17 +1,17 @@
 """Two contenders, every schedule with two switches between them: never both inside, and never neither for good.
 
-Each runs in a thread of its own, but only one at a time, and they switch exactly at the steps that the schedule says:
-the first goes k steps, the second j steps, then the first to its end, then the second.
+Each runs in a greenlet of its own, and they switch exactly at the steps that the schedule says: the first goes k steps,
+the second j steps, then the first to its end, then the second.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import greenlet
 import pytest
 
 from holdfast._core.hold import Held
@@ -35,41 +35,32 @@ class Player:
     """Runs one piece of work, a step at a time, whenever it is told to."""
 
     def __init__(self, env: Stepped, work: Callable[[], object]) -> None:
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self.done = False
         self.error: BaseException | None = None
         self._work = work
         self._env = env
-        env.at_step = lambda _number, _name: self._pause()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _pause(self) -> None:
-        self._stopped.release()
-        self._go.acquire()
+        self._tester = greenlet.getcurrent()
+        env.at_step = lambda _number, _name: self._tester.switch()
+        self._greenlet = greenlet.greenlet(self._run)
 
     def _run(self) -> None:
-        self._go.acquire()
         try:
             self._work()
         except BaseException as error:
             self.error = error
         self.done = True
         self._env.at_step = None
-        self._stopped.release()
 
     def advance(self, steps: float) -> float:
         """Go so many steps further, or to the end; how many it has been."""
         gone = 0
         while gone < steps and not self.done:
-            self._go.release()
-            self._stopped.acquire()
+            self._greenlet.switch()
             gone += 1
         return gone
 
     def finish(self) -> None:
         self.advance(float("inf"))
-        self._thread.join()
         if self.error is not None:
             raise self.error
 
@@ -126,10 +117,28 @@ class Stage:
         assert os.listdir(self.path.parent) == [], where
 
 
-def schedules(first: int, second: int) -> Iterator[tuple[int, int]]:
-    for switch in range(first + 1):
-        for back in range(1, second + 1):
-            yield switch, back
+class Schedules:
+    """So many steps of the first, so many of the second: each pair that is another schedule than those before."""
+
+    def __init__(self, first: int, second: int) -> None:
+        self._first, self._second = first, second
+        self._same = False
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for switch in range(self._first + 1):
+            for back in range(1, self._second + 1):
+                self._same = False
+                yield switch, back
+                if self._same:
+                    break
+
+    def play(self, players: list[Player], switch: int, back: int) -> None:
+        players[0].advance(switch)
+        self._same = players[0].done
+        players[1].advance(back)
+        self._same = self._same or players[1].done  # to go on for longer would make no difference
+        for player in players:
+            player.finish()
 
 
 @pytest.fixture(params=WAYS)
@@ -150,15 +159,13 @@ def rehearse(stage: Stage, state: str) -> int:
 @pytest.mark.parametrize("state", ["free", "dead", "stale"])
 def test_two_contenders_are_inside_at_once(state: str, stage: Stage) -> None:
     steps = rehearse(stage, state)
-    for switch, back in schedules(steps, steps):
+    turns = Schedules(steps, steps)
+    for switch, back in turns:
         where = f"{switch} steps of the first, {back} of the second"
         stage.set(state)
         contenders = [stage.contender(which) for which in (0, 1)]
         players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
-        players[0].advance(switch)
-        players[1].advance(back)
-        for player in players:
-            player.finish()
+        turns.play(players, switch, back)
         inside = [contender for contender in contenders if isinstance(contender.result, Held)]
         assert len(inside) <= 1, f"{where}: both are inside"
         for contender in inside:
@@ -171,7 +178,8 @@ def test_two_contenders_are_inside_at_once(state: str, stage: Stage) -> None:
 def test_a_release_and_an_acquisition_meet(stage: Stage) -> None:
     """The releaser never removes the next one's lock, and is never told that its own was lost."""
     steps = rehearse(stage, "free")
-    for switch, back in schedules(5, steps + 5):
+    turns = Schedules(5, steps + 5)
+    for switch, back in turns:
         where = f"{switch} steps of the releaser, {back} of the next"
         stage.set("free")
         holder, following = stage.contender(0), stage.contender(1)
@@ -179,10 +187,7 @@ def test_a_release_and_an_acquisition_meet(stage: Stage) -> None:
         held = holder.result
         assert isinstance(held, Held)
         players = [Player(holder.env, held.release), Player(following.env, lambda c=following: run(c))]
-        players[0].advance(switch)
-        players[1].advance(back)
-        for player in players:
-            player.finish()
+        turns.play(players, switch, back)
         if following.inside:
             assert following.result.verify(), f"{where}: the next one was robbed"  # type: ignore[union-attr]
         stage.clear()

@@ -105,7 +105,7 @@ def test_the_letter_of_a_protocol_is_bent(disk: Path, environments: Callable[...
     proof = marker_text(True, disk.stat().st_dev, env.identity())
     for marker in (None, proof):
         for found in Presence:
-            for age, stale in ((3599, False), (3700, True)):
+            for age, stale in ((3500, False), (3700, True)):
                 record = sema_record(os.getpid(), now - age, marker=marker)
                 assert judge(env, disk / "l", record, found, stale="protocol").stale is stale
                 assert not judge(env, disk / "l", record, found, stale="never").stale

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.remove import break_lock, remove_if
-from holdfast.errors import InvalidPath
+from holdfast._core.remove import PATIENCE, break_lock, remove_if
+from holdfast._core.request import Request
+from holdfast._drive.sync import drive
+from holdfast.errors import HoldfastError, InvalidPath
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -26,8 +28,6 @@ def only_the_judged(seen: object, _assessed: object) -> bool:
 @pytest.mark.parametrize("how", ["replaced", "rewritten"])
 def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, environments: Environments) -> None:
     """R1: between the judgement and the removal, another made the path or the record its own."""
-    from holdfast._core.request import Request
-
     path, env = disk / "l", environments(kind=kind)
     path.write_bytes(JUDGED)
     request = Request(str(path), {})
@@ -45,7 +45,7 @@ def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, enviro
             change()
         return judged[-1]
 
-    assert remove_if(env, request, agree) is None
+    assert drive(remove_if(env, request, agree)) is None
     assert judged == [True, False]
     assert path.read_bytes() == OTHER
     assert not env.open_descriptors()
@@ -56,7 +56,7 @@ def test_a_release_in_the_midst_of_breaking_it_is_an_error(disk: Path, contend: 
     holder, remover = contend(disk / "l"), contend(disk / "l")
     held = holder.get()
     remover.env.once(remover.env.before, "unlink", held.release)
-    assert break_lock(remover.env, remover.request) is None
+    assert drive(break_lock(remover.env, remover.request)) is None
     assert not remover.env.open_descriptors()
 
 
@@ -72,7 +72,7 @@ def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) 
     remover.env.after["unlink"] = lambda _path: [
         os.close(int(fd)) for fd in os.listdir("/proc/self/fd") if is_link_to(fd, f"{path} (deleted)", remover.env)
     ]
-    assert remove_if(remover.env, remover.request, only_the_judged) is not None
+    assert drive(remove_if(remover.env, remover.request, only_the_judged)) is not None
     assert guarded == [True]
     assert not path.exists()
 
@@ -86,26 +86,85 @@ def is_link_to(fd: str, target: str, env: Stepped) -> bool:
 
 @kinds
 def test_a_lock_cannot_be_broken(kind: str, disk: Path, environments: Environments) -> None:
-    from holdfast._core.request import Request
-
     path, env = disk / "l", environments(kind=kind)
     request = Request(str(path), {})
-    assert break_lock(env, request) is None
+    assert drive(break_lock(env, request)) is None
     for content in (JUDGED, b"", b"garbage"):
         path.write_bytes(content)
-        record = break_lock(env, request)
+        record = drive(break_lock(env, request))
         assert (record.tag if record else None) == ("judged" if content == JUDGED else None)
         assert not path.exists()
     path.mkdir()
     with pytest.raises(InvalidPath):
-        break_lock(env, request)
+        drive(break_lock(env, request))
 
 
 def test_a_living_holders_lock_cannot_be_broken(disk: Path, contend: Contend) -> None:
     holder, other = contend(disk / "l", tag="alive"), contend(disk / "l")
     held = holder.get()
-    record = break_lock(other.env, other.request)
+    record = drive(break_lock(other.env, other.request))
     assert record is not None
     assert record.tag == "alive"
     assert not (disk / "l").exists()
     assert not held.check(), "the holder finds its lock lost"
+
+
+def changing_hands(env: Stepped, path: Path, times: int) -> list[int]:
+    """So many looks at the lock file are outdated before anything follows from them: it has been acquired anew."""
+    looks: list[int] = []
+
+    def change(*_args: object, **_more: object) -> None:
+        looks.append(len(looks))
+        if len(looks) <= times:
+            path.unlink()
+            path.write_bytes(sema_record(len(looks) + 1, 9e9, "the next one"))
+
+    env.before["claim"] = change
+    return looks
+
+
+def test_a_stream_of_short_holds_saves_a_lock_from_being_broken(disk: Path, environments: Environments) -> None:
+    """R3: it changes hands again and again, and then it goes."""
+    path, env = disk / "l", environments()
+    path.write_bytes(JUDGED)
+    looks = changing_hands(env, path, 40)
+    record = drive(break_lock(env, Request(str(path), {})))
+    assert (record and record.pid, len(looks), path.exists()) == (41, 41, False)
+
+
+@pytest.mark.parametrize("protocol", ["sema", "sidecar"])
+def test_one_who_breaks_a_lock_is_busy_or_keeps_something_while_it_waits(
+    protocol: str, disk: Path, environments: Environments
+) -> None:
+    """R3: each try is followed by a wait with nothing in hand, and at the end of its time an error says what it was."""
+    clock, env = [1000.0], environments()
+    env.instead["monotonic"] = lambda: clock[0]
+    request = Request(str(disk / "l"), {"protocol": protocol})
+    path = Path(request.path)
+    path.write_bytes(JUDGED if protocol == "sema" else b'{"pid": 5, "createdAt": "2999-01-01T00:00:00.000Z"}')
+    looks = changing_hands(env, path, 10_000)
+
+    def run_out() -> None:
+        for wait in break_lock(env, request):
+            assert clock[0] < wait.deadline <= 1000.0 + PATIENCE
+            assert not env.open_descriptors()
+            assert [*disk.iterdir()] == [path]
+            clock[0] = wait.deadline
+
+    with pytest.raises(HoldfastError, match="changed hands"):
+        run_out()
+    assert clock[0] == 1000.0 + PATIENCE
+    assert 100 < len(looks) < 1000
+    assert not env.open_descriptors()
+
+
+def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, environments: Environments) -> None:
+    """R3: what was closed while it waited does nothing any more."""
+    path, env = disk / "l", environments()
+    path.write_bytes(JUDGED)
+    changing_hands(env, path, 1)
+    steps = break_lock(env, Request(str(path), {}))
+    next(steps)
+    steps.close()
+    assert path.exists()
+    assert not env.open_descriptors()

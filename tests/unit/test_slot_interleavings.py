@@ -12,7 +12,7 @@ import pytest
 from holdfast._core.hold import Held
 from holdfast.model import Identity, marker_text
 from unit.stepping import Contender, Stepped, sema_record
-from unit.test_interleavings import GONE, WAYS, Player, run, schedules
+from unit.test_interleavings import GONE, WAYS, Player, Schedules, run
 
 Environments = Callable[..., Stepped]
 
@@ -75,15 +75,13 @@ def test_a_slot_is_had_by_two_or_by_none(states: tuple[str, str], stage: Stage) 
     run(rehearsal)
     steps = len(rehearsal.env.steps)
     free = 2 - states.count("held")
-    for switch, back in schedules(steps, steps + 10):
+    turns = Schedules(steps, steps + 10)
+    for switch, back in turns:
         where = f"{switch} steps of the first, {back} of the second"
         stage.set(states)
         contenders = [stage.contender(which) for which in (0, 1)]
         players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
-        players[0].advance(switch)
-        players[1].advance(back)
-        for player in players:
-            player.finish()
+        turns.play(players, switch, back)
         inside = [contender.result for contender in contenders if isinstance(contender.result, Held)]
         assert len(inside) == free, f"{where}: {len(inside)} are inside"
         assert len({held.path for held in inside}) == free, f"{where}: two are in one slot"

@@ -12,9 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._operator.survey import Found, Survey, Unseen
+from holdfast._core.hold import Held
+from holdfast._core.observe import UNFINISHED
+from holdfast._operator.findings import Found, Unseen
+from holdfast._operator.recognition import BEADS_NAME
+from holdfast._operator.remains import leftovers
+from holdfast._operator.survey import Survey
 from holdfast._os import census as tables
 from holdfast._os.nothing import NoCensus
+from holdfast.model import Holder
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Stepped
 from unit.test_waiters import queued
@@ -47,7 +53,8 @@ STRAYS = {
 
 
 def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
-    every = list(Survey(env).directory(str(directory), recursive=recursive))
+    survey = Survey(env)
+    every = list(survey.tree(str(directory)) if recursive else survey.directory(str(directory)))
     assert not [one for one in every if isinstance(one, Unseen)]
     found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
     assert len(found) == len(every), "a file comes twice"
@@ -137,6 +144,61 @@ def test_what_can_be_no_lock_file_is_opened(disk: Path, environments: Environmen
         env = environments()
         assert [*found_in(env, disk, recursive=True)] == ["empty.lock"]
     assert "open_existing" not in env.steps
+
+
+def test_an_empty_file_of_flock_is_called_a_damaged_record(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E7: an old *.lock that nobody has locked; no young one, none that holdfast created, nor under other names."""
+    for name in ("old.lock", "late.lock", "young.lock", "ours.lock", "held.lock", "unseen.lock", "empty", BEADS_NAME):
+        (disk / name).touch()
+        if name != "young.lock":
+            os.utime(disk / name, (NOW - 60, NOW + 60 if name == "late.lock" else NOW - 60))
+    (disk / "ours.lock").chmod(0o644 | UNFINISHED)
+    contend(disk / "held.lock", protocol="flock").get()
+    env = environments()
+    hidden = os.stat(disk / "unseen.lock").st_ino
+    env.instead["guarded"] = lambda fd: os.fstat(fd).st_ino == hidden or env.real.guarded(fd)
+    found = found_in(env, disk)
+    assert {name: (one.status.protocol, one.condition) for name, one in found.items()} == {
+        "old.lock": ("flock", "free"),
+        "late.lock": ("flock", "free"),
+        "young.lock": ("", "malformed"),
+        "ours.lock": ("sema", "dead"),
+        "held.lock": ("flock", "held"),
+        "unseen.lock": ("flock", "held"),
+        BEADS_NAME: ("beads", "malformed"),
+    }
+    assert "by other protocols" in found["old.lock"].status.reason
+    assert conditions(environments(kind="generic"), disk)["old.lock"] == ("", "malformed"), "who could know"
+
+
+def test_a_kernels_lock_that_the_tables_do_not_show_is_called_free(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E1: its holder is in another PID namespace. The probe tells that there is one, but not who."""
+    (disk / "l").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    env = environments()
+    env.instead["guarded"] = lambda _fd: True
+    one = found_in(env, disk)["l"]
+    assert (one.condition, one.status.locked, one.status.holder) == ("held", True, Holder())
+    assert one.status.evidence.proven
+
+
+def test_an_empty_file_of_flock_is_free_for_a_contender(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E7: it is only called so. Another protocol's contender is refused, and cleaning finds nothing to remove."""
+    (disk / "l.lock").touch()
+    os.utime(disk / "l.lock", (NOW - 9999, NOW - 9999))
+    env = environments()
+    assert conditions(env, disk) == {"l.lock": ("flock", "free")}
+    assert not isinstance(contend(disk / "l.lock").run(), Held)
+    for approved in (False, True):
+        assert list(leftovers(env, Survey(env), str(disk), approved=approved)) == []
+    held = contend(disk / "l.lock", protocol="flock").get()
+    assert conditions(environments(), disk) == {"l.lock": ("flock", "held")}
+    held.release()
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
@@ -263,12 +325,12 @@ def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environme
         (disk / name / "l").write_text(f"pid=1\ntimestamp={NOW}\n")
     env = environments()
 
-    def refuse(path: str) -> None:
+    def refuse(path: str, _kept: object) -> None:
         if path.endswith("/b"):
             raise PermissionError(13, "Permission denied", path)
 
-    env.before["list_directory"] = refuse
-    every = list(Survey(env).directory(str(disk), recursive=True))
+    env.before["scan"] = refuse
+    every = list(Survey(env).tree(str(disk)))
     assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
         f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
     ]  # fmt: skip

@@ -5,6 +5,8 @@ A lock of the kernel alone is never removed: it is not the file that holds it (k
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
 R2  Unless its guard is held by the holder that is to lose it, the claim on the file (its guard) is taken first, so that
     no contender is taking it over meanwhile. Whoever finds the claim refused looks again: it is another lock by now.
+R3  Between two tries there is a short wait, so that a lock which keeps changing hands keeps nobody busy, and nothing is
+    kept: no descriptor, no claim, no announcement. Who is interrupted there leaves nothing. After PATIENCE it is over.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from ..errors import HoldfastError
 from ..model import Identity, Liveness, Record
 from .acquire import look
-from .environment import Environment
+from .environment import Environment, Wait
 from .files import is_there, located
 from .liveness import Assessment, assess
 from .observe import Observation, forget, observe, reread
@@ -22,22 +24,30 @@ from .rivals import announce_removal, end_removal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-_TRIES = 20
+PATIENCE = 2.0
+"""Seconds after which whoever finds each time that the lock has changed hands gives up (R3)."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 
 
-def break_lock(env: Environment, request: Request) -> Record | None:
+def break_lock(env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
     """Remove the lock file, whoever holds it. HoldfastError where that would not end the hold, but split the lock."""
     if request.protocol.persistent:
         _require_unheld(env, request)
         return None
-    return remove_if(env, request, lambda _seen, _assessed: True)
+    return (yield from remove_if(env, request, lambda _seen, _assessed: True))
 
 
-def remove_if(env: Environment, request: Request, agreed: Callable[[Observation, Assessment], bool]) -> Record | None:
-    """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed."""
-    for _ in range(_TRIES):
+def remove_if(
+    env: Environment, request: Request, agreed: Callable[[Observation, Assessment], bool]
+) -> Generator[Wait, None, Record | None]:
+    """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed.
+
+    `agreed` is asked anew at each try. HoldfastError if it changed hands at every one of them, for PATIENCE seconds.
+    """
+    until, pause = env.monotonic() + PATIENCE, _FIRST_PAUSE
+    while True:
         try:
             seen = observe(env, request)
         except OSError as error:
@@ -56,9 +66,14 @@ def remove_if(env: Environment, request: Request, agreed: Callable[[Observation,
             raise
         finally:
             forget(env, seen)
+        now = env.monotonic()
+        if now >= until:
+            break
+        yield Wait((), min(now + pause, until))  # R3
+        pause = min(pause * 2, _LONGEST_PAUSE)
     raise HoldfastError(
-        f"{request.path} was not removed: it changed hands each time that it was looked at. See its status, and "
-        "try again.",
+        f"{request.path} was not removed: it changed hands each time that it was looked at, for {PATIENCE:g} s. See "
+        "its status, and try again.",
         path=request.path,
         protocol=request.protocol.name,
     )

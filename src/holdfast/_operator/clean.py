@@ -128,7 +128,7 @@ def remove_lock(env: Environment, request: Request, judged: Judge) -> Generator[
         elif not verdict.by_proof or seen.fd < 0:
             held = yield from take_over(env, request, seen, verdict)
         else:
-            return _remove_proven(env, request, judged)
+            return (yield from _remove_proven(env, request, judged))
     finally:
         forget(env, seen)
     if held is None:
@@ -140,12 +140,12 @@ def remove_lock(env: Environment, request: Request, judged: Judge) -> Generator[
     return Removal(REMOVED)
 
 
-def _remove_proven(env: Environment, request: Request, judged: Judge) -> Removal:
+def _remove_proven(env: Environment, request: Request, judged: Judge) -> Generator[Wait, None, Removal]:
     def still(seen: Observation, assessed: Assessment) -> bool:
         verdict = judged(env, request, seen, assessed)
         return verdict.reclaim and verdict.by_proof and not seen.unfinished
 
-    return Removal(CHANGED if remove_if(env, request, still) is None else REMOVED)
+    return Removal(CHANGED if (yield from remove_if(env, request, still)) is None else REMOVED)
 
 
 def side_by_side(jobs: Sequence[Generator[Wait, None, T]]) -> Generator[Wait, None, list[T | OSError | HoldfastError]]:

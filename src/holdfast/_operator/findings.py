@@ -8,9 +8,21 @@ from ..model import Status, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from collections.abc import Callable, Container
+    from typing import Any, Protocol, TypeVar
 
     from .._core.environment import Process, Stat
+
+    T = TypeVar("T")
+
+    class Entry(Protocol):
+        """The part of `os.DirEntry` that a walk reads: what a directory itself says of something that is in it."""
+
+        @property
+        def name(self) -> str: ...
+        def inode(self) -> int: ...
+        def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
+        def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
 
     class Census(Protocol):
         """The kernel's tables, read once."""
@@ -24,6 +36,10 @@ if TYPE_CHECKING:
         def is_locked(self, identity: tuple[int, int]) -> bool:
             """Whether some process has a kernel lock (`flock`) on this file."""
 
+        def locked_numbers(self, device: int) -> Container[int] | None:
+            """The inode numbers of files that may be locked by the kernel, as directories on this device list them;
+            None where these may list others. Empty: there are no such files."""
+
         def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
             """As `Environment.lock_owners`."""
 
@@ -34,12 +50,16 @@ if TYPE_CHECKING:
             """Whether somebody who waits for this file hears of a reader that closes it."""
 
     class Surroundings(Environment, Protocol):
-        """An environment that can take a census."""
+        """An environment that can take a census, and list large directories."""
 
         def census(self) -> Census: ...
+        def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
+            """What `kept` returns for each entry of a directory, but None; in no order."""
 
 
 HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
+UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
+EMPTY = "nobody holds it, if it is a lock file of flock(1) or the like; by other protocols, an empty one counts as held"
 CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
 
 

@@ -80,11 +80,11 @@ class Follower:
         self._out: list[Happening] = []
         self._dues: dict[str, float] = {}
 
-    def add(self, directory: str, name: str | None = None) -> None:
+    def add(self, directory: str, name: str | None = None, *, pattern: bool = False) -> None:
         """Follow a directory, or what can be a lock of that name in it. OSError when there is no such directory."""
         self._env.list_directory(directory)
         reached = self._env.events_reach(f"{directory}/x") and self.watch is not None and self.watch.add(directory)
-        self.places.add(directory, name, polled=not reached)
+        self.places.add(directory, name, polled=not reached, pattern=pattern)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class Follower:
     def _sweep_directory(self, directory: str, *, first_look: bool = False) -> None:
         if self.watch is not None and directory not in self.places.polled:
             self.watch.add(directory)  # it may be another directory of that name by now
-        dirty, queues = sweep(self._look_on, directory, self.places.wanted, self._seen, self.held)
+        dirty, queues = sweep(self._look_on, directory, self.places, self._seen, self.held)
         standing = set()
         for queue in queues:
             for place in self.crowd.appeared(queue, lock_of(queue)):

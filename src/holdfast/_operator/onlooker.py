@@ -68,6 +68,9 @@ class _Brief:
     def is_artificial(self, device: int) -> bool:  # noqa: ARG002
         return False
 
+    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()
+
     def user(self, pid: int) -> int | None:  # noqa: ARG002
         return None
 

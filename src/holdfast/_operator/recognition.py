@@ -15,6 +15,10 @@ from ..protocols import get
 from ..protocols.base import MAX_RECORD_BYTES
 from ..protocols.flock import SIGNATURE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._core.environment import Stat
+
 BEADS_NAME = ".exclusive-lock"
 QUEUE = ".queue"
 _HIDDEN = ".holdfast-"
@@ -25,6 +29,19 @@ _SLOT = re.compile(r"(.+)\.([0-9]{1,3})\.lock", re.DOTALL)
 _SEMA = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:pid|timestamp|tag|holdfast)\s*=")
 _MARKED = re.compile(rb"^holdfast=1 [gn] ", re.MULTILINE)
 _SIDECAR = (b'"holdfast"', b'"createdAt"', b'"pid"')
+_OTHERWISE = frozenset(
+    """
+    .txt .md .rst .html .htm .css .scss .xml .svg .tex .pdf .po .mo .csv .tsv .diff .patch .py .pyc .pyi .pyx
+    .pxd .c .cc .cpp .h .hh .hpp .inc .rs .go .java .class .js .mjs .cjs .ts .tsx .jsx .map .rb .pl .pm .pod
+    .php .lua .sh .bash .zsh .fish .el .elc .vim .sql .s .S .m .swift .kt .scala .hs .ml .mli .cmake .mk .am .m4
+    .ac .tcl .json .yaml .yml .toml .ini .cfg .conf .cnf .socket .desktop .rules .md5sums .sha256 .so .o .a .ko
+    .lo .la .pc .exe .dll .bin .rlib .rmeta .wasm .db .sqlite .gz .bz2 .xz .zst .zip .tar .tgz .deb .rpm .whl
+    .jar .png .jpg .jpeg .gif .ico .webp .mp3 .mp4 .ttf .otf .woff .woff2 .pack .idx .gem .crt .pem .key
+    .service .list .log
+    """.split()  # noqa: SIM905 - a list that takes a page to read
+)
+"""Endings. Not `.pid`, `.lck`, `.tmp`, `.data`, `.state` …, nor whatever is not known."""
+_MUCH = 65_536
 _TOKEN = b"\n" + 8 * b"\t"
 """fs-safe 0.21 ends its records with blanks that are its own."""
 
@@ -49,6 +66,12 @@ def is_named_so(name: str) -> bool:
     return name.endswith(".lock") or name == BEADS_NAME
 
 
+def is_called_otherwise(name: str) -> bool:
+    """Whether a name is one that text, data or programs have, and hardly ever a lock file."""
+    at = name.rfind(".")
+    return at > 0 and name[at:] in _OTHERWISE
+
+
 def slot_of(name: str) -> tuple[str, int] | None:
     """The base and the number of a semaphore's lock file, if it is called like one."""
     found = _SLOT.fullmatch(name)
@@ -58,6 +81,17 @@ def slot_of(name: str) -> tuple[str, int] | None:
 def may_be_record(size: int) -> bool:
     """Whether a file of this size is worth reading."""
     return 0 < size <= MAX_RECORD_BYTES
+
+
+def is_likely(found: Stat) -> bool:
+    """Whether a file without a lock's name is worth reading where all files of a disk are asked about: its writer could
+    write to it, and has not written much."""
+    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
+
+
+def may_begin(name: str, data: bytes) -> bool:
+    """Whether a file that begins so, under this name, is worth a closer look."""
+    return is_named_so(name) or data.startswith(SIGNATURE) or _SEMA.match(data) is not None
 
 
 def recognise(name: str, mode: int, data: bytes) -> Record | None:

@@ -23,6 +23,7 @@ from ..model import Liveness, Value
 from ..protocols import get
 from . import recognition
 from .findings import Found, Unseen
+from .walk import joined, subdirectories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,19 +67,9 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
         if not recursive:
             return
         try:
-            names = sorted(env.list_directory(where), reverse=True)
+            pending.extend(reversed(subdirectories(env, census, where)))
         except OSError:
             continue  # whoever looks for locks in there hears of it
-        for name in names:
-            path = _joined(where, name)
-            if recognition.is_beside(name):
-                continue
-            try:
-                found = env.stat(path)
-            except OSError:
-                continue
-            if stat.S_ISDIR(found.st_mode) and not census.is_artificial(found.st_dev):
-                pending.append(path)
 
 
 def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) -> Iterator[Leftover | Kept | Unseen]:
@@ -99,7 +90,7 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unseen]:
     for name in names:
         if not recognition.is_beside(name):
             continue
-        path = _joined(where, name)
+        path = joined(where, name)
         try:
             yield from _beside(env, where, name, path)
         except FileNotFoundError:
@@ -186,12 +177,12 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
     if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
         return None
-    return _why_ended(env, name[len(prefix) :].partition("-")[0], _joined(where, name))
+    return _why_ended(env, name[len(prefix) :].partition("-")[0], joined(where, name))
 
 
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
     """Why a temporary file of semats is nobody's (M11): by its name, its age and its content."""
-    path = _joined(where, name)
+    path = joined(where, name)
     base = name.rsplit(".", 3)[0]
     pid = get("semats").rival(name, base)
     if pid is None or abs(env.time() - env.stat(path).st_mtime) < _YOUNG:
@@ -217,7 +208,3 @@ def _why_ended(env: Environment, pid: str, path: str) -> str | None:
     if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not has_ended(env, int(pid)):
         return None
     return f"process {pid}, which made it, has ended"
-
-
-def _joined(where: str, name: str) -> str:
-    return where + name if where.endswith("/") else f"{where}/{name}"

@@ -1,13 +1,17 @@
 """Finding lock files without being told of them, and describing many at the price of one.
 
-E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is empty or too large; no
-    link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event, but for
-    those who wait for a kernel lock (kernel_sight.py, F8): a file that somebody watches so is described without it.
+E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is too large, or empty (but
+    E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event,
+    but for those who wait for a kernel lock (kernel_sight.py, F8): a file that somebody watches so is described without
+    it.
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
 E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
     is of about one moment, as a look at one of them is; nothing is decided by it.
+E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
+    is called a free lock of the kernel, if a probe finds nobody's lock on it, and it is too old for a creator to be
+    about to write its record. This is a name for people: to whoever acquires it by another protocol, it is held.
 """
 
 from __future__ import annotations
@@ -25,35 +29,39 @@ from .._core.request import Request
 from .._core.waiters import read_ticket
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
-from .findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Once, Seen, Unseen
+from .findings import (
+    DEAD,
+    ELSEWHERE,
+    EMPTY,
+    FREE,
+    HELD,
+    MALFORMED,
+    STALE,
+    UNREAD,
+    Found,
+    Once,
+    Seen,
+    Unseen,
+)
+from .walk import is_worth_it, joined, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .._core.environment import Stat
-    from .findings import Census, Surroundings
+    from .findings import Surroundings
 
-__all__ = [
-    "CONDITIONS",
-    "DEAD",
-    "ELSEWHERE",
-    "FREE",
-    "HELD",
-    "MALFORMED",
-    "STALE",
-    "Census",
-    "Found",
-    "Surroundings",
-    "Survey",
-    "Unseen",
-]
+
+_YOUNG = 1.0
+"""Seconds for which an empty file may be one whose creator is about to write its record. It needs microseconds."""
 
 
 class Survey:
     """Looks at many files at about one moment. To be made anew for the next look."""
 
     def __init__(self, env: Surroundings) -> None:
+        self._surroundings = env
         self._env: Environment = Once(env)
         self._census = env.census()
         self._requests: dict[str, Request] = {}
@@ -61,39 +69,44 @@ class Survey:
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
-    def directory(self, directory: str, *, recursive: bool = False) -> Iterator[Found | Unseen]:
-        """The lock files in it; `recursive`: also those further down. In the order of their names."""
-        pending = [directory]
-        while pending:
-            where = pending.pop()
-            try:
-                listed = sorted(self._env.list_directory(where))
-            except OSError as error:
-                yield Unseen(where, error)
-                continue
-            queues = {name for name in listed if recognition.is_queue(name)}
-            below = []
-            for name in listed:
-                if recognition.is_beside(name):
-                    continue
-                path = where + name if where.endswith("/") else f"{where}/{name}"
-                try:
-                    found = self._env.stat(path)
-                    if recursive and stat.S_ISDIR(found.st_mode) and not self._census.is_artificial(found.st_dev):
-                        below.append(path)
-                    one = self._look(where, name, path, found, queues)
-                except OSError as error:
-                    if not isinstance(error, FileNotFoundError):  # gone by now: its holder has released it
-                        yield Unseen(path, error)
-                    continue
-                if one is not None:
-                    yield one
-            pending.extend(reversed(below))
+    def directory(self, directory: str) -> Iterator[Found | Unseen]:
+        """The lock files in it, in the order of their names."""
+        try:
+            listed = sorted(self._env.list_directory(directory))
+        except OSError as error:
+            yield Unseen(directory, error)
+            return
+        queues = frozenset([name for name in listed if recognition.is_queue(name)])
+        for name in listed:
+            if not recognition.is_beside(name) and (one := self._one(directory, name, queues)) is not None:
+                yield one
+
+    def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unseen]:
+        """The lock files in this directory and in those further down, in the order of their paths (walk.py).
+
+        `entering` is called with each directory before it is listed.
+        """
+        for step in walk(self._surroundings, self._census, top, entering):
+            one = step if isinstance(step, Unseen) else self._one(*step, hasty=True)
+            if one is not None:
+                yield one
+
+    def _one(self, where: str, name: str, queues: frozenset[str], *, hasty: bool = False) -> Found | Unseen | None:
+        path = joined(where, name)
+        try:
+            found = self._env.stat(path)
+            if hasty and not is_worth_it(self._env, self._census, name, path, found):
+                return None
+            return self._look(where, name, path, found, queues)
+        except FileNotFoundError:
+            return None  # gone by now: its holder has released it
+        except OSError as error:
+            return Unseen(path, error)
 
     def file(self, path: str) -> Found | None:
         """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
         where, _, name = path.rpartition("/")
-        queues = {q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)}
+        queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
         return self._look(where, name, path, self._env.stat(path), queues)
 
     def owners(self, path: str) -> list[LockOwner]:
@@ -102,19 +115,19 @@ class Survey:
             found = self._env.stat(path)
         except OSError:
             return []
-        return [owner for owner in self._census.owners((found.st_dev, found.st_ino)) if not owner.waiting]
+        return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
 
     def alone(self, path: str) -> Found | None:
         """The same, without those who queue for it."""
         where, _, name = path.rpartition("/")
-        return self._look(where, name, path, self._env.stat(path), set())
+        return self._look(where, name, path, self._env.stat(path), frozenset())
 
     # -- one file ------------------------------------------------------------------------------------------------------
 
-    def _look(self, where: str, name: str, path: str, found: Stat, queues: set[str]) -> Found | None:
+    def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         if not stat.S_ISREG(found.st_mode):
             return None
-        locked = self._census.is_locked((found.st_dev, found.st_ino))
+        locked = self._census.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None
         if unfinished or recognition.may_be_record(found.st_size):
@@ -125,15 +138,16 @@ class Survey:
         elif locked:
             one = self._by_the_kernel(path, Seen(found), None)
         elif not found.st_size:
-            one = self._damaged(name, path, Seen(found))
+            one = self._left_by_flock(name, path, found) or self._damaged(name, path, Seen(found))
         if one is None or one.condition == FREE:
             return one
         return self._with_waiters(where, name, one, queues)
 
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
-        if locked and self._census.heeds_readers((found.st_dev, found.st_ino)):
-            return self._by_the_kernel(path, Seen(found), None)  # E1
+        if locked and self._census.heeds_readers(_identity(found)):
+            one = self._by_the_kernel(path, Seen(found), None)  # E1
+            return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
         fd = env.open_existing(path, write=False)
         try:
             opened = env.fstat(fd)
@@ -143,6 +157,8 @@ class Survey:
             seen.data = read_record(env, fd)
             if is_counter(seen.data):
                 return None  # of fencing tokens; it is locked while somebody counts
+            if not locked and not recognition.may_begin(name, seen.data) and not seen.unfinished:
+                return None
             record = recognition.recognise(name, opened.st_mode, seen.data)
             if record is not None and record.protocol == "flock":
                 return self._by_the_kernel(path, seen, record)
@@ -195,6 +211,8 @@ class Survey:
         """A lock of the kernel alone: who holds it, and who waits, by the tables."""
         owners = self._census.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
+        if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
+            holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
         holders = tuple(self._holder(owner, record) for owner in holding)
         first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
         believed = first is not None and record is not None and first.pid == record.pid
@@ -213,6 +231,24 @@ class Survey:
             seen.data,
         )  # fmt: skip
         return self._found(status, HELD if holders else FREE, seen)
+
+    def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
+        """E7."""
+        env = self._env
+        if recognition.damaged(name, b"") != "" or abs(env.time() - found.st_mtime) < _YOUNG or not env.guards:
+            return None
+        try:
+            fd = env.open_existing(path, write=False)
+        except PermissionError:
+            return None
+        try:
+            opened = env.fstat(fd)
+            if opened.st_size or not stat.S_ISREG(opened.st_mode):
+                return None
+            one = self._by_the_kernel(path, Seen(opened, fd), None)
+        finally:
+            env.close(fd)
+        return one.replaced(status=one.status.replaced(reason=EMPTY)) if one.condition == FREE else one
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
         command = None if owner.pid is None else self._env.command(owner.pid)
@@ -251,7 +287,7 @@ class Survey:
 
     # -- who waits -----------------------------------------------------------------------------------------------------
 
-    def _with_waiters(self, where: str, name: str, one: Found, queues: set[str]) -> Found:
+    def _with_waiters(self, where: str, name: str, one: Found, queues: frozenset[str]) -> Found:
         waiting: list[Waiter] = []
         slot = None
         for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
@@ -298,3 +334,7 @@ class Survey:
         request.path = request.target = path
         request.directory, request.name = where, name
         return request
+
+
+def _identity(found: Stat) -> tuple[int, int]:
+    return (found.st_dev, found.st_ino)

@@ -9,15 +9,16 @@ from .crowd import lock_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from .onlooker import Onlooker
+    from .places import Places
 
 
 def sweep(
     env: Onlooker,
     directory: str,
-    wanted: Callable[[str, str], bool],
+    places: Places,
     seen: dict[str, tuple[object, ...]],
     held: Collection[str],
 ) -> tuple[list[str], list[str]]:
@@ -27,17 +28,19 @@ def sweep(
     """
     try:
         listed = env.list_directory(directory)
-    except OSError:
+        places.missing.pop(directory, None)
+    except OSError as error:
         listed = []
+        places.missing[directory] = error
     dirty = {path: None for path in held if path.rpartition("/")[0] == directory}
     there, queues = set(), []
     for name in listed:
         path = f"{directory}/{name}"
         if recognition.is_queue(name):
-            if wanted(directory, lock_of(path).rpartition("/")[2]):
+            if places.wanted(directory, lock_of(path).rpartition("/")[2]):
                 queues.append(path)
             continue
-        if recognition.is_beside(name) or not wanted(directory, name):
+        if recognition.is_beside(name) or not places.wanted(directory, name):
             continue
         try:
             found = env.stat(path)

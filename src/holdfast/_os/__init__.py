@@ -70,4 +70,4 @@ def glimpse() -> Census:
         return census
     from .glimpse import Glimpse
 
-    return Glimpse()
+    return Glimpse(env)  # type: ignore[arg-type]  # only that of Linux has guards

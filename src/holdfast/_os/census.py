@@ -61,6 +61,11 @@ class LinuxCensus:
             return any(not entry.waiting for entry in locks[identity])
         return self._is_doubtful(identity, self._inodes) and any(not owner.waiting for owner in self.owners(identity))
 
+    def locked_numbers(self, device: int) -> set[int] | None:
+        # A FUSE server may list numbers of its own invention.
+        self._read_locks()
+        return None if self._mounts.get(device, "fuse").startswith("fuse") else self._inodes
+
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         locks = self._read_locks()
         if identity not in locks:

@@ -17,8 +17,10 @@ from .timens import clock_shift
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Any
+    from collections.abc import Callable, Collection
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
 _CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
@@ -195,6 +197,11 @@ class GenericEnvironment:
     def list_directory(self, directory: str) -> list[str]:
         with self._forking:  # it opens a descriptor of its own
             return os.listdir(directory)
+
+    def scan(self, directory: str, kept: Callable[[os.DirEntry[str]], T | None]) -> list[T]:
+        """See `survey.Surroundings`."""
+        with self._forking, os.scandir(directory) as entries:
+            return [one for entry in entries if (one := kept(entry)) is not None]
 
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)

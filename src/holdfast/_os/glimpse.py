@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from . import environment
 from .census import LinuxCensus
 from .tables import _read, parse_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .._core.environment import LockOwner
+    from .linux import LinuxEnvironment
 
 
 class Glimpse(LinuxCensus):
     """See `survey.Census`. Of one moment, as that is."""
 
-    def __init__(self) -> None:
-        env = environment()
-        tables = env._proc_is_ours()  # type: ignore[attr-defined]
+    def __init__(self, env: LinuxEnvironment) -> None:
+        tables = env._proc_is_ours()
         super().__init__(env.inspect, tables=tables)
         # Twice, because entries may be missing from one reading (tables.py, W5).
         self._texts = [_read("/proc/locks") for _ in range(2 if tables else 0)]

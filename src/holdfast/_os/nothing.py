@@ -17,6 +17,9 @@ class NoCensus:
     def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
         return False
 
+    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()
+
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
         return []
 

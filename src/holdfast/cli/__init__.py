@@ -20,6 +20,7 @@ _MODULES = {
     "status": "status",
     "doctor": "doctor",
     "watch": "watch",
+    "top": "top",
     "timeline": "timeline",
     "clean": "clean",
     "break": "breaking",

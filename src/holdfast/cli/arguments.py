@@ -26,6 +26,7 @@ _COMMANDS = {
 _GROUPED = {
     "ls": ("views", "list lock files: who holds them, for how long, and who waits"),
     "watch": ("follow", "tell what happens to lock files, as it happens"),
+    "top": ("follow", "show who holds and who waits, live"),
     "timeline": ("follow", "draw recorded events as a page: who held, who waited, when"),
     "doctor": ("views", "say what the filesystem of a directory can do for locks, and what is amiss"),
     "clean": ("upkeep", "remove what the dead have left: locks, temporary files, tickets"),
@@ -123,11 +124,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
+def parser_of(name: str) -> Parser:
     """The parser of any command that has one; `beads` and the drop-ins have their own ways."""
     if name in _COMMANDS:
         return _parser(name)
-    parser: argparse.ArgumentParser = _group(name).parser(name)
+    parser: Parser = _group(name).parser(name)
     return parser
 
 
@@ -176,7 +177,7 @@ def overview_of(
     commands: Mapping[str, str] = SUMMARIES,
 ) -> argparse.ArgumentParser:
     whole = commands is SUMMARIES
-    listed = "commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in commands.items())
+    listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
     parser = Parser(
         prog,
         "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
@@ -189,7 +190,7 @@ def overview_of(
     return parser
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
+def _parser(name: str) -> Parser:
     """One command's parser. Only that one is made: building all of them took longer than acquiring a lock."""
     parser = Parser(
         f"holdfast {name}",
@@ -210,7 +211,7 @@ class Parser(argparse.ArgumentParser):
             usage=f"{prog} {usage}",
             description=description,
             epilog=notes,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
 
@@ -222,8 +223,27 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def format_help(self) -> str:
-        lines = [f"  {name:<9} {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
-        return super().format_help().replace("PROTOCOLS", "\n".join(["protocols (-p):", *lines]))
+        formatter = self._get_formatter()
+        listed = formatter._fill_text(_listed(), formatter._width, "")
+        return super().format_help().replace("PROTOCOLS", listed)
+
+    def notes(self) -> str:
+        """What stands below the options, as it is written."""
+        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
+
+
+def _listed() -> str:
+    lines = [f"  {name:<9}  {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
+    return "\n".join(["protocols (-p):", *lines])
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Notes are as they are written, where they fit into the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+        from .folding import folded
+
+        return folded(text, width)
 
 
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ signal that ended it"""
 STEPS = tuple(_BEADS)
 
 
-def parser(step: str) -> argparse.ArgumentParser:
+def parser(step: str) -> Parser:
     """The parser of one of `STEPS`."""
     runs = step == "daemon"
     made = Parser(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from .arguments import Parser
 
 SHELLS = ("bash", "zsh", "fish")
@@ -21,7 +19,7 @@ For good:
 exit status: 0 printed; 2 usage; 3 it could not be written"""
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> Parser:
     """The command's parser."""
     made = Parser(
         f"holdfast {name}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from .arguments import Parser
 
 _CLEAN_NOTE = """\
@@ -53,7 +51,7 @@ _NOTES = {"clean": _CLEAN_NOTE, "break": _BREAK_NOTE, "reap": _REAP_NOTE}
 _USAGE = {"clean": "[options] [DIR ...]", "break": "[options] LOCK", "reap": "[options] DIR"}
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> Parser:
     """One command's parser."""
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from .arguments import Parser
 
 _LS_NOTE = """\
@@ -12,11 +10,17 @@ directories too, but no symbolic links are followed. What counts as a lock file:
 a record of one of the protocols; a record that is damaged, under a name that lock
 files have, or may not be read, or is empty; and any file that is locked by the
 kernel at this moment. Files of text or data are none, whatever they are called.
+With -r, so that a whole disk can be looked through: of files that are not locked by
+the kernel, those are passed over that are called like text, data or programs
+(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
+larger than 64 KiB or may not be written by their owner. The kernel's own
+filesystems are not entered. What takes long is shown as it is found, if it is one
+directory in the order of paths.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or
 in another container), malformed (counts as held), free (a flock file that nobody
-holds)
+holds; an empty *.lock file is taken for one)
 
 exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
 read"""
@@ -34,7 +38,7 @@ _WHAT = {
 SORTS = ("age", "path", "pid", "state")
 
 
-def parser(name: str) -> argparse.ArgumentParser:
+def parser(name: str) -> Parser:
     """One command's parser."""
     made = Parser(f"holdfast {name}", _USAGE[name], _WHAT[name], _NOTES[name])
     add = made.add_argument

@@ -9,6 +9,7 @@ from .._core.liveness import Assessment
 from .._core.observe import Observation
 from .._core.remove import remove_if, why_not_of
 from .._core.report import advice, sentence, waiting
+from .._drive.sync import drive
 from ..errors import AcquireTimeout, HoldfastError
 from ..lock import Lock
 from ..model import Status
@@ -86,9 +87,8 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int
     try:
         _tell_acquired(lock, options, owner, None, hold.token)
     except OSError:
-        remove_if(
-            lock._env, lock._request, lambda seen, assessed: not why_not_of(seen, assessed, lock._env.identity(owner))
-        )
+        identity = lock._env.identity(owner)
+        drive(remove_if(lock._env, lock._request, lambda seen, assessed: not why_not_of(seen, assessed, identity)))
         raise
     return DONE
 
@@ -129,7 +129,7 @@ def release_(options: argparse.Namespace) -> int:
 
     removed = None
     if not end_keeper(lock, None if options.force else identity):
-        removed = remove_if(lock._env, lock._request, agreed)
+        removed = drive(remove_if(lock._env, lock._request, agreed))
     if refused:
         if options.json:
             show(as_json("refused", before))

@@ -11,6 +11,8 @@ from .._core.observe import Observation
 from .._core.remove import remove_if
 from .._core.report import advice, sentence
 from .._core.request import Request
+from .._drive.sync import drive
+from .._operator.findings import EMPTY
 from .._operator.ids import id_of, name_of
 from .._operator.survey import Survey
 from .._os import environment
@@ -63,7 +65,7 @@ class _Breaking:
             self._unreadable = self._refused is None and seen.record is None
             return self._refused is None
 
-        record = remove_if(environment(), request, agreed)
+        record = drive(remove_if(environment(), request, agreed))
         if self._refused is not None:
             return self.refuse(self._refused)
         gone = record is not None or (self._unreadable and not environment().exists(status.path))
@@ -99,6 +101,8 @@ def break_(options: argparse.Namespace) -> int:
                 f"{one.id}",
                 USAGE,
             )
+        if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not options.force:
+            return one.refuse(f"{sentence(status)}. {_MEANS}")  # so there is nothing to ask
         if not _confirmed(one):
             return one.refuse("that was not confirmed")
         wanted = one.id
@@ -114,6 +118,8 @@ def _status(options: argparse.Namespace) -> Status | None:
         found = Survey(environment()).file(path)
     except (FileNotFoundError, NotADirectoryError):
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
+    if found is not None and found.status.reason == EMPTY:
+        return Lock(path).status()  # whoever wants to break it has met it as a lock that nobody releases
     return None if found is None else found.status
 
 
@@ -129,11 +135,9 @@ def _refuse_kernel_lock(one: _Breaking) -> int:
 
 def _confirmed(one: _Breaking) -> bool:
     """Whether whoever sits at the terminal, having seen whose it is, says so."""
-    status, forced = one.status, one.options.force
-    print(text_of([*rows_of(status), ("id", one.id or "")]), file=sys.stderr)
+    status = one.status
+    print(text_of([*rows_of(status), ("id", one.id or "")], sys.stderr), file=sys.stderr)
     if status.liveness is Liveness.ALIVE:
         print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
-        if status.evidence.source == "guard" and not forced:
-            return True  # which is refused, and says why
     print(f"Type {_WORD!r} to remove it: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == _WORD

@@ -7,7 +7,7 @@ import re
 
 from .. import protocols
 from ..model import Value
-from .arguments import SUMMARIES, parser_of
+from .arguments import SUMMARIES, Parser, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _beads() -> list[Command]:
     return [_from_parser(f"beads {step}", _BEADS[step], parser(step)) for step in STEPS]
 
 
-def _from_parser(name: str, summary: str, parser: argparse.ArgumentParser) -> Command:
+def _from_parser(name: str, summary: str, parser: Parser) -> Command:
     options, operands = [], []
     words: tuple[str, ...] = ()
     for action in parser._actions:
@@ -96,19 +96,9 @@ def _from_parser(name: str, summary: str, parser: argparse.ArgumentParser) -> Co
             words = words or choices
     usage = parser.format_usage().removeprefix("usage: ").strip()
     return Command(
-        name, summary, usage, tuple(options), tuple(operands), parser.description or "", _notes(parser), "--" in usage,
+        name, summary, usage, tuple(options), tuple(operands), parser.description or "", parser.notes(), "--" in usage,
         words,
     )  # fmt: skip
-
-
-def _notes(parser: argparse.ArgumentParser) -> str:
-    """What stands below the options, complete with the protocols."""
-    whole = parser.format_help()
-    first = (parser.epilog or "").partition("\n")[0]
-    if first == "PROTOCOLS":
-        first = "protocols (-p):"
-    at = whole.rfind(f"\n{first}") if first else -1
-    return whole[at + 1 :].rstrip() if at >= 0 else ""
 
 
 def _from_text(name: str, summary: str) -> Command:

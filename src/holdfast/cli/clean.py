@@ -125,10 +125,10 @@ class _Report:
         would, removed = self.counts.get(_WOULD, 0), self.counts.get(REMOVED, 0)
         if would:
             say(f"{would} would be removed; --yes removes what is still so then")
-        elif not self._options.yes:
-            say("nothing to remove")
-        else:
+        elif self._options.yes:
             say(f"{removed} removed")
+        elif not self.unseen:
+            say("nothing to remove")
 
 
 def _called(kind: str, protocol: str) -> str:

@@ -15,6 +15,7 @@ from .._core.liveness import assess
 from .._core.observe import forget, observe
 from .._core.remove import remove_if
 from .._core.report import printable
+from .._drive.sync import drive
 from ..errors import InvalidPath
 
 TYPE_CHECKING = False
@@ -95,7 +96,7 @@ def remove(lock: Lock, agreed: Callable[[Observation, Assessment], bool]) -> boo
         unusable[:] = [answer and seen.record is None]  # it is removed without a record to show for it
         return answer
 
-    return remove_if(lock._env, lock._request, noted) is not None or unusable == [True]
+    return drive(remove_if(lock._env, lock._request, noted)) is not None or unusable == [True]
 
 
 def clear(text: str) -> str:

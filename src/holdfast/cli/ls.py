@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
-from .._core.report import printable
+from .._core.report import _brief, printable
 from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._operator.survey import Survey
 from .._os import environment
@@ -18,7 +19,7 @@ from .urls import is_url, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from .table import Cell
@@ -44,32 +45,102 @@ _COLUMNS = (
 )
 _ALWAYS = 7
 """So many columns are shown even if nothing is in them."""
+_MOMENT = 1.0
+"""Seconds after which what was found is shown, though there may be more."""
+_MANY = 20_000
+"""So much is kept at most before it is shown."""
+_WIDEST = 60
+"""Columns of a terminal to which a cell aligns what is shown later."""
 
 
 def ls_(options: argparse.Namespace) -> int:
     """List what is found; what could not be looked at is told on stderr."""
     places = options.places or ["."]
     wanted = _wanted(options)
-    found: list[Found] = []
+    listing = _Listing(options)
     complete = True
-    for one in _everything(places, recursive=options.recursive):
+    for one in _everything(places, listing, recursive=options.recursive):
         if isinstance(one, Found):
             if one.condition in wanted:
-                found.append(one)
+                listing.add(one)
         else:
             complete = complete and not isinstance(one, Unseen)
             text = f"{one.path}: {one.error.strerror or one.error}" if isinstance(one, Unseen) else one
             if isinstance(one, Unseen) or not options.quiet:
                 say(text)
-    found.sort(key=_ORDERS[options.sort])
-    if options.json:
-        if found:
-            show("\n".join(map(as_object, found)))
-    elif found:
-        show("\n".join(_table(found)))
-    elif not options.quiet:
+    listing.end()
+    if complete and not listing.shown and not options.json and not options.quiet:
         say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
     return DONE if complete else FAILED
+
+
+class _Listing:
+    """What is found, shown as it comes, if it comes in the order that it is to be shown in; else at the end.
+
+    What comes within a moment is shown at once, aligned to what is in it; the rest below it, as wide or wider. So no
+    more is kept than a moment's finds, and a list that takes no longer is a table like any other.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._order = _ORDERS[options.sort]
+        self._as_json: bool = options.json
+        self._by_path = options.sort == "path"
+        self._in_order = False
+        self.shown = 0
+        self._pending: list[Found] = []
+        self._due = time.monotonic() + _MOMENT
+        self._titles: list[str] = []
+        self._widths = [0] * len(_COLUMNS)
+
+    def follow(self, *, one_place: bool) -> None:
+        """To be called before anything is added: a survey finds what is in one place in the order of the paths."""
+        self._in_order = self._by_path and one_place
+
+    def add(self, one: Found) -> None:
+        self._pending.append(one)
+        self.look_at_clock()
+
+    def look_at_clock(self, _where: str = "") -> None:
+        if self._in_order and self._pending and (time.monotonic() >= self._due or len(self._pending) >= _MANY):
+            self._show(last=False)
+
+    def end(self) -> None:
+        self._pending.sort(key=self._order)
+        if self._pending:
+            self._show(last=True)
+
+    def _show(self, *, last: bool) -> None:
+        found, self._pending = self._pending, []
+        if self._as_json:
+            show("\n".join(map(as_object, found)))
+        else:
+            show("\n".join(self._table(found, whole=last and not self.shown)))
+        self.shown += len(found)
+        self._due = time.monotonic() + _MOMENT
+
+    def _table(self, found: list[Found], *, whole: bool) -> list[str]:
+        """`whole`: it is all that there is, so that what is empty in it can be left out."""
+        here = environment().identity().host
+        rows = [_row(one, here) for one in found]
+        columns = [*enumerate(_COLUMNS)]
+        if whole:
+            columns = [(n, one) for n, one in columns if n < _ALWAYS or any(row[n] not in ("", "-") for row in rows)]
+            return lines(
+                [one for _, one in columns], [[row[n] for n, _ in columns] for row in rows], screen(sys.stdout)
+            )
+        for number, column in columns:
+            longest = max(
+                [len(column.title), *(len(cell if isinstance(cell := row[number], str) else cell[0]) for row in rows)]
+            )
+            self._widths[number] = max(self._widths[number], min(longest, _WIDEST))
+        padded = [
+            column.replaced(title=column.title.rjust(width) if column.right else column.title.ljust(width))
+            for column, width in zip(_COLUMNS, self._widths, strict=True)
+        ]
+        title, *rest = lines(padded, rows, screen(sys.stdout))
+        again = title.split() != self._titles  # on a terminal, what is too wide may cost a column
+        self._titles = title.split()
+        return [title, *rest] if again else rest
 
 
 def as_object(one: Found) -> str:
@@ -78,24 +149,26 @@ def as_object(one: Found) -> str:
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
-def _everything(places: Iterable[str], *, recursive: bool) -> Iterator[Found | Unseen | str]:
+def _everything(places: Sequence[str], listing: _Listing, *, recursive: bool) -> Iterator[Found | Unseen | str]:
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
+    named = [
+        (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
+    ]
+    listing.follow(one_place=len(named) == 1)
     seen: set[str] = set()
-    for place in places:
-        expanded = _expanded(place)
-        for path in expanded or [place]:
-            for one in _of_place(survey, path, recursive=recursive):
-                if isinstance(one, Found):
-                    if one.status.path in seen:
-                        continue
-                    seen.add(one.status.path)
-                elif isinstance(one, str) and expanded:
-                    continue  # a pattern names whatever fits
-                yield one
+    for path, expanded in named:
+        for one in _of_place(survey, path, listing, recursive=recursive):
+            if isinstance(one, Found) and len(named) > 1:
+                if one.status.path in seen:
+                    continue
+                seen.add(one.status.path)
+            elif isinstance(one, str) and expanded:
+                continue  # a pattern names whatever fits
+            yield one
 
 
-def _of_place(survey: Survey, place: str, *, recursive: bool) -> Iterator[Found | Unseen | str]:
+def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool) -> Iterator[Found | Unseen | str]:
     if is_url(place):
         yield from found_at(place)
         return
@@ -103,7 +176,7 @@ def _of_place(survey: Survey, place: str, *, recursive: bool) -> Iterator[Found 
     try:
         os.lstat(path)
         if os.path.isdir(path):
-            yield from survey.directory(path, recursive=recursive)
+            yield from survey.tree(path, listing.look_at_clock) if recursive else survey.directory(path)
             return
         one = survey.file(path)
     except (OSError, ValueError) as error:
@@ -134,17 +207,6 @@ def _described(options: argparse.Namespace) -> str:
     return " or ".join(kinds) + " lock files" if kinds else "lock files"
 
 
-def _table(found: list[Found]) -> list[str]:
-    here = environment().identity().host
-    rows = [_row(one, here) for one in found]
-    unused = {
-        number for number in range(_ALWAYS, len(_COLUMNS)) if all(not row[number] or row[number] == "-" for row in rows)
-    }
-    columns = [column for number, column in enumerate(_COLUMNS) if number not in unused]
-    kept = [[cell for number, cell in enumerate(row) if number not in unused] for row in rows]
-    return lines(columns, kept, screen(sys.stdout))
-
-
 def _row(one: Found, here: str) -> list[Cell]:
     status, holder = one.status, one.status.holder
     pid = _pid(one)
@@ -158,18 +220,23 @@ def _row(one: Found, here: str) -> list[Cell]:
         user_name(one.uid) or "-",
         age_of(status.age),
         str(len(status.waiters) or "-"),
-        _short(status.path),
+        short_path(status.path),
         host if elsewhere and host else "",
-        (holder.command if holder is not None else None) or "",
+        short_command(holder.command) if holder is not None else "",
         (holder.tag if holder is not None else None) or "",
     ]
+
+
+def short_command(text: str | None) -> str:
+    """As people think of it; JSON has it whole."""
+    return _brief(text) if text and text.strip() else ""
 
 
 def _pid(one: Found) -> int | None:
     return one.status.holder.pid if one.status.holder is not None and one.condition != FREE else None
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """As seen from the working directory, where that is shorter."""
     try:
         inside = os.getcwd().rstrip("/") + "/"

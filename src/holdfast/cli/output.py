@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 
 from .._core.report import advice, duration, moment, printable
 from .._operator.ids import id_of
 from .._os import environment
 from ..engines.registry import scheme_of
 from ..model import Holder, Record, Status, Value, Waiter
+from .table import screen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TextIO
 
     from .._operator.findings import Found
 
+_NAMES = 10
+"""Columns for the names of rows."""
+_NARROWEST = 20
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
     *("payload", "holder", "version"),
@@ -151,9 +156,20 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
     return rows
 
 
-def text_of(rows: list[tuple[str, str]]) -> str:
-    """A few lines for a terminal, safe to print."""
-    return "\n".join(f"{name:<9} {printable(text)}" for name, text in rows)
+def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
+    """A few lines, safe to print, for this stream or stdout: on a terminal, long ones are folded beside their names."""
+    from textwrap import wrap
+
+    width = screen(stream or sys.stdout).width
+    found = []
+    for name, text in rows:
+        whole = printable(text)
+        # A path stays in one piece, for whoever copies it.
+        as_it_is = width is None or name == "lock"
+        room = _NARROWEST if width is None else max(_NARROWEST, width - _NAMES)
+        folded = [whole] if as_it_is else wrap(whole, room, break_on_hyphens=False, break_long_words=False)
+        found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
+    return "\n".join(line.rstrip() for line in found)
 
 
 def of_survey(one: Found) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 
 from .._core.environment import LockOwner
 from .._core.report import advice, duration, printable
-from .._operator.findings import FREE, HELD, MALFORMED, STALE, Found
+from .._operator.findings import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._operator.ids import id_of
 from .._operator.outlook import heartbeat, in_words, outlook, own_view
 from .._operator.survey import Survey
@@ -16,7 +16,7 @@ from .._os import environment
 from ..lock import Lock
 from ..model import Status
 from ..protocols import is_persistent
-from . import DONE, show
+from . import DONE, FAILED, say, show
 from . import HELD as HELD_CODE
 from .output import as_json, lock_options, of_survey, rows_of, text_of
 from .urls import is_url
@@ -37,9 +37,12 @@ def status_(options: argparse.Namespace) -> int:
         return status_of_url(options)
     survey = Survey(environment())
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
+    if given is None and options.protocol == _USUAL and os.path.isdir(named):
+        say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
+        return FAILED
     lock = Lock(named, **lock_options(options))
-    status = lock.status()
-    found = _found(survey, status.path)
+    found = _found(survey, lock._request.path)
+    status = _unopened(lock, found) or lock.status()
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
         show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
@@ -50,6 +53,15 @@ def status_(options: argparse.Namespace) -> int:
             rows.insert(1, ("note", note))
         show(text_of(rows))
     return HELD_CODE if status.locked else DONE
+
+
+def _unopened(lock: Lock, found: Found | None) -> Status | None:
+    """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
+    closing it wakes whoever waits for it, or for an empty one by another protocol."""
+    request = lock._request
+    if found is None or found.status.protocol != lock.protocol or not is_persistent(lock.protocol):
+        return None
+    return None if request.shared or not environment().guards else found.status
 
 
 def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
@@ -81,6 +93,8 @@ def _found(survey: Survey, path: str) -> Found | None:
 def _note(status: Status, found: Found | None, given: str | None) -> str:
     """What is odd about the protocol."""
     content = found.status.protocol if found is not None else ""
+    if given is None and found is not None and found.status.reason == EMPTY:
+        return EMPTY
     if given is None:
         unknown = status.locked and not content
         return f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)" if unknown else ""

@@ -68,14 +68,14 @@ def screen(stream: TextIO | None) -> Screen:
         width = os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
     except (OSError, ValueError):
         return Screen()
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
     return Screen(width, not plain)
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, *, titles: bool = True) -> list[str]:
     """The rows, escaped and aligned, below a line of titles."""
     texts = [[printable(cell if isinstance(cell, str) else cell[0], _LONGEST) for cell in row] for row in rows]
-    sizes = [[_width(text) for text in row] for row in texts]
+    sizes = [[width_of(text) for text in row] for row in texts]
     widest = [
         max([len(column.title) if titles else 0, *(row[number] for row in sizes)])
         for number, column in enumerate(columns)
@@ -128,7 +128,7 @@ def _line(
         column, text, size = columns[number], texts[place], sizes[place]
         if on.width is not None and size > width and column.cut:
             text = fit(text, width, column.cut)
-            size = _width(text)
+            size = width_of(text)
         padding = " " * (width - size)
         styled = on.paint(text, styles[place]) if styles and styles[place] else text
         parts.append(padding + styled if column.right else styled if place == last else styled + padding)
@@ -137,12 +137,12 @@ def _line(
 
 def fit(text: str, width: int, cut: str = "end") -> str:
     """As much of a printable text as goes into so many columns of a terminal; what is cut off shows as `…`."""
-    if _width(text) <= width:
+    if width_of(text) <= width:
         return text
     room, kept = max(0, width - 1), 0
     characters = text if cut == "end" else reversed(text)
     for count, character in enumerate(characters):
-        kept += _width(character)
+        kept += width_of(character)
         if kept > room:
             return text[:count] + "…" if cut == "end" else "…" + (text[-count:] if count else "")
     return text
@@ -158,7 +158,7 @@ def age_of(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
     """How many columns of a terminal a printable text takes."""
     if text.isascii():
         return len(text)

@@ -46,7 +46,6 @@ class Files(Engine):
         return look_at_all(env, requests)
 
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
-        yield from ()
         return break_lock(env, request)
 
     def may_block(self, env: Environment, request: Request) -> bool:

@@ -41,7 +41,8 @@ PLAIN_SEMA = {
         old="        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n@@        os.fsync(fd)\n",
         new="        if look(path): return None\n"
         '        fd = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n'
-        "@@        os.rename(f'{path}.{os.getpid()}', path)\n",
+        "@@        time.sleep(0.02)\n"  # else only chance has the kit come between, and seldom on a busy machine
+        "        os.rename(f'{path}.{os.getpid()}', path)\n",
         says="another file is in its place",
     ),
     "looks, and then writes": fault(

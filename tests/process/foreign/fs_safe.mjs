@@ -99,7 +99,7 @@ const commands = {
   },
   async storm(state, pause) {
     let done = 0;
-    while (fs.existsSync(`${state}/go`)) {
+    while (fs.existsSync(`${state}/go`) || done === 0) {
       // 0.3.0 now and then calls a lock stale that was released while it looked.
       const got = await attempt({ retry: { retries: 10, factor: 1, minTimeout: 1, maxTimeout: 3 }, timeoutMs: 20 });
       if (got === "acquired") {

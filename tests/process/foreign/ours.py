@@ -75,11 +75,11 @@ class Ours:
         return "released"
 
     def storm(self, state: str, pause: str) -> int:
-        """In and out while `<state>/go` is there; how often it has been inside."""
+        """In and out while `<state>/go` is there, but at least once; how often it has been inside."""
         from inside import Inside
 
         inside, done = Inside(state, "ours"), 0
-        while os.path.exists(f"{state}/go"):
+        while os.path.exists(f"{state}/go") or not done:
             hold = self.lock.acquire(timeout=60)
             inside.visit()
             done += 1

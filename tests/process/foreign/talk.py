@@ -79,11 +79,11 @@ class Lockable:
         return "acquired"
 
     def storm(self, state: str, pause: str) -> int:
-        """In and out while `<state>/go` is there; how often it has been inside."""
+        """In and out while `<state>/go` is there, but at least once; how often it has been inside."""
         from inside import Inside
 
         inside, done = Inside(state, type(self).__name__), 0
-        while os.path.exists(f"{state}/go"):
+        while os.path.exists(f"{state}/go") or not done:
             self.stamp()
             if self.attempt():
                 inside.visit()

@@ -14,6 +14,7 @@ except ImportError:
 from .campaign import campaign
 from .choosers import Random, read
 from .explore import Failure, replay
+from .holes import HOLES
 from .workloads import WORKLOADS
 from .world import Violation
 
@@ -24,15 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 no promise was broken, 1 one was, 2 usage."""
     options = _parser().parse_args(arguments)
     if options.list:
-        width = max(map(len, WORKLOADS))
-        for name, workload in WORKLOADS.items():
-            _say(f"{name:{width}}  {workload.about}")
+        everything = {**WORKLOADS, **HOLES}
+        width = max(map(len, everything))
+        for name, workload in everything.items():
+            _say(f"{name:{width}}  {'known hole: ' if name in HOLES else ''}{workload.about}")
         return DONE
     if options.replay:
         name, schedule = options.replay
-        if name not in WORKLOADS:
+        known = {**WORKLOADS, **HOLES}
+        if name not in known:
             return _complain(f"no workload is called {name}; see --list")
-        story = replay(WORKLOADS[name], read(schedule))
+        story = replay(known[name], read(schedule))
         _say(story)
         return FAILED if "\nViolation: " in story else DONE
     unknown = [name for name in options.workload if name not in WORKLOADS]

@@ -33,6 +33,7 @@ class Actor:
 
     __slots__ = (
         "arg",
+        "at_leisure",
         "before",
         "breaks",
         "context",
@@ -80,6 +81,8 @@ class Actor:
         self.error: BaseException | None = None
         self.context: tuple[object, ...] = (process, self)
         self.must_by = math.inf
+        self.at_leisure = False
+        """Whether it may be stopped for any time between two steps, however prompt its program says that it is."""
         """Until when it takes its next step: a process that is assumed not to be stopped here."""
         self.wants = ""
         """The lock file that it is acquiring."""
@@ -152,7 +155,7 @@ class Actor:
 
     def prompt(self, within: float = math.inf) -> None:
         """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
-        self.must_by = self.world.kernel.now + within
+        self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
 
     def enter(self, path: str, inode: int, held: Held | None = None, *, shared: bool = False) -> None:
         """Be inside, from here on: the checkers look whether that is right."""

@@ -141,7 +141,7 @@ def breaker(wanted: tuple[Request, ...]) -> Program:
     def program(me: Actor) -> None:
         me.breaks = True
         try:
-            break_lock(me.process, wanted[0])
+            me.drive(break_lock(me.process, wanted[0]))
         except HoldfastError:
             me.note("could not break it")
 

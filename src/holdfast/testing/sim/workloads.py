@@ -20,7 +20,7 @@ WORKLOADS: dict[str, Workload] = {}
 
 class Workload:
     """A way to fill a world. `crashes`, `stalls`, `losses`: how often each may happen in one run; `machine`: what the
-    kernel is like."""
+    kernel is like. One that is not `listed` is a known hole (holes.py)."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Workload:
         stalls: int = 0,
         losses: int = 0,
         step_seconds: float = 0.0,
+        listed: bool = True,
         **machine: Any,
     ) -> None:
         self.name = name
@@ -43,7 +44,8 @@ class Workload:
         limits = {"crashes": crashes, "early deadlines": stalls, "lost events": losses, **machine}
         words = [f"{name.replace('_', ' ')} {value}" for name, value in limits.items() if value or name in machine]
         self.about = "; ".join([(build.__doc__ or "").strip().rstrip("."), *words])
-        WORKLOADS[name] = self
+        if listed:
+            WORKLOADS[name] = self
 
     def world(self, *, trace: bool = False) -> World:
         """A new one, for one run."""

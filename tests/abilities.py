@@ -1,0 +1,57 @@
+"""What the tests may presume of the environment that this run is to be made with (HOLDFAST_OS, HOLDFAST_WITHOUT).
+
+    @pytest.mark.needs("events")     skips the test where there are none, and says who took them away
+    abilities.need("flock")          the same, in the midst of a fixture or of a test
+    abilities.has("flock")           where a test can do with less
+
+A test that gives its processes an environment of their own needs nothing of this.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+KNOWN = {
+    "unnamed": "unnamed files",
+    "proc": "links through /proc",
+    "link": "hard links",
+    "flock": "kernel locks, and with them proof of death, a queue and tickets",
+    "events": "events of files",
+    "linux": "what only the environment of Linux knows: boot id, start times, tables of the kernel",
+}
+_NOT_PORTABLE = frozenset({"unnamed", "proc", "flock", "events", "linux"})
+
+LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
+"""For a process that is to have all that Linux can, whatever this run is made with."""
+
+
+def lacking(ability: str) -> str:
+    """Why this run is without the ability; empty when it has it."""
+    what = KNOWN[ability]
+    if os.environ.get("HOLDFAST_OS") == "generic" and ability in _NOT_PORTABLE:
+        return f"needs {ability} ({what}): HOLDFAST_OS=generic has none"
+    if ability in os.environ.get("HOLDFAST_WITHOUT", "").split(","):
+        return f"needs {ability} ({what}): HOLDFAST_WITHOUT takes it away"
+    return ""
+
+
+def has(ability: str) -> bool:
+    return not lacking(ability)
+
+
+def need(*abilities: str) -> None:
+    """Skip the test where one of these is missing."""
+    for ability in abilities:
+        if why := lacking(ability):
+            pytest.skip(why)
+
+
+def skip_the_unable(items: list[pytest.Function]) -> None:
+    """Give each test that `needs` what is not there a skip that says so."""
+    for item in items:
+        for marker in item.iter_markers("needs"):
+            for ability in marker.args:
+                if why := lacking(ability):
+                    item.add_marker(pytest.mark.skip(reason=why))

@@ -1,0 +1,92 @@
+"""How the operator's commands look: on a narrow terminal, in a pipe, with hostile names and tags, with nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.support import World
+from cli.test_errors import HOSTILE
+from cli.test_ls import on_terminal
+
+NOW = int(time.time())
+STYLE = re.compile("\x1b\\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_long_row_is_folded_anywhere_or_below_the_names(world: World, path: Path, width: int) -> None:
+    tag = " ".join(f"word{number}" for number in range(30))
+    path.write_text(f"pid={os.getpid()}\ntimestamp={NOW}\ntag={tag}\n")
+    whole = world.do("status", path).stdout
+    assert f"tag       {tag}\n" in whole
+    folded = on_terminal(world, width, "status", path).rest().splitlines()
+    assert all(len(line) <= width for line in folded[1:] if " " in line[10:])  # a word, as a path is, stays whole
+    at = next(number for number, line in enumerate(folded) if line.startswith("tag       word0"))
+    words = folded[at].split()[1:]
+    for line in folded[at + 1 :]:
+        if not line.startswith(" " * 10):
+            break
+        words += line.split()
+    assert words == tag.split()
+
+
+@pytest.mark.parametrize("command", ["ls", "clean"])
+def test_what_could_not_be_looked_at_is_called_empty(world: World, command: str) -> None:
+    done = world.do(command, "nowhere")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"holdfast: {world.directory}/nowhere: No such file or directory\n"
+
+
+def test_who_asks_for_a_directory_is_told_to_remove_it(world: World) -> None:
+    done = world.do("status", world.directory)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "holdfast ls" in done.stderr
+    assert "remove" not in done.stderr
+
+
+def test_a_command_is_hidden_behind_its_interpreter(world: World, path: Path, held: int) -> None:
+    row = world.do("ls").stdout.splitlines()[1]
+    assert "  python -m holdfast run" in row
+    assert "/python" in json.loads(world.do("ls", "-j").stdout)["holder"]["command"]
+
+
+def test_a_refusal_is_told_twice(world: World, path: Path, held: int) -> None:
+    """Nobody is shown what they are not asked about."""
+    text = on_terminal(world, 80, "break", path).rest()
+    assert text.count("process") < 4
+    assert "was not removed" in text
+    assert "liveness" not in text
+
+
+def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+    place = os.path.join(os.fsencode(tmp_path), b"\x1b[2J\xff\n.d")
+    os.mkdir(place)
+    locks = []
+    for text in (*HOSTILE.values(), b"".join(text for kind, text in HOSTILE.items() if "long" not in kind)):
+        name = text.replace(b"/", b"").replace(b"\0", b"")[:100]
+        record = b"pid=999999999\ntimestamp=1000\ntag=" + text.replace(b"\n", b" ") + b"\n"
+        locks.append(os.path.join(place, name))
+        with open(locks[-1], "wb") as file:
+            file.write(record.decode("utf-8", "replace").encode())
+    lock = locks[-1]
+    views = (
+        ("status", lock), ("ls", place), ("clean", place), ("break", lock), ("doctor", place),
+        ("watch", "--seconds", "0", place), ("timeline", lock), ("reap", lock),
+    )  # fmt: skip
+    for words in views:
+        done = world.do(*words)
+        assert "Traceback" not in done.stderr
+        assert done.stdout + done.stderr
+        for line in (done.stdout + done.stderr).split("\n"):
+            assert all(character.isprintable() for character in line), (words, line)
+    for words in views[:5]:
+        started = on_terminal(world, 60, *words)
+        started.type(b"\n")  # no, where somebody asks
+        for line in started.rest().splitlines():
+            bare = STYLE.sub("", line.rstrip("\r"))
+            assert all(character.isprintable() for character in bare), (words, bare)

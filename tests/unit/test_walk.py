@@ -1,0 +1,179 @@
+"""Walking through a tree of which hardly any file is a lock file (walk.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast._operator.findings import Found, Unseen
+from holdfast._operator.recognition import is_called_otherwise
+from holdfast._operator.survey import Survey
+from holdfast._operator.walk import walk
+from holdfast._os.census import LinuxCensus
+from holdfast._os.nothing import NoCensus
+from unit.stepping import Contender, Stepped, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+RECORD = sema_record(4294967295, 9e9)
+
+
+def found_in(env: Stepped, top: Path) -> list[str]:
+    every = list(Survey(env).tree(str(top)))
+    assert not [one for one in every if isinstance(one, Unseen)]
+    return [os.path.relpath(one.status.path, top) for one in every if isinstance(one, Found)]
+
+
+def scanned(env: Stepped) -> list[str]:
+    """The directories that are listed from now on, by their last names."""
+    listed: list[str] = []
+    env.before["scan"] = lambda path, _kept: listed.append(os.path.basename(path))
+    return listed
+
+
+def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, environments: Environments) -> None:
+    """E4: neither is listed; nor what was a directory when its parent was listed, and is a link by now."""
+    for name in ("here", "proc", "swapped"):
+        (disk / name).mkdir()
+        (disk / name / "l").write_bytes(RECORD)
+    (disk / "link").symlink_to("here")
+    (disk / "round").symlink_to(".")
+
+    class Census(NoCensus):
+        def is_artificial(self, device: int) -> bool:
+            return device == 99
+
+    def stat(path: str) -> Any:
+        found = os.lstat(path)
+        return SimpleNamespace(st_mode=found.st_mode, st_dev=99) if path.endswith("/proc") else found
+
+    env = environments()
+    env.instead["stat"] = stat
+    listed = scanned(env)
+
+    def swap(where: str) -> None:
+        if where.endswith("/here"):
+            (disk / "swapped").rename(disk / "z")
+            (disk / "swapped").symlink_to("z")
+
+    steps = list(walk(env, Census(), str(disk), swap))
+    assert [step[:2] for step in steps if not isinstance(step, Unseen)] == [(f"{disk}/here", "l")]
+    assert listed == [disk.name, "here"]
+
+
+def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_none(
+    disk: Path, environments: Environments
+) -> None:
+    """E4: it is the walk's own slowness that it is gone; but what was asked for by name must be there."""
+    (disk / "a").mkdir()
+    (disk / "b").mkdir()
+    (disk / "b" / "l").write_bytes(RECORD)
+    env = environments()
+    steps = walk(env, NoCensus(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    assert [step[1] for step in steps if not isinstance(step, Unseen)] == ["l"]
+    (missing,) = walk(env, NoCensus(), f"{disk}/c")
+    assert isinstance(missing, Unseen)
+    assert isinstance(missing.error, FileNotFoundError)
+
+
+def test_what_is_found_comes_in_another_order_than_that_of_the_paths(disk: Path, environments: Environments) -> None:
+    """E5: also where a name has characters that sort before the `/`."""
+    for path in ("a", "a-", "a!b", "a.d", "a0", "b"):
+        (disk / path).mkdir()
+        for name in ("z", "-", "y.lock", ".h"):
+            (disk / path / name).write_bytes(RECORD)
+    for name in ("a b", "a.lock", "a-.lock", "aa", "\udcff"):
+        (disk / name).write_bytes(RECORD)
+    env = environments()
+    every = [one.status.path for one in Survey(env).tree(str(disk)) if isinstance(one, Found)]
+    assert len(every) == 6 * 4 + 5
+    assert every == sorted(every)
+    flat = [one.status.path for one in Survey(env).directory(str(disk)) if isinstance(one, Found)]
+    assert flat == sorted(flat)
+
+
+def test_the_whole_tree_is_listed_before_anything_is_shown(disk: Path, environments: Environments) -> None:
+    """E5: nothing further down is listed before it is its turn."""
+    for name in ("a", "b", "c"):
+        (disk / name).mkdir()
+        (disk / name / "l").write_bytes(RECORD)
+    env = environments()
+    listed = scanned(env)
+    found = Survey(env).tree(str(disk))
+    for name in ("a", "b", "c"):
+        one = next(found)
+        assert isinstance(one, Found)
+        assert one.status.path == f"{disk}/{name}/l"
+        assert listed[-1] == name
+        assert env.open_descriptors() == set()
+
+
+def test_each_file_of_a_source_tree_is_asked_about(disk: Path, environments: Environments) -> None:
+    """E6: what is called like text or a program is neither opened nor asked about, however many there are."""
+    for number in range(50):
+        (disk / f"f{number}.py").write_bytes(b"x = 1\n")
+    (disk / "record.txt").write_bytes(RECORD)
+    env = environments()
+    assert found_in(env, disk) == []
+    assert (env.steps.count("stat"), env.steps.count("scan")) == (1, 1)
+    assert "open_existing" not in env.steps
+    every = [one for one in Survey(env).directory(str(disk)) if isinstance(one, Found)]
+    assert [os.path.basename(one.status.path) for one in every] == ["record.txt"], "asked about alone, it is looked at"
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_held_lock_is_overlooked_for_its_name(
+    numbers: bool, disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6: the kernel's table shows it; and where a directory's numbers mean nothing, each file is looked at."""
+    (disk / "deep").mkdir()
+    contend(disk / "deep" / "data.json").get()
+    (disk / "deep" / "db.sqlite").write_bytes(b"data")
+    contend(disk / "deep" / "db.sqlite", protocol="flock").get()
+    (disk / "deep" / "other.json").write_bytes(b"{}")
+    if not numbers:
+
+        def none(_self: LinuxCensus, _device: int) -> Container[int] | None:
+            return None
+
+        monkeypatch.setattr(LinuxCensus, "locked_numbers", none)
+    assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
+
+
+def test_a_large_file_or_one_that_nobody_writes_is_read(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E6: unless its name says that it is a lock file, or the kernel that it is locked."""
+    for name in ("large", "large.lock", "large.held"):
+        (disk / name).write_bytes(RECORD + b"#" * 70_000 + b"\n")
+    for name in ("object", "object.lock"):
+        (disk / name).write_bytes(RECORD)
+        (disk / name).chmod(0o444)
+    (disk / "large.held").write_bytes(b"x" * 70_000)
+    contend(disk / "large.held", protocol="flock").get()
+    env = environments()
+    assert found_in(env, disk) == ["large.held", "large.lock", "object.lock"]
+    assert env.steps.count("open_existing") == 3
+
+
+def test_a_lock_has_a_name_that_is_passed_over() -> None:
+    """E6: names that lock files have, and names without an ending."""
+    names = (
+        "l",
+        "l.lock",
+        ".exclusive-lock",
+        "deploy",
+        "app.pid",
+        "x.lck",
+        "c",
+        "py",
+        "v1.2",
+        ".lock",
+        "job.json.lock",
+    )
+    assert [name for name in names if is_called_otherwise(name)] == []

@@ -10,7 +10,7 @@ import pytest
 from engines.etcd.servers import Node, nodes
 from holdfast._drive.agent import agent
 from holdfast._os import environment
-from holdfast.engines import etcd_client
+from holdfast.engines.etcd import client as etcd_client
 from process.support import eventually
 
 _numbers = count(1)

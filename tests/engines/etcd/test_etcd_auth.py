@@ -15,8 +15,8 @@ import holdfast
 from engines.etcd.servers import Node, nodes
 from holdfast import Lock
 from holdfast._os import environment
-from holdfast.engines import etcd_client
-from holdfast.engines.etcd_wire import encoded
+from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd.wire import encoded
 from process.support import eventually
 
 

@@ -12,11 +12,11 @@ from engines.etcd.servers import Node
 from holdfast import Lock
 from holdfast._drive.sync import drive
 from holdfast._os import environment
-from holdfast.engines import etcd_client
-from holdfast.engines.etcd_client import Cluster
-from holdfast.engines.etcd_http import Unreachable
-from holdfast.engines.etcd_url import Access, Endpoint
-from holdfast.engines.etcd_wire import Refused, Watch
+from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd.client import Cluster
+from holdfast.engines.etcd.http import Unreachable
+from holdfast.engines.etcd.url import Access, Endpoint
+from holdfast.engines.etcd.wire import Refused, Watch
 from process.support import eventually
 
 

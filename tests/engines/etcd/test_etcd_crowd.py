@@ -16,7 +16,7 @@ from typing import Any
 
 from engines.etcd.servers import Node
 from holdfast import AsyncLock, Lock
-from holdfast.engines.etcd_wire import encoded
+from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
@@ -69,7 +69,7 @@ def test_two_hundred_locks_are_held_and_one_is_lost(url: str, no_leases: None) -
 WORKER = """
 import json, urllib.request
 from holdfast.engines.etcd import guard
-from holdfast.engines.etcd_wire import encoded, decoded
+from holdfast.engines.etcd.wire import encoded, decoded
 
 host, counter = sys.argv[2:]
 

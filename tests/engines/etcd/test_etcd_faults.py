@@ -14,8 +14,10 @@ import holdfast
 from engines.etcd.servers import Node, Proxy, keys, nodes, revision
 from holdfast import Lock, Semaphore
 from holdfast._os import environment
-from holdfast.engines import etcd_acquire, etcd_client, etcd_hold
-from holdfast.engines.etcd_wire import encoded
+from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd import hold as etcd_hold
+from holdfast.engines.etcd import lock as etcd_lock
+from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
 
 HOLD = """
@@ -138,7 +140,7 @@ def test_a_stuck_stream_is_believed_for_ever(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ET12: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
-    monkeypatch.setattr(etcd_acquire, "RECHECK", 0.3)
+    monkeypatch.setattr(etcd_lock, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     got: list[Any] = []

@@ -20,12 +20,12 @@ from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.environment import Wait
 from holdfast._drive.sync import drive
 from holdfast._os import environment
-from holdfast.engines import etcd_lease
 from holdfast.engines.etcd import ENGINE, guard
-from holdfast.engines.etcd_lease import Lease
-from holdfast.engines.etcd_queue import Entrant, Queue
-from holdfast.engines.etcd_url import parse
-from holdfast.engines.etcd_wire import encoded
+from holdfast.engines.etcd import lease as etcd_lease
+from holdfast.engines.etcd.lease import Lease
+from holdfast.engines.etcd.queue import Entrant, Queue
+from holdfast.engines.etcd.url import parse
+from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
 
 SOON = 5.0
@@ -105,7 +105,7 @@ def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_le
     """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
     env, place = environment(), parse(url)
     queue = Queue(place, 2)
-    from holdfast.engines.etcd_client import cluster_of
+    from holdfast.engines.etcd.client import cluster_of
 
     until = env.monotonic() + SOON
     entrant = Entrant(env, cluster_of(env, place.access), queue, 2, {"pid": 1})
@@ -144,8 +144,8 @@ def test_a_waiter_goes_on_with_a_key_that_is_gone(url: str, node: Node) -> None:
 
 def keys_of(url: str) -> list[str]:
     env, place = environment(), parse(url)
-    from holdfast.engines.etcd_client import cluster_of
-    from holdfast.engines.etcd_look import keys_of as look
+    from holdfast.engines.etcd.client import cluster_of
+    from holdfast.engines.etcd.look import keys_of as look
 
     seen, _, _ = drive(look(cluster_of(env, place.access), Queue(place, None), env.monotonic() + SOON))
     return [one.key for one in seen]

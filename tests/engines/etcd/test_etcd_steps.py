@@ -225,7 +225,7 @@ def test_a_child_of_a_thread_that_acquires_waits_on(url: str) -> None:
 
 
 def open_without_idle() -> int:
-    from holdfast.engines import etcd_client
+    from holdfast.engines.etcd import client as etcd_client
 
     for cluster in etcd_client._clusters.values():
         cluster.close_idle()

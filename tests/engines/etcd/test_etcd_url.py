@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from holdfast import InvalidPath, Lock, Semaphore
-from holdfast.engines.etcd_queue import Queue
-from holdfast.engines.etcd_url import Endpoint, lease_of, parse
+from holdfast.engines.etcd.queue import Queue
+from holdfast.engines.etcd.url import Endpoint, lease_of, parse
 
 BAD = {
     "etcd://host": "names no lock",

@@ -17,11 +17,11 @@ from engines.etcd.servers import Node, free_ports
 from holdfast import Lock
 from holdfast._drive.sync import drive
 from holdfast._os import environment
-from holdfast.engines import etcd_connect
-from holdfast.engines.etcd_client import Cluster, cluster_of
-from holdfast.engines.etcd_http import Unreachable
-from holdfast.engines.etcd_url import Access, Endpoint
-from holdfast.engines.etcd_wire import Refused, answer_of, end_of, number, result_of
+from holdfast.engines.etcd import connect as etcd_connect
+from holdfast.engines.etcd.client import Cluster, cluster_of
+from holdfast.engines.etcd.http import Unreachable
+from holdfast.engines.etcd.url import Access, Endpoint
+from holdfast.engines.etcd.wire import Refused, answer_of, end_of, number, result_of
 from process.support import eventually
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -151,7 +151,7 @@ def test_a_connection_that_the_server_has_closed_is_an_error() -> None:
 
 def test_connections_stay_open_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """EC4."""
-    from holdfast.engines import etcd_client
+    from holdfast.engines.etcd import client as etcd_client
 
     monkeypatch.setattr(etcd_client, "_IDLE", 0.02)
     closed: list[int] = []
@@ -187,7 +187,7 @@ def test_an_outage_that_passes_is_an_error_or_one_that_lasts_is_waited_for() -> 
 
 def test_a_silent_server_is_waited_for_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2: the next one is asked after a while, and then first."""
-    from holdfast.engines import etcd_client
+    from holdfast.engines.etcd import client as etcd_client
 
     monkeypatch.setattr(etcd_client, "_EACH", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

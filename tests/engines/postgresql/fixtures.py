@@ -28,7 +28,7 @@ def _server() -> Iterator[Postgres]:
 def postgres(_server: Postgres) -> Iterator[Postgres]:
     """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
     from holdfast._os import environment
-    from holdfast.engines import postgresql_spare
+    from holdfast.engines.postgresql import spare as postgresql_spare
     from process.support import eventually
 
     yield _server

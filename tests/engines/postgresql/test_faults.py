@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from engines.postgresql.server import Postgres, Proxy
 from holdfast import AsyncLock, Lock
-from holdfast.engines import postgresql_lock
+from holdfast.engines.postgresql import lock as postgresql_lock
 from process.support import Peer, eventually
 
 
@@ -200,7 +200,7 @@ def test_a_proxy_that_swallows_everything_is_believed(postgres: Postgres, proxy:
 def test_a_release_that_nobody_hears_is_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.engines import postgresql_hold
+    from holdfast.engines.postgresql import hold as postgresql_hold
 
     monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 0.2)
     stalling = proxy()

@@ -18,7 +18,8 @@ from holdfast._core.hold import Share
 from holdfast._drive.agent import agent
 from holdfast._drive.sync import wait_for
 from holdfast._os import environment
-from holdfast.engines import postgresql_link, postgresql_spare
+from holdfast.engines.postgresql import link as postgresql_link
+from holdfast.engines.postgresql import spare as postgresql_spare
 from process.support import Peer, descriptors, eventually
 
 

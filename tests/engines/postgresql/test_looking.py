@@ -14,7 +14,7 @@ from holdfast import Lock
 from holdfast._drive.sync import drive
 from holdfast._os import environment
 from holdfast.engines.postgresql import survey
-from holdfast.engines.postgresql_url import key_of
+from holdfast.engines.postgresql.url import key_of
 from process.support import eventually
 
 

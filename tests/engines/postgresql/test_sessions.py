@@ -15,10 +15,11 @@ from engines.postgresql.server import Pgbouncer, Postgres, free_port
 from holdfast import Lock
 from holdfast._drive.sync import drive
 from holdfast._os import environment
-from holdfast.engines import postgresql_connect, postgresql_lock
+from holdfast.engines.postgresql import connect as postgresql_connect
 from holdfast.engines.postgresql import init
-from holdfast.engines.postgresql_connect import connect
-from holdfast.engines.postgresql_url import parse
+from holdfast.engines.postgresql import lock as postgresql_lock
+from holdfast.engines.postgresql.connect import connect
+from holdfast.engines.postgresql.url import parse
 from process.support import eventually
 
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from engines.postgresql.server import Postgres
 from holdfast import Lock
-from holdfast.engines.postgresql_url import key_of
+from holdfast.engines.postgresql.url import key_of
 from process.support import Peer
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "4"))

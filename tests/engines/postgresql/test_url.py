@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.engines.postgresql import ddl
-from holdfast.engines.postgresql_hold import PostgresqlRequest
-from holdfast.engines.postgresql_url import key_of, parse
+from holdfast.engines.postgresql.hold import PostgresqlRequest
+from holdfast.engines.postgresql.url import key_of, parse
 
 pytest.importorskip("psycopg")
 

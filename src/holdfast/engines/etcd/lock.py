@@ -1,4 +1,4 @@
-"""Acquiring a lock on etcd, and waiting until it is free: the algorithm of etcd_queue.py's picture, for every driver.
+"""Acquiring a lock on etcd, and waiting until it is free: the algorithm of queue.py's picture, for every driver.
 
 ET12  Whatever wakes us, we look again (ET4); an event only says that it is worth it. A compacted watch, one that ends,
       and one that is stuck lead to a look as well.
@@ -13,29 +13,29 @@ from __future__ import annotations
 
 import math
 
-from .._core.environment import RECHECK, Wait
-from ..errors import EngineUnavailable
-from .etcd_client import cluster_of
-from .etcd_hold import EtcdHeld
-from .etcd_http import Unreachable
-from .etcd_look import keys_of, statuses_of
-from .etcd_queue import Entrant, Queue
-from .etcd_wire import Refused, decoded, encoded, end_of
-from .kin import require_no_deadlock, together
-from .remote import Attempt
+from ..._core.environment import RECHECK, Wait
+from ...errors import EngineUnavailable
+from ..kin import require_no_deadlock, together
+from ..remote import Attempt
+from .client import cluster_of
+from .hold import EtcdHeld
+from .http import Unreachable
+from .look import keys_of, statuses_of
+from .queue import Entrant, Queue
+from .wire import Refused, decoded, encoded, end_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from .._core.environment import Environment
-    from .._core.hold import Share
-    from .._core.refusal import Refusal
-    from ..model import Holder, Status
-    from .etcd import EtcdRequest
-    from .etcd_client import Cluster
-    from .etcd_queue import Seen
-    from .etcd_wire import Json, Watch
+    from ..._core.environment import Environment
+    from ..._core.hold import Share
+    from ..._core.refusal import Refusal
+    from ...model import Holder, Status
+    from . import EtcdRequest
+    from .client import Cluster
+    from .queue import Seen
+    from .wire import Json, Watch
 
 _PATIENCE = 5.0
 """Seconds in which a server must answer whoever is not in the queue yet."""

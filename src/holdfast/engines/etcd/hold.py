@@ -15,26 +15,26 @@ ET11  A release that cannot reach a server returns all the same, within `_PATIEN
 
 from __future__ import annotations
 
-from .._core.environment import RECHECK, Wait
-from .._drive.agent import agent
-from ..errors import EngineUnavailable
-from .etcd_http import Unreachable
-from .etcd_look import record_of
-from .etcd_queue import Seen
-from .etcd_wire import Refused, decoded, encoded, number
-from .remote import RemoteHeld
+from ..._core.environment import RECHECK, Wait
+from ..._drive.agent import agent
+from ...errors import EngineUnavailable
+from ..remote import RemoteHeld
+from .http import Unreachable
+from .look import record_of
+from .queue import Seen
+from .wire import Refused, decoded, encoded, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment
-    from .._core.request import Request
-    from .._drive.agent import Job
-    from ..model import Record
-    from .etcd_client import Cluster
-    from .etcd_queue import Entrant
-    from .etcd_wire import Json, Watch
+    from ..._core.environment import Environment
+    from ..._core.request import Request
+    from ..._drive.agent import Job
+    from ...model import Record
+    from .client import Cluster
+    from .queue import Entrant
+    from .wire import Json, Watch
 
 _PATIENCE = 2.0
 _MOMENT = 0.05

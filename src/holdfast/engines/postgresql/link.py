@@ -7,7 +7,7 @@ PG4  Whatever ends a statement but its answer ends the connection: only then is 
      server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
 PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
      the mutex that keeps forks away, as libpq opens and closes them.
-PG6  Nothing blocks: host names are looked up in threads (postgresql_hosts.py), and libpq is given addresses.
+PG6  Nothing blocks: host names are looked up in threads (hosts.py), and libpq is given addresses.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import threading
 
 from psycopg import Error, pq
 
-from .._core.environment import Wait
-from .._drive.agent import agent
-from .._os import forking
+from ..._core.environment import Wait
+from ..._drive.agent import agent
+from ..._os import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
-    from .._core.environment import Environment
+    from ..._core.environment import Environment
 
     Row = tuple[str | None, ...]
 
@@ -76,7 +76,7 @@ class Link:
         """The hold for which the agent's thread uses it (PG3)."""
         self.kind: tuple[object, ...] = ()
         self.used = False
-        """Whether somebody had it before (postgresql_spare.py)."""
+        """Whether somebody had it before (spare.py)."""
         self.spotless = True
         """Whether the session provably has no lock, and waits for none."""
         self.busy = False

@@ -1,23 +1,23 @@
 """Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
 
-etcd_url.py      what a URL says                   etcd_acquire.py  acquiring, and waiting until it is free
-etcd_queue.py    the keys, and their order         etcd_hold.py     a hold: kept, lost, released
-etcd_lease.py    what lives as long as we do       etcd_look.py     who holds and who waits, for people
-etcd_client.py   the cluster, whichever server answers
-etcd_http.py     one connection                    etcd_connect.py  how it is made
+url.py      what a URL says                   lock.py     acquiring, and waiting until it is free
+queue.py    the keys, and their order         hold.py     a hold: kept, lost, released
+lease.py    what lives as long as we do       look.py     who holds and who waits, for people
+client.py   the cluster, whichever server answers
+http.py     one connection                    connect.py  how it is made
 """
 
 from __future__ import annotations
 
-from ..errors import EngineUnavailable, HoldfastError
-from .base import Engine
-from .etcd_acquire import acquire, wait_until_free
-from .etcd_client import cluster_of
-from .etcd_look import ANSWER, follow, keys_of, record_of, statuses_of, survey
-from .etcd_queue import Queue, compare_of
-from .etcd_url import Place, lease_seconds, parse
-from .etcd_wire import Refused
-from .remote import RemoteRequest
+from ...errors import EngineUnavailable, HoldfastError
+from ..base import Engine
+from ..remote import RemoteRequest
+from .client import cluster_of
+from .lock import acquire, wait_until_free
+from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
+from .queue import Queue, compare_of
+from .url import Place, lease_seconds, parse
+from .wire import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Any, TypeVar
 
-    from .._core.environment import Environment, Wait
-    from .._core.hold import Share
-    from .._core.refusal import Refusal
-    from .._core.request import Options, Request
-    from ..model import Record, Status
-    from .etcd_wire import Json
+    from ..._core.environment import Environment, Wait
+    from ..._core.hold import Share
+    from ..._core.refusal import Refusal
+    from ..._core.request import Options, Request
+    from ...model import Record, Status
+    from .wire import Json
 
     T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class EtcdRequest(RemoteRequest):
 
 
 class Etcd(Engine):
-    """The engine. It keeps nothing: connections are the process's (etcd_client.py)."""
+    """The engine. It keeps nothing: connections are the process's (client.py)."""
 
     name = "etcd"
 

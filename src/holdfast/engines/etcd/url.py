@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 
-from ..errors import InvalidPath
-from ..model import Value
+from ...errors import InvalidPath
+from ...model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,20 +21,20 @@ from __future__ import annotations
 import json
 import math
 
-from .._core.environment import Wait
-from .etcd_lease import Lease
-from .etcd_url import lease_of
-from .etcd_wire import decoded, encoded, end_of, number
+from ..._core.environment import Wait
+from .lease import Lease
+from .url import lease_of
+from .wire import decoded, encoded, end_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from .._core.environment import Environment
-    from .etcd_client import Cluster
-    from .etcd_url import Place
-    from .etcd_wire import Json
+    from ..._core.environment import Environment
+    from .client import Cluster
+    from .url import Place
+    from .wire import Json
 
 _ALL = 100_000
 """More keys than anybody reads: of a semaphore's slots, of those before us."""

@@ -15,18 +15,18 @@ import math
 import os
 import time
 
-from .._core.environment import Wait
-from .._drive.agent import agent
-from ..errors import EngineUnavailable
-from .etcd_wire import Refused, number
+from ..._core.environment import Wait
+from ..._drive.agent import agent
+from ...errors import EngineUnavailable
+from .wire import Refused, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from .._core.environment import Environment
-    from .._drive.agent import Job
-    from .etcd_client import Cluster
+    from ..._core.environment import Environment
+    from ..._drive.agent import Job
+    from .client import Cluster
 
 _MARGIN = 0.1
 """Of the lease: for clocks at different speeds, and for the step that follows a look at the clock."""

@@ -15,20 +15,20 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from .._drive.agent import agent
-from .postgresql_connect import STALE_AFTER
-from .postgresql_link import Broken, Link, Refused
-from .postgresql_spare import leave
-from .remote import RemoteHeld, RemoteRequest
+from ..._drive.agent import agent
+from ..remote import RemoteHeld, RemoteRequest
+from .connect import STALE_AFTER
+from .link import Broken, Link, Refused
+from .spare import leave
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment, Wait
-    from .._core.story import Story
-    from ..model import Record
-    from .postgresql_url import Place
+    from ..._core.environment import Environment, Wait
+    from ..._core.story import Story
+    from ...model import Record
+    from .url import Place
 
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2

@@ -1,40 +1,40 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
-postgresql_url.py      what a URL says               postgresql_lock.py    acquiring and waiting
-postgresql_hosts.py    where the server is           postgresql_hold.py    heartbeat, loss, release
-postgresql_connect.py  which sessions are fit        postgresql_sight.py   who holds, who waits
-postgresql_link.py     one connection, as steps      postgresql_schema.py  the table
-postgresql_spare.py    connections that are left
+url.py      what a URL says               lock.py    acquiring and waiting
+hosts.py    where the server is           hold.py    heartbeat, loss, release
+connect.py  which sessions are fit        sight.py   who holds, who waits
+link.py     one connection, as steps      schema.py  the table
+spare.py    connections that are left
 """
 
 from __future__ import annotations
 
 import os
 
-from ..errors import HoldfastError, InvalidPath
-from .base import Engine
-from .postgresql_connect import refusal, unreachable
-from .postgresql_hold import PostgresqlRequest
-from .postgresql_link import Broken, Refused
-from .postgresql_lock import Contest
-from .postgresql_schema import ddl as ddl
-from .postgresql_schema import init as init
-from .postgresql_sight import look, look_at_all
-from .postgresql_spare import leave, obtain
-from .postgresql_url import NAME, parse
+from ...errors import HoldfastError, InvalidPath
+from ..base import Engine
+from .connect import refusal, unreachable
+from .hold import PostgresqlRequest
+from .link import Broken, Refused
+from .lock import Contest
+from .schema import ddl as ddl
+from .schema import init as init
+from .sight import look, look_at_all
+from .spare import leave, obtain
+from .url import NAME, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import TypeVar
 
-    from .._core.environment import Environment, Wait
-    from .._core.hold import Share
-    from .._core.refusal import Refusal
-    from .._core.request import Options, Request
-    from ..model import Record, Status
-    from .postgresql_link import Link
-    from .postgresql_url import Place
+    from ..._core.environment import Environment, Wait
+    from ..._core.hold import Share
+    from ..._core.refusal import Refusal
+    from ..._core.request import Options, Request
+    from ...model import Record, Status
+    from .link import Link
+    from .url import Place
 
     T = TypeVar("T")
 

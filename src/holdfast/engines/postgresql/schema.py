@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from .._drive.sync import drive
-from .._os import environment
-from ..errors import HoldfastError
-from .postgresql_connect import connect, unreachable
-from .postgresql_link import Broken, Refused
-from .postgresql_url import NAME, SCHEMA, check_schema, parse, quoted
+from ..._drive.sync import drive
+from ..._os import environment
+from ...errors import HoldfastError
+from .connect import connect, unreachable
+from .link import Broken, Refused
+from .url import NAME, SCHEMA, check_schema, parse, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment, Wait
-    from .postgresql_url import Place
+    from ..._core.environment import Environment, Wait
+    from .url import Place
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"

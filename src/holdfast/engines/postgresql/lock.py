@@ -24,25 +24,25 @@ from __future__ import annotations
 
 import math
 
-from .._core.environment import Wait
-from .._core.hold import Share
-from .._core.refusal import Refusal
-from ..errors import EngineUnavailable, HoldfastError, WouldDeadlock
-from ..model import Record, Status
-from .postgresql_connect import connect, only, refusal, unreachable
-from .postgresql_hold import PostgresqlHeld, PostgresqlRequest
-from .postgresql_link import Broken, Link, Refused
-from .postgresql_sight import comment, look
-from .postgresql_spare import leave, obtain
-from .postgresql_url import NAME
-from .remote import Attempt
+from ..._core.environment import Wait
+from ..._core.hold import Share
+from ..._core.refusal import Refusal
+from ...errors import EngineUnavailable, HoldfastError, WouldDeadlock
+from ...model import Record, Status
+from ..remote import Attempt
+from .connect import connect, only, refusal, unreachable
+from .hold import PostgresqlHeld, PostgresqlRequest
+from .link import Broken, Link, Refused
+from .sight import comment, look
+from .spare import leave, obtain
+from .url import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment
-    from ..model import Holder
+    from ..._core.environment import Environment
+    from ...model import Holder
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""

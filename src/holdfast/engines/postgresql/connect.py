@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import os
 
-from ..errors import EngineUnavailable, HoldfastError
-from ..events import DEBUG, logger_for
-from .postgresql_hosts import Known, attempts
-from .postgresql_link import Broken, Link, Refused
-from .postgresql_url import NAME, escaped
+from ...errors import EngineUnavailable, HoldfastError
+from ...events import DEBUG, logger_for
+from .hosts import Known, attempts
+from .link import Broken, Link, Refused
+from .url import NAME, escaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment, Wait
-    from .postgresql_link import Row
-    from .postgresql_url import Place
+    from ..._core.environment import Environment, Wait
+    from .link import Row
+    from .url import Place
 
 STALE_AFTER = 30.0
 """Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .postgresql_url import NAME
+from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .url import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from .._core.environment import Environment, Wait
-    from .postgresql_link import Link, Row
-    from .postgresql_url import Place
+    from ..._core.environment import Environment, Wait
+    from .link import Link, Row
+    from .url import Place
 
 _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")

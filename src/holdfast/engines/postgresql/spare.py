@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import os
 
-from .._core.environment import Wait
-from .._drive.agent import agent
-from .._os import forking
-from .postgresql_connect import STALE_AFTER, connect
-from .postgresql_link import Broken
+from ..._core.environment import Wait
+from ..._drive.agent import agent
+from ..._os import forking
+from .connect import STALE_AFTER, connect
+from .link import Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment
-    from .postgresql_link import Link
-    from .postgresql_url import Place
+    from ..._core.environment import Environment
+    from .link import Link
+    from .url import Place
 
 KEPT = 5.0
 """Seconds."""

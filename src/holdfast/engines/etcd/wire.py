@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 
-from .etcd_http import Connection, Unreachable
+from .http import Connection, Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ import ssl
 
 import h11
 
-from .._core.environment import Wait
+from ..._core.environment import Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from .._core.environment import Environment
-    from .etcd_url import Endpoint
+    from ..._core.environment import Environment
+    from .url import Endpoint
 
 _CHUNK = 65536
 _LONGEST_ANSWER = 256 * 1024 * 1024

@@ -6,24 +6,24 @@ ET8  A look is one read of all keys of a lock, so it is true of one moment. It s
 
 from __future__ import annotations
 
-from .._core.environment import RECHECK, Wait
-from ..errors import EngineUnavailable
-from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .etcd_client import cluster_of
-from .etcd_http import Unreachable
-from .etcd_queue import Queue, Seen, kvs_of
-from .etcd_url import lease_of
-from .etcd_wire import Refused, encoded, end_of, number
+from ..._core.environment import RECHECK, Wait
+from ...errors import EngineUnavailable
+from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .client import cluster_of
+from .http import Unreachable
+from .queue import Queue, Seen, kvs_of
+from .url import lease_of
+from .wire import Refused, encoded, end_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from .._core.environment import Environment
-    from .etcd_client import Cluster
-    from .etcd_url import Place
-    from .etcd_wire import Json, Watch
+    from ..._core.environment import Environment
+    from .client import Cluster
+    from .url import Place
+    from .wire import Json, Watch
 
 NAME = "etcd"
 ANSWER = 5.0

@@ -9,9 +9,9 @@ import errno
 import os
 import socket
 
-from .._core.environment import Signal, Wait
-from .._os import forking
-from .etcd_http import Connection, Unreachable
+from ..._core.environment import Signal, Wait
+from ..._os import forking
+from .http import Connection, Unreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from .._core.environment import Environment
-    from .etcd_url import Endpoint
+    from ..._core.environment import Environment
+    from .url import Endpoint
 
     Addresses = list[tuple[int, tuple[Any, ...]]]
 

@@ -13,16 +13,16 @@ from ipaddress import ip_address
 
 from psycopg import pq
 
-from .._core.environment import Signal, Wait
-from ..errors import EngineUnavailable
-from .postgresql_url import NAME, escaped
+from ..._core.environment import Signal, Wait
+from ...errors import EngineUnavailable
+from .url import NAME, escaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .._core.environment import Environment
-    from .postgresql_url import Place
+    from ..._core.environment import Environment
+    from .url import Place
 
 _LOOKUP_WITHIN = 10.0
 _TIMEOUT = 10.0

@@ -5,7 +5,7 @@
 PG1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
      what libpq says of a URL that it cannot read is passed on only if no part of that can be secret.
 PG2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
-     exclude each other without reason; that is noticed, because the row of a key has the name (postgresql_lock.py).
+     exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
 
-from ..errors import InvalidPath
+from ...errors import InvalidPath
 
 NAME = "postgresql"
 SCHEMA = "holdfast"

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import os
 
-from .._core.environment import Wait
-from .._drive.agent import agent
-from ..errors import EngineUnavailable
-from .etcd_connect import connect
-from .etcd_http import Connection, Unreachable
-from .etcd_wire import Refused, Watch, answer_of
+from ..._core.environment import Wait
+from ..._drive.agent import agent
+from ...errors import EngineUnavailable
+from .connect import connect
+from .http import Connection, Unreachable
+from .wire import Refused, Watch, answer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from typing import Any
 
-    from .._core.environment import Environment
-    from .etcd_url import Access, Endpoint
+    from ..._core.environment import Environment
+    from .url import Access, Endpoint
 
     Json = dict[str, Any]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from abilities import LINUX
 from holdfast import AcquireTimeout, Lock
 from process.support import Peer, eventually, state
 
@@ -61,7 +62,7 @@ PUBLISHING = {
 def test_a_kill_at_some_step_leaves_a_lock_that_nobody_gets(shm: Path, operation: str, env: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, str(STEPS), str(shm / "a.lock"), operation],
-        env={**os.environ, **env},
+        env={**os.environ, **LINUX, **env},
         capture_output=True,
         text=True,
         timeout=120,
@@ -88,6 +89,7 @@ def test_a_waiter_sleeps_on_after_the_holder_was_killed(spawn: Callable[..., Pee
 
 
 @pytest.mark.parametrize("stale", ["safe", "protocol"])
+@pytest.mark.needs("flock")
 def test_a_stopped_holder_is_robbed(spawn: Callable[..., Peer], path: str, stale: str) -> None:
     holder = spawn(OLD_HOLD, path)
     holder.expect("holding")
@@ -138,7 +140,7 @@ def test_a_dead_holder_that_its_parent_has_not_reaped_counts_as_alive(tmp_path: 
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-c", "import os, sys, holdfast; holdfast.Lock(sys.argv[1]).acquire(); os._exit(0)", path],
-        {**os.environ, "HOLDFAST_WITHOUT": "flock"},
+        {**os.environ, **LINUX, "HOLDFAST_WITHOUT": "flock"},
     )
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -166,7 +168,7 @@ def test_a_takeover_of_a_long_record_leaves_a_piece_of_it(spawn: Callable[..., P
 def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[..., Peer], path: str) -> None:
     # The one crash that cannot be proven: no record yet, and no kernel lock that would be gone. It stays held, and the
     # message says why and what to do.
-    env = {"HOLDFAST_WITHOUT": "unnamed,link,flock"}
+    env = {**LINUX, "HOLDFAST_WITHOUT": "unnamed,link,flock"}
     victim = spawn(
         """
         from holdfast._os import environment

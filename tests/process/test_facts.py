@@ -400,6 +400,7 @@ def need_root(what: str) -> None:
         pytest.skip(f"needs root, to {what}")
 
 
+@pytest.mark.needs("flock")
 def test_a_bind_mount_has_another_device_or_another_guard(
     tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int], events: Callable[[Path], Events]
 ) -> None:
@@ -491,6 +492,7 @@ def test_fuse_has_unnamed_files_or_another_device_of_the_same_number(fused: tupl
     assert (below / "l").stat().st_dev != (above / "l").stat().st_dev
 
 
+@pytest.mark.needs("flock")
 def test_a_lock_on_fuse_excludes_nobody(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
     below, above = fused
     holder = spawn(HOLD, above / "l")

@@ -51,6 +51,7 @@ hear()
 
 @pytest.mark.parametrize("owner", ["None", "'me'"], ids=["plain", "re-entrant"])
 @pytest.mark.parametrize("heartbeat", ["None", "0.02"], ids=["no-beat", "beating"])
+@pytest.mark.needs("flock")
 def test_a_child_that_releases_frees_its_parents_lock(
     spawn: Callable[..., Peer], path: str, heartbeat: str, owner: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_with_block_left_by_a_child_frees_its_parents_lock(spawn: Callable[...
     process.finish()
 
 
+@pytest.mark.needs("events")
 def test_a_childs_copy_of_the_descriptor_keeps_the_lock_after_its_parents_death(
     spawn: Callable[..., Peer], path: str
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..
         assert hold.recovered_from.pid == process.pid
 
 
+@pytest.mark.needs("events")
 def test_a_started_program_inherits_the_descriptor(path: str) -> None:
     with Lock(path, on_lost=print):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -304,6 +307,7 @@ def test_a_child_of_a_waiting_thread_goes_on_waiting_as_its_parent(spawn: Callab
     process.finish()
 
 
+@pytest.mark.needs("events")
 def test_a_fork_in_the_middle_of_a_wait_gives_the_child_a_lock(spawn: Callable[..., Peer], path: str) -> None:
     # A signal handler that forks while the main thread waits: the child finds itself inside acquire().
     with Lock(path):

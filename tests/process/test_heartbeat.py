@@ -66,6 +66,7 @@ def test_a_foreign_reader_sees_a_malformed_record_during_a_beat(spawn: Callable[
     holder.expect("released")
 
 
+@pytest.mark.needs("events")
 def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(BEATING, path)
     holder.expect("holding")
@@ -142,6 +143,7 @@ THEFTS = [remove, replace, remove_and_create, overwrite]
 
 @pytest.mark.parametrize("steal", THEFTS)
 @pytest.mark.parametrize("heartbeat", [0, 0.01])
+@pytest.mark.needs("events")
 def test_a_holder_is_not_told_of_its_loss_or_told_twice(
     path: str, steal: Callable[[str], None], heartbeat: float
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_released_handle_says_that_it_was_robbed(path: str) -> None:
     assert told == []
 
 
+@pytest.mark.needs("events")
 def test_a_holder_in_another_process_is_not_told(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(
         """

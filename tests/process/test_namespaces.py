@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from abilities import need
 from holdfast import Liveness, Lock
 from holdfast._os import environment
 from process.support import Peer, eventually, polling, state
@@ -90,6 +91,7 @@ def end(peer: Peer) -> None:
         "two-with-users",
     ],
 )
+@pytest.mark.needs("flock")
 def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
     spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...]
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
     assert os.listdir(os.path.dirname(path)) == []
 
 
+@pytest.mark.needs("flock")
 def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(HOLD, path, prefix=CONTAINER)
     holder.hear()
@@ -129,6 +132,7 @@ def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[...,
     contender.finish()
 
 
+@pytest.mark.needs("flock")
 def test_the_first_process_of_a_new_container_takes_its_dead_predecessor_for_itself(
     spawn: Callable[..., Peer], path: str
 ) -> None:
@@ -197,6 +201,7 @@ def test_a_foreign_record_of_a_process_that_proc_hides_counts_as_dead(spawn: Cal
     looker.finish()
 
 
+@pytest.mark.needs("flock")
 def test_without_proc_nothing_can_be_locked(spawn: Callable[..., Peer], path: str) -> None:
     bare = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
     holder = spawn(HOLD, path, prefix=bare)
@@ -225,8 +230,9 @@ hold.release()
 
 @pytest.fixture
 def _events(path: str) -> None:
+    need("events", "flock")
     if not environment().events_reach(path):
-        pytest.skip("there are no events here (HOLDFAST_OS, HOLDFAST_WITHOUT, or the filesystem)")
+        pytest.skip("there are no events on this filesystem")
 
 
 @pytest.mark.usefixtures("_events")
@@ -292,6 +298,7 @@ def test_a_waiter_whose_clock_is_shifted_is_served_out_of_turn(
 BOUND = ("unshare", "--mount", "sh", "-c", 'mount --bind "$1" /media && shift && exec "$@"', "sh")
 
 
+@pytest.mark.needs("flock")
 def test_a_directory_that_is_mounted_elsewhere_has_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
     """A container's volume: the same directory by another path, seen by another mount and PID namespace."""
     holder = spawn(HOLD, "/media/the.lock", prefix=(*CONTAINER, *BOUND, os.path.dirname(path)))
@@ -326,6 +333,7 @@ def layers(request: pytest.FixtureRequest, disk: Path, mount: Callable[..., None
     return merged, lower, base / "upper"
 
 
+@pytest.mark.needs("flock")
 def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_gone(
     spawn: Callable[..., Peer], layers: tuple[Path, Path, Path]
 ) -> None:
@@ -449,6 +457,7 @@ def test_another_users_living_lock_is_robbed(spawn: Callable[..., Peer], shared:
     assert os.listdir(os.path.dirname(shared)) == []
 
 
+@pytest.mark.needs("flock")
 def test_a_file_that_a_sticky_directory_keeps_locks_everybody_out(spawn: Callable[..., Peer], shared: str) -> None:
     # Mode 0666: Bob can take over in place, but may not remove Alice's file when he leaves. He is told so, and what he
     # leaves is a dead holder's record, which the next one takes over at once.

@@ -73,6 +73,7 @@ def end(peer: Peer) -> None:
 
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.needs("flock")
 def test_a_protocol_has_a_false_proof_of_death_across_containers(
     spawn: Callable[..., Peer], target: str, protocol: str, host: str
 ) -> None:

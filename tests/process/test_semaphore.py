@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from abilities import has
+from abilities import LINUX, has
 from holdfast import Hold, Semaphore
 from process.journal import read_journal
 from process.support import Peer, descriptors, eventually, state, switches
@@ -140,9 +140,10 @@ VARIANTS = {
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
 def test_a_lesser_way_of_publishing_or_waiting_lets_too_many_in(shm: Path, env: dict[str, str]) -> None:
-    storm(shm, SECONDS * 8 / 30, env)
+    storm(shm, SECONDS * 8 / 30, {**LINUX, **env})
 
 
+@pytest.mark.needs("flock")
 def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
     storm(shm, SECONDS * 8 / 30, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from abilities import need
 from process.storm.run import KINDS, LONG, storm
 
 SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
@@ -20,6 +21,8 @@ SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
 @pytest.mark.parametrize("protocol", KINDS)
 def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, protocol: str) -> None:
     """The lock is on a disk, and what proves that nobody else was inside is elsewhere."""
+    if protocol == "flock":
+        need("flock")
     if shutil.which("sh") is None:
         pytest.skip("needs a shell")
     seconds = SECONDS / len(KINDS)

@@ -228,6 +228,7 @@ def three(disk: Path) -> list[Any]:
     return [Lock(disk / "c.lock"), Semaphore(disk / "b", 2), Lock(disk / "a.lock", protocol="flock")]
 
 
+@pytest.mark.needs("flock")
 def test_the_handle_has_another_order_than_the_list(three: list[Any], disk: Path) -> None:
     with acquire_all(three) as holds:
         assert isinstance(holds, Holds)
@@ -246,6 +247,7 @@ def test_the_handle_has_another_order_than_the_list(three: list[Any], disk: Path
 
 @pytest.mark.parametrize("held", [0, 1, 2])
 @pytest.mark.parametrize("timeout", [0, 0.02])
+@pytest.mark.needs("flock")
 def test_a_timeout_leaves_some_of_them_held(three: list[Any], disk: Path, held: int, timeout: float) -> None:
     """D4: and the error says which one could not be had, how long it was waited for, and that none is held."""
     others = [three[held].acquire()]
@@ -296,6 +298,7 @@ def test_the_shortest_timeout_of_theirs_is_exceeded(disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.needs("flock")
 def test_a_thread_waits_for_itself_for_ever(three: list[Any], disk: Path) -> None:
     with Lock(disk / "c.lock"), pytest.raises(WouldDeadlock) as caught:
         acquire_all(three)
@@ -366,6 +369,7 @@ def test_a_loss_hides_the_error_of_the_body(disk: Path) -> None:
         locks[0].break_lock()
 
 
+@pytest.mark.needs("flock")
 def test_a_child_frees_what_its_parent_holds(three: list[Any]) -> None:
     with acquire_all(three) as holds:
 

@@ -448,6 +448,7 @@ def test_nothing_to_watch_is_something_else(file: Path, hub: Hub) -> None:
         hub.add(str(file))
 
 
+@pytest.mark.needs("events")
 def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[..., Contender]) -> None:
     """A forked child drops its copy of the instance, and the parent's next wait still works."""
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)

@@ -108,7 +108,7 @@ def test_a_representation_is_useless(base: Path) -> None:
 # -- holding -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 def test_more_or_fewer_get_in_than_there_are_slots(base: Path, protocol: str) -> None:
     semaphore = Semaphore(base, 3, protocol=protocol, tag="t")
     assert (semaphore.slots, semaphore.protocol) == (3, protocol)
@@ -351,7 +351,7 @@ def test_many_threads_are_inside_together_or_one_is_never_served(base: Path, wit
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 def test_a_look_miscounts_the_slots_or_changes_them(base: Path, protocol: str) -> None:
     semaphore = Semaphore(base, 3, tag="t", protocol=protocol)
     nobody = semaphore.status()

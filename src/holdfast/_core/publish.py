@@ -109,7 +109,11 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         sweep(env, request.directory)
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data, named = b"", True
-    fd = env.open_new(temporary, request.mode)
+    try:
+        fd = env.open_new(temporary, request.mode)
+    except BaseException:
+        unlink_quietly(env, temporary)  # interrupted after it was made; the token is nobody else's
+        raise
     try:
         try:
             data = request.compose(env, env.fstat(fd).st_dev, guarded=False)

@@ -7,7 +7,9 @@ psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is n
 from __future__ import annotations
 
 import os
+import sys
 import time
+import zlib
 
 from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from ..model import Identity
@@ -100,15 +102,29 @@ class GenericEnvironment:
 
     def _boot(self) -> str:
         # No boot id is portable. The machine's own number is as good for recognising records of this machine; that a
-        # reboot is then invisible is safe, because a number in use counts as alive.
+        # reboot is then invisible is safe, because a number in use counts as alive. With its name, because virtual
+        # machines and containers on several hosts have the same number.
         with self._forking:
             import uuid
 
         node = uuid.getnode()
-        return "-" if node >> 40 & 1 else f"machine:{node:x}"  # that bit says: made up, and another one next time
+        if node >> 40 & 1:
+            return "-"  # that bit says: made up, and another one next time
+        return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
 
     def _pid_namespace(self) -> str:
-        return "0"
+        if sys.platform != "linux":
+            return "0"
+        # With the time namespace, where there is one: it shifts the start times that /proc shows, so that the same
+        # process would seem another one from a different time namespace.
+        try:
+            pids = os.stat("/proc/self/ns/pid").st_ino
+        except OSError:
+            return "-"
+        try:
+            return f"{pids}.{os.stat('/proc/self/ns/time').st_ino}"
+        except OSError:
+            return str(pids)
 
     def inspect(self, pid: int) -> Process:
         try:

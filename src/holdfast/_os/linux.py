@@ -63,18 +63,6 @@ class LinuxEnvironment(GenericEnvironment):
         except OSError:
             return "-"
 
-    def _pid_namespace(self) -> str:
-        # With the time namespace, where there is one: it shifts the start times that /proc shows, so that the same
-        # process would seem another one from a different time namespace.
-        try:
-            pids = os.stat("/proc/self/ns/pid").st_ino
-        except OSError:
-            return "-"
-        try:
-            return f"{pids}.{os.stat('/proc/self/ns/time').st_ino}"
-        except OSError:
-            return str(pids)
-
     def inspect(self, pid: int) -> Process:
         presence = _presence(pid)
         if presence is not Presence.RUNNING or not self._proc_is_ours():

@@ -224,7 +224,7 @@ def test_the_public_surface_stays_small_and_is_what_it_says() -> None:
 
 
 def test_importing_holdfast_stays_cheap() -> None:
-    heavy = ("asyncio", "holdfast.cli", "ctypes", "json", "subprocess", "logging", "psutil", "argparse")
+    heavy = ("asyncio", "holdfast.cli", "ctypes", "json", "subprocess", "logging", "psutil", "argparse", "re")
     code = f"import sys; import holdfast; print([m for m in {heavy!r} if m in sys.modules])"
     # -S: whatever site packages load by themselves is not our doing.
     done = subprocess.run(

@@ -18,7 +18,6 @@ TK6  After counting we look whether the lock is still ours. One that was lost me
 from __future__ import annotations
 
 import errno
-import re
 import stat
 
 from ..errors import HoldfastError, InvalidPath, MalformedRecord
@@ -36,9 +35,6 @@ SUFFIX = ".token"
 _WIDTH = 20
 _LINE = _WIDTH + 1
 _HIGHEST = 2**63 - 1
-_WRITTEN = re.compile(rb"(0[0-9]{19})\n(0[0-9]{19})\n")
-_BY_HAND = re.compile(rb"([1-9][0-9]{0,17})\n?")
-"""A number that somebody has put there; what is left of two lines that were cut off begins with a 0."""
 _PAUSE = 0.001
 _PATIENCE = 10.0
 """Seconds to wait for somebody else who has the counter's guard. It takes as long as a sync."""
@@ -59,7 +55,7 @@ def fenced(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
 
 def is_counter(data: bytes) -> bool:
     """Whether this is what a counter has in it."""
-    return _WRITTEN.fullmatch(data) is not None
+    return _written(data) is not None
 
 
 def _count(env: Environment, request: Request) -> Generator[Wait, None, int]:
@@ -133,15 +129,25 @@ def _advance(env: Environment, request: Request, path: str, fd: int) -> int | No
 
 def _numbers(data: bytes, request: Request, path: str) -> tuple[int, int]:
     """What is in it; both are 0 where nothing is."""
-    found = _WRITTEN.fullmatch(data)
-    if found is not None:
-        return int(found[1]), int(found[2])
+    written = _written(data)
+    if written is not None:
+        return written
     if not data.strip(b"\0"):
         return 0, 0  # TK4
-    found = _BY_HAND.fullmatch(data)
-    if found is None:
+    # A number that somebody has put there; what is left of two lines that were cut off begins with a 0.
+    digits = data.removesuffix(b"\n")
+    if not digits.isdigit() or digits.startswith(b"0") or len(digits) >= _WIDTH - 1:
         raise _unusable("its content is no number", request, path)
-    return int(found[1]), 0
+    return int(digits), 0
+
+
+def _written(data: bytes) -> tuple[int, int] | None:
+    """The two numbers of a counter that was written by these rules."""
+    lines = (data[:_LINE], data[_LINE:])
+    for line in lines:
+        if len(line) != _LINE or not line.endswith(b"\n") or not line[:-1].isdigit() or not line.startswith(b"0"):
+            return None
+    return int(lines[0]), int(lines[1])
 
 
 def _line(number: int) -> bytes:

@@ -44,6 +44,16 @@ bench-engines: $(VENV)/.test
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
 
+.PHONY: variants
+# The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.
+VARIANTS ?= generic unnamed unnamed,link proc flock events
+variants: $(VENV)/.test
+	@for variant in $(VARIANTS); do echo "== $$variant"; \
+	    case $$variant in generic) set -- HOLDFAST_OS=generic;; *) set -- HOLDFAST_WITHOUT=$$variant;; esac; \
+	    env "$$@" $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(or $(ARGS),$(PARTS)) || failed="$$failed $$variant"; done; \
+	    test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim
+
 .PHONY: sim
 # The engine in a simulated kernel, in as many interleavings as there is time for: make sim SECONDS=600.
 sim: $(VENV)/.test

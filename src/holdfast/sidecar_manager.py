@@ -268,6 +268,8 @@ async def with_lock(wanted: Wanted, fn: Callable[[], T] | Callable[[], Awaitable
 
 def _forget(hold: BaseHold) -> None:
     """Strike it off the list, if it was the last handle."""
+    if not hold._is_released() and not hold._held.inert:
+        return  # its release failed where only its process speaks for it: it is held, and can be released again
     entry = _entries.get(hold._held)
     if entry is not None:
         try:

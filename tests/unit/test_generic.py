@@ -210,3 +210,29 @@ def test_without_psutil_the_dead_live_for_ever(
     assert env.inspect(live_pid).presence.value == "running"
     assert env.command(live_pid) is None
     assert env.identity().pid == os.getpid()
+
+
+def test_machines_with_one_network_address_judge_each_others_processes(
+    environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Virtual machines and containers of several hosts have it, and a directory of a server in common."""
+    monkeypatch.setattr("uuid.getnode", lambda: 0x02FC00000001)
+    one = environments(kind="generic").identity()
+    monkeypatch.setattr("holdfast._os.generic._host", lambda: "other")
+    other = environments(kind="generic").identity()
+    assert one.boot.startswith("machine:")
+    assert one.boot != other.boot
+
+
+def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_it(disk: Path, portable: Contend) -> None:
+    contender = portable(disk / "l")
+    env = contender.env
+
+    def interrupted(path: str, mode: int) -> int:
+        env.real.close(env.real.open_new(path, mode))
+        raise KeyboardInterrupt
+
+    env.instead["open_new"] = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        contender.run()
+    assert os.listdir(disk) == []

@@ -39,8 +39,18 @@ class Claims:
         subject = b"%d\0" % os.fstat(fd).st_ino + data
         with forking:
             lock = _digest(os.fsencode(name))  # it imports
+        try:
+            return self._climb(fd, os.path.join(directory, f".holdfast-{lock}"), subject, mine, chain)
+        except BaseException:
+            # Interrupted, perhaps after it was made: while this process lives, it would count.
+            self._chains.pop(fd, None)
+            if chain and _read_claim(chain[-1]) == mine:
+                _remove(chain[-1])
+            raise
+
+    def _climb(self, fd: int, prefix: str, subject: bytes, mine: bytes, chain: list[str]) -> bool:
         while True:
-            claim = os.path.join(directory, f".holdfast-{lock}-{_digest(subject)}.claim")
+            claim = f"{prefix}-{_digest(subject)}.claim"
             chain.append(claim)
             try:
                 self._create_whole(claim, mine)
@@ -49,10 +59,6 @@ class Claims:
                 if not self._is_gone(subject):
                     return False
                 continue  # C2: dead; the next link of the chain is named after it
-            except BaseException:
-                if _read_claim(claim) == mine:
-                    _remove(claim)
-                raise
             if all(self._is_gone(_read_claim(earlier)) for earlier in chain[:-1]):
                 self._chains[fd] = chain
                 return True
@@ -62,8 +68,13 @@ class Claims:
     def end(self, fd: int, *, replaced: bool) -> None:
         """Take the claim of `fd` away, if it has one; after a replacement, those of the dead as well."""
         chain = self._chains.pop(fd, [])
-        for claim in self._outdated(chain) if chain and replaced else chain[-1:]:
-            _remove(claim)
+        try:
+            for claim in self._outdated(chain) if chain and replaced else chain[-1:]:
+                _remove(claim)
+        except BaseException:
+            for claim in chain[-1:]:
+                _remove(claim)  # interrupted: our own at least, which would count while this process lives
+            raise
 
     def _outdated(self, chain: list[str]) -> list[str]:
         """C3: the claims that mean nothing any more, now that the record has been replaced."""

@@ -215,11 +215,13 @@ def agent() -> Iterator[Agent]:
     made = Agent(environment())
     yield made
     eventually(lambda: not made._jobs)
-    thread, doorbell = made._thread, made._doorbell
+    thread, doorbell, waits = made._thread, made._doorbell, made._waits
     made._idle = 0.0
     made._ring()
     if thread is not None:
         thread.join()
+    if waits is not None:
+        waits.close()
     for fd in doorbell or ():
         os.close(fd)
 
@@ -365,3 +367,48 @@ def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCapture
     with caplog.at_level(logging.ERROR, "holdfast"):
         agent.call(call, "in on_lost")
         eventually(lambda: "in on_lost: of the caller's making" in caplog.text)
+
+
+def test_a_number_of_a_closed_file_is_waited_for_as_another(agent: Agent) -> None:
+    """A job closes what it waited for, and waits for a new file that has got the same number."""
+    seen: list[str] = []
+    first, second = os.pipe(), os.pipe()
+
+    def steps() -> Generator[Wait, None, None]:
+        yield Wait((first[0],), environment().monotonic() + 10)
+        os.dup2(second[0], first[0])
+        seen.append("first")
+        yield Wait((first[0],), environment().monotonic() + 10)
+        seen.append("second")
+
+    agent.start(steps(), "at work")
+    os.write(first[1], b"!")
+    eventually(lambda: seen == ["first"])
+    os.write(second[1], b"!")
+    eventually(lambda: seen == ["first", "second"], within=5)
+    for fd in (*first, *second):
+        os.close(fd)
+
+
+def test_a_thousand_jobs_are_all_looked_at_for_one(agent: Agent) -> None:
+    """A wake-up resumes the one that it is for; the selector is told of nothing else."""
+    go, rounds = Signal(), [0, 0]
+
+    def idle() -> Generator[Wait, None, None]:
+        while True:
+            rounds[0] += 1
+            yield Wait((), environment().monotonic() + 100)
+
+    def busy() -> Generator[Wait, None, None]:
+        while rounds[1] < 50:
+            rounds[1] += 1
+            go.is_set = False
+            yield Wait((), environment().monotonic() + 100, go)
+
+    jobs = [agent.start(idle(), "at rest") for _ in range(1000)]
+    eventually(lambda: rounds[0] == 1000)
+    agent.start(busy(), "at work")
+    eventually(lambda: (go.set(), rounds[1] == 50)[-1])
+    assert rounds[0] == 1000
+    for job in jobs:
+        job.stop()

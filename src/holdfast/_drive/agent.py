@@ -12,11 +12,14 @@ EG5  What is started as `last` has a moment at the end of the process: a release
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import os
-import select
+import selectors
 import threading
 import time
+from collections import deque
 
 from .._core.environment import Environment, Wait
 
@@ -40,12 +43,18 @@ class Job:
         self._agent = agent
         self._steps = steps
         self._wait: Wait | None = None
-        """What it waits for; None: it is to be resumed."""
+        """What it waits for."""
+        self._turn = 0
+        """How often it has been resumed: what was planned in an earlier turn is void."""
         self._stopped = False
 
     def stop(self) -> None:
         """Have it closed soon. Idempotent; returns at once."""
         self._stopped = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._agent._ripe.append(self)
         self._agent._ring()
 
 
@@ -55,7 +64,7 @@ class Agent:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._orphans: list[Job] = []
-        self._jobs: list[Job] = []
+        self._jobs: dict[Job, None] = {}
         self._idle = _IDLE
         self._begin()
         if hasattr(os, "register_at_fork"):
@@ -66,21 +75,28 @@ class Agent:
 
     def _forked(self) -> None:
         self._orphans += self._jobs  # EG4
-        self._jobs = []
+        self._jobs = {}
+        if self._waits is not None:
+            self._waits.close()
         self._begin()
 
     def _begin(self) -> None:
         self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
+        self._waits: _Waits | None = None
+        self._ripe: deque[Job] = deque()
+        """Those that are to be resumed, or closed."""
 
     def start(self, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> Job:
         """Run a generator; `what` it does is said if it fails. What is `last` is waited for at the end (EG5)."""
         job = Job(self, steps, what, last=last)
         with self._mutex:
-            self._jobs.append(job)
+            self._jobs[job] = None
+            self._ripe.append(job)
             if self._doorbell is None:
                 self._doorbell = self._env.pipe()
+                self._waits = _Waits(self._doorbell[0])
             if self._thread is None:
                 self._start()
         self._ring()
@@ -89,7 +105,7 @@ class Agent:
     def settle(self, seconds: float = _AT_EXIT) -> None:
         """Wait until what was started as `last` is done, so many seconds at the most (EG5)."""
         until = time.monotonic() + seconds
-        while any(job.last for job in self._jobs) and time.monotonic() < until:
+        while any(job.last for job in list(self._jobs)) and time.monotonic() < until:
             time.sleep(0.001)
 
     def call(self, callback: Callable[[], object], what: str) -> None:
@@ -126,65 +142,115 @@ class Agent:
                 pass  # it is ringing already
 
     def _run(self) -> None:
-        generation = self._env.generation
+        generation, ripe, waits = self._env.generation, self._ripe, self._waits
+        assert waits is not None
         idle_since = time.monotonic()
         while generation == self._env.generation:
+            while ripe:
+                self._step(ripe.popleft(), waits)
             with self._mutex:
-                jobs = list(self._jobs)
-                if jobs:
+                if self._jobs:
                     idle_since = time.monotonic()
-                elif time.monotonic() - idle_since >= self._idle:
+                elif not ripe and time.monotonic() - idle_since >= self._idle:
                     self._thread = None
                     return
-            for job in jobs:
-                if job._stopped or job._wait is None:
-                    self._step(job)
-            self._sleep(jobs, idle_since + self._idle)
+            ripe += waits.over(idle_since + self._idle)
 
-    def _step(self, job: Job) -> None:
+    def _step(self, job: Job, waits: _Waits) -> None:
+        if job not in self._jobs:
+            return  # it has ended since it was called ripe
+        waits.drop(job)
         try:
             if job._stopped:
                 job._steps.close()
             else:
-                wait = job._wait = next(job._steps)
-                if wait.signal is not None:
-                    wait.signal.subscribe(self._ring)
+                waits.add(job, next(job._steps))
                 return
         except StopIteration:
             pass
         except Exception as error:
             _report(job.what, error)
         with self._mutex:
-            if job in self._jobs:
-                self._jobs.remove(job)
+            self._jobs.pop(job, None)
 
-    def _sleep(self, jobs: list[Job], until: float) -> None:
-        """Until a job is to be resumed; marks those that are."""
-        assert self._doorbell is not None
-        waits = [(job, job._wait) for job in jobs if job._wait is not None and not job._stopped]
-        poll = select.poll()
-        poll.register(self._doorbell[0], select.POLLIN)
-        events: dict[int, int] = {}
-        for _, wait in waits:
-            for fd in wait.fds:
-                events[fd] = events.get(fd, 0) | select.POLLIN
-            for fd in wait.writes:
-                events[fd] = events.get(fd, 0) | select.POLLOUT
-        for fd, mask in events.items():
-            poll.register(fd, mask)
-        ripe = any(job._wait is None or job._stopped for job in jobs if job in self._jobs)
-        until = min([until, *(wait.deadline for _, wait in waits)]) if waits else until
-        pause = 0.0 if ripe else min(max(0.0, until - time.monotonic()), _LONGEST)
-        ready = {fd for fd, _ in poll.poll(math.ceil(pause * 1000))}
-        if self._doorbell[0] in ready:
-            os.read(self._doorbell[0], 1024)
+
+class _Waits:
+    """What the jobs wait for. A wake-up costs as much as there is to be done, however many jobs there are.
+
+    A descriptor is registered anew for each turn: its number may be another file's by then.
+    """
+
+    def __init__(self, doorbell: int) -> None:
+        self._doorbell = doorbell
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(doorbell, selectors.EVENT_READ)
+        self._by_fd: dict[int, dict[Job, int]] = {}
+        self._timers: list[tuple[float, int, int, Job]] = []
+        """When, which turn of the job, and a number that orders what is due at once."""
+        self._numbers = itertools.count()
+
+    def add(self, job: Job, wait: Wait) -> None:
+        job._wait = wait
+        for fd in {*wait.fds, *wait.writes}:
+            mask = selectors.EVENT_READ * (fd in wait.fds) | selectors.EVENT_WRITE * (fd in wait.writes)
+            self._by_fd.setdefault(fd, {})[job] = mask
+            self._register(fd)
+        if wait.deadline < math.inf:
+            heapq.heappush(self._timers, (wait.deadline, next(self._numbers), job._turn, job))
+        if wait.signal is not None:
+            wait.signal.subscribe(job._wake)
+
+    def drop(self, job: Job) -> None:
+        """It is to be resumed: it waits for nothing any more."""
+        wait, job._wait = job._wait, None
+        job._turn += 1
+        if wait is None:
+            return
+        if wait.signal is not None:
+            wait.signal.unsubscribe()
+        for fd in {*wait.fds, *wait.writes}:
+            self._by_fd[fd].pop(job, None)
+            self._register(fd)
+
+    def over(self, until: float) -> list[Job]:
+        """Sleep until a job is ripe, or the doorbell rings; those that are."""
+        while self._timers and self._timers[0][2] != self._timers[0][3]._turn:
+            heapq.heappop(self._timers)
+        if self._timers:
+            until = min(until, self._timers[0][0])
+        ready = self._selector.select(min(max(0.0, until - time.monotonic()), _LONGEST))
+        found: dict[Job, None] = {}
+        for key, _ in ready:
+            if key.fd == self._doorbell:
+                os.read(self._doorbell, 1024)
+            else:
+                found.update(dict.fromkeys(self._by_fd.get(key.fd, ())))
         now = time.monotonic()
-        for job, wait in waits:
-            signalled = wait.signal is not None and wait.signal.is_set
-            if signalled or now >= wait.deadline or not ready.isdisjoint((*wait.fds, *wait.writes)):
-                if wait.signal is not None:
-                    wait.signal.unsubscribe()
-                job._wait = None
+        while self._timers and self._timers[0][0] <= now:
+            _, _, turn, job = heapq.heappop(self._timers)
+            if turn == job._turn:
+                found[job] = None
+        return list(found)
+
+    def close(self) -> None:
+        """In a forked child: only the descriptor here; what is registered is the parent's."""
+        self._selector.close()
+
+    def _register(self, fd: int) -> None:
+        try:
+            self._selector.unregister(fd)
+        except KeyError:
+            pass
+        mask = 0
+        for more in self._by_fd[fd].values():
+            mask |= more
+        if not mask:
+            del self._by_fd[fd]
+            return
+        try:
+            self._selector.register(fd, mask)
+        except OSError:
+            pass  # closed by whoever gave the job up, and has told it to stop; else its deadline comes
 
 
 def _report(what: str, error: Exception) -> None:

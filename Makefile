@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many tests run at a time; JOBS=0 runs them in this process, for a debugger.
-JOBS ?= 2
+# How many tests run at a time: three for two cores, as many of them wait. JOBS=0 runs them here, for a debugger.
+JOBS ?= 3
 
 .PHONY: demo test check bench storm filesystems docs clean
 
@@ -57,7 +57,7 @@ PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim
 .PHONY: sim
 # The engine in a simulated kernel, in as many interleavings as there is time for: make sim SECONDS=600.
 sim: $(VENV)/.test
-	$(BIN)/python -m holdfast.testing.sim --seconds $(or $(SECONDS),60) --jobs $(or $(filter-out 0,$(JOBS)),1)
+	$(BIN)/python -m holdfast.testing.sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
 
 # The tests of the engine on each filesystem: needs root, and minutes for each. PLACES="xfs btrfs" for some. On FUSE, which
 # has neither unnamed files nor events, most tests of the suites mean nothing; there it is a longer run of the short ones.

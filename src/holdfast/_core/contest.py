@@ -223,8 +223,9 @@ class Contest:
     def _pause_behind(self, place: Place, now: float) -> Generator[Wait, None, None]:
         for sight in self.sights:
             sight.rest()
-        if self._recheck_at == math.inf or now >= self._recheck_at:
-            self._recheck_at = now + place.recheck(now)
+        # Those ahead may have become fewer, so it may be due earlier than was thought.
+        again = now + place.recheck(now)
+        self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, now + PATIENCE)
         while True:

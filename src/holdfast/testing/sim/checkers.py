@@ -176,6 +176,9 @@ class Wakefulness(Checker):
         self.bound = bound
         self.since: dict[str, float] = {}
 
+    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+        self.since.clear()  # it was not free all the time, whatever was seen when time passed
+
     def time_passes(self, world: World, now: float, until: float) -> None:
         wanted = {actor.wants for actor in world.actors if actor.wants and not actor.over}
         for path in wanted:

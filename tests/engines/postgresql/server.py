@@ -69,23 +69,36 @@ class Daemon:
             )
 
     def signal(self, number: int) -> None:
-        os.killpg(self.process.pid, number)
+        """To all of its processes. PostgreSQL's have process groups of their own."""
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill all of it, and wait until it is gone."""
-        for number in (signal.SIGKILL, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
+        """Kill all of it, and wait until it is gone: a server does not start while one of the last one is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGSTOP)  # so that it has no more
+        pids = [self.process.pid, *_children(self.process.pid)]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        eventually(lambda: not _has_group(self.process.pid), what="the end of a server")
+        eventually(lambda: not any(map(_is_running, pids)), what="the end of a server")
 
 
-def _has_group(group: int) -> bool:
+def _is_running(pid: int) -> bool:
+    """Not one that nobody has waited for."""
     try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
         return False
-    return True
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 class Postgres:

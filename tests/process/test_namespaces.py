@@ -304,7 +304,7 @@ def test_a_directory_that_is_mounted_elsewhere_has_locks_of_its_own(spawn: Calla
     holder = spawn(HOLD, "/media/the.lock", prefix=(*CONTAINER, *BOUND, os.path.dirname(path)))
     word, _, _ = holder.hear().split()
     assert word == "holding"
-    assert os.listdir(os.path.dirname(path)) == ["the.lock"]
+    assert "the.lock" in os.listdir(os.path.dirname(path))
     assert Lock(path).status().evidence.source == "guard"
     assert Lock(path, stale="protocol").try_acquire() is None
     contender = spawn(CONTEND, path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -44,10 +46,49 @@ def test_a_signal_during_the_start_is_not_lost(world: World, path: Path) -> None
         assert not path.exists()
 
 
+DROPPED = """
+    import os, signal, sys, weakref
+    from holdfast._drive import sync
+    from holdfast._drive.keeper import Keeper
+    from holdfast.cli import main
+
+    class Thing: pass
+
+    def drop():
+        def callback(_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            sum(range(10))
+
+        thing = Thing()
+        about = weakref.ref(thing, callback)
+        del thing
+
+    def then(original):
+        return lambda *given: (drop(), original(*given))[1]
+
+    if sys.argv[1] == "acquired":
+        Keeper.keep = then(Keeper.keep)
+    else:
+        sync.wait_for = then(sync.wait_for)
+    sys.exit(main(["run", sys.argv[2], "--", "sleep", "60"]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["acquired", "waiting"])
+def test_a_signal_whose_exception_python_drops_is_lost(
+    world: World, path: Path, moment: str, request: pytest.FixtureRequest
+) -> None:
+    """C1: it comes while an import cleans up, in the midst of the acquisition or before the wait."""
+    if moment == "waiting":
+        request.getfixturevalue("held")
+    started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), moment, path])
+    assert started.wait() == -signal.SIGTERM
+    assert started.complaint() == ""
+    assert path.exists() == (moment == "waiting")
+
+
 @pytest.mark.parametrize(("key", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])
 def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, key: bytes, name: str) -> None:
-    import sys
-
     started = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", RECORDER])
     child = pid_in(started.hear("ready"))
     # The wrapper may act only when the command has taken the signal: two that are pending at once would become one.

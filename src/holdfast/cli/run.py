@@ -1,7 +1,9 @@
 """`run`: hold a lock while a command runs, and be as transparent as possible in between.
 
 C1  Signals that end a process are turned into an exception while waiting, so that nothing is left; then the process
-    ends by that very signal.
+    ends by that very signal. Python drops an exception that comes in the callback of a weak reference, of which each
+    import has one; so the signal is noted, an alarm raises it again, and whoever has got the lock looks at the note
+    before it starts the command.
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
     the command, or between the command's end and the release.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -46,6 +49,8 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 class _Interrupted(BaseException):
     wanted = True
+    noted = 0
+    """The signal that was turned into one, if any (C1)."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -64,12 +69,15 @@ def run(options: argparse.Namespace) -> int:
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     for number in heeded:
         signal.signal(number, _interrupt)
+    sys.unraisablehook = _dropped
     try:
         try:
             hold = lock.acquire(options.timeout)
         finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
             _Interrupted.wanted = False
+            if _Interrupted.noted:  # C1: also where the first one was dropped
+                raise _Interrupted(_Interrupted.noted)
     except AcquireTimeout as error:
         if not options.quiet:
             say(str(error))
@@ -192,7 +200,16 @@ class _Child:
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     if _Interrupted.wanted:
+        _Interrupted.noted = number
         raise _Interrupted(number)  # C1
+
+
+def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    if not isinstance(unraisable.exc_value, _Interrupted):
+        sys.__unraisablehook__(unraisable)
+    elif hasattr(signal, "setitimer"):  # C1: once more, when the callback is over
+        signal.signal(signal.SIGALRM, lambda _number, frame: _interrupt(_Interrupted.noted, frame))
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 def _environment(hold: Hold) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,17 +43,3 @@ class Context:
         """Distributions whose versions belong into the report, in table order."""
         used = self.subjects(list(LIBRARIES))
         return list(dict.fromkeys(one.package for one in used if one.package is not None))
-
-
-def filesystem_of(path: Path) -> str:
-    """The type of the filesystem that holds `path`, from the mount table; 'unknown' when it is not there."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    real, best, kind = os.path.realpath(path), "", "unknown"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            left, _, right = line.partition(" - ")
-            number, mount_point = left.split()[2], left.split()[4].replace("\\040", " ")
-            if number == wanted and os.path.commonpath([real, mount_point]) == mount_point and mount_point > best:
-                best, kind = mount_point, right.split()[0]
-    return kind

@@ -21,8 +21,8 @@ from handoff import pause, turns
 from peers import Holdfast, Subject, waiting
 from procs import Failed, Slots, forget, spawn
 from references import BlockingFlock
-from report import Goal, Outcome, timing_table
 from series import Series
+from tables import Goal, Outcome, timing_table
 
 _HELD, _GO, _ANNOUNCED, _ACQUIRED, _DONE = range(5)
 

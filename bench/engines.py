@@ -7,27 +7,26 @@ import json
 import os
 import platform
 import random
-import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from context import Context, filesystem_of
+from context import Context
 from engines_crowds import order, waiters
 from engines_load import many_held, throughput
 from engines_peers import PEERS, HoldfastPostgresql, Peer, load
 from engines_scaling import fill
 from engines_servers import SERVERS, Etcd, Server, fsync_ms
 from engines_times import Bench, crash, handoff, uncontended
-from procs import Failed, NotAvailable, adopt_orphans, end_adopted, kill_all, spawn, sweep_behind_us
-from report import Goal, Outcome, goals_table
+from machine import filesystem_of, machine_line, versions_of
+from procs import Failed, NotAvailable, spawn
+from session import directories
+from tables import Goal, Outcome, goals_table
 
 SUITES: dict[str, Callable[[Bench], Outcome]] = {
     "uncontended": uncontended,
@@ -45,11 +44,8 @@ def main() -> int:
     options = _parse()
     if options.fill:
         return _fill(options)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _stop)
-    adopt_orphans()
     try:
-        with _directory(options.disk) as directory:
+        with directories(options.disk) as (directory,):
             seed = random.Random(20_240_601)
             return _run(Context(directory, directory, options.quick, options.peers_only, seed), options)
     except (Failed, OSError) as error:
@@ -91,26 +87,6 @@ def _fill(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _stop(number: int, _frame: Any) -> None:
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def _directory(parent: Path) -> Iterator[Path]:
-    """A fresh directory; afterwards no child process, and no directory, is left."""
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=parent.resolve()))
-    try:
-        (directory / ".gitignore").write_text("*\n", encoding="ascii")
-        sweep_behind_us([directory])
-        yield directory
-    finally:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        kill_all()
-        end_adopted(settle=0.05)
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
@@ -196,21 +172,13 @@ def _import_and_init(pipe: Connection, server: Server) -> None:
 
 
 def _facts(context: Context) -> dict[str, str]:
-    versions = []
     packages: list[type[Peer]] = context.subjects(list(PEERS))
-    for package in dict.fromkeys(one.package for one in packages if one.package is not None):
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{package} (not installed)")
-    load_before, cpus = os.getloadavg()[0], os.cpu_count() or 1
-    busy = " (busy: expect long tails)" if load_before > cpus / 2 else ""
     return {
-        "machine": f"Linux {platform.release()}, {cpus} CPUs, load before the run {load_before:.2f}{busy}",
+        "machine": machine_line(),
         "where": "clients and servers on this machine, loopback",
         "disk": f"{filesystem_of(context.disk)}, {fsync_ms(context.disk):.2f} ms for a write of 8 KiB to reach it",
         "Python": platform.python_version(),
-        "versions": ", ".join(versions),
+        "versions": versions_of(one.package for one in packages if one.package is not None),
         "run": "quick" if context.quick else "full",
     }
 

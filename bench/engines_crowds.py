@@ -26,7 +26,7 @@ from engines_relay import Relay
 from engines_times import Bench
 from peers import Holdfast
 from procs import Child, Failed, Slots, allow_open_files, spawn
-from report import Outcome, Table, show
+from tables import Outcome, Table, show
 
 ORDERED = 20
 _LEASE = 60

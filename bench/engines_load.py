@@ -20,7 +20,7 @@ from engines_peers import KeptLease, Peer, Psycopg, load
 from engines_times import Bench
 from peers import Holdfast
 from procs import Failed, Slots, allow_open_files, spawn
-from report import Outcome, Table, show
+from tables import Outcome, Table, show
 
 CLIENTS = (1, 4, 16)
 _READY, _GO, _STOP = range(3)

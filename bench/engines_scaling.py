@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from procs import Failed
-from report import show
+from tables import show
 
 TTL = 10
 """Seconds: what holdfast asks etcd for by default. Kept three times in it."""

@@ -11,27 +11,26 @@ Not measured: the first cycles of a process, which import, connect and look name
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from array import array
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from async_peers import AsyncHoldfast
 from context import Context
+from cycles import serve
 from engines_peers import PEERS, REFERENCE, TOOZ, Peer, load
 from engines_relay import Relay, round_trips
 from engines_servers import Server
 from peers import Holdfast
-from procs import Child, Failed, Slots, kill, spawn
-from report import Goal, Outcome, show, timing_table
+from procs import Child, Failed, kill, spawn
 from series import Series
+from tables import Goal, Outcome, show, timing_table
+from turns import alternate
 
-_WARM_UP = 5
 _MS = 1_000_000
-_READY, _ANNOUNCED, _DONE, _RELEASED, _ACQUIRED = range(5)
+_WARM_UP = 5
 
 
 @dataclass
@@ -93,8 +92,7 @@ def uncontended(bench: Bench) -> Outcome:
     children: dict[str, Child] = {}
     try:
         for number, one in enumerate(subjects):
-            serve = _serve_async if one is AsyncHoldfast else _serve
-            children[one.label] = spawn(serve, one, bench.server.url(f"uncontended-{number}"))
+            children[one.label] = spawn(serve, one, bench.server.url(f"uncontended-{number}"), _WARM_UP)
         for number in range(int(context.pick(3, 8))):
             for one in context.random.sample(subjects, len(subjects)):
                 if series[one.label].error is None:
@@ -132,46 +130,6 @@ def _round_trips(bench: Bench) -> dict[str, float]:
     return counts
 
 
-def _serve(pipe: Connection, subject: type[Peer], url: str) -> None:
-    lock = subject(url)
-    clock, acquire, release = time.monotonic_ns, lock.acquire, lock.release
-    while True:
-        slice_ns = pipe.recv()
-        for _ in range(_WARM_UP):
-            acquire()
-            release()
-        samples = array("q")
-        begin = clock()
-        stop = begin + slice_ns
-        while begin < stop:
-            begin = clock()
-            acquire()
-            release()
-            samples.append(clock() - begin)
-        pipe.send(samples)
-
-
-def _serve_async(pipe: Connection, subject: type[AsyncHoldfast], url: str) -> None:
-    loop, lock = asyncio.new_event_loop(), subject(url).lock
-
-    async def cycles(slice_ns: int) -> array[int]:
-        clock, samples = time.monotonic_ns, array("q")
-        for _ in range(_WARM_UP):
-            async with lock:
-                pass
-        begin = clock()
-        stop = begin + slice_ns
-        while begin < stop:
-            begin = clock()
-            async with lock:
-                pass
-            samples.append(clock() - begin)
-        return samples
-
-    while True:
-        pipe.send(loop.run_until_complete(cycles(pipe.recv())))
-
-
 # -- hand-off ----------------------------------------------------------------------------------------------------------
 
 
@@ -204,40 +162,7 @@ def _turns(bench: Bench, subject: type[Peer], name: str) -> list[int]:
     count = max(2, min(int(context.pick(10, 26)), int(context.pick(1.1, 2.2) / pause)))
     warm_up = 2 if count > 4 else 0
     plan = [0.03 + context.random.uniform(0, max(0.005, subject.poll)) for _ in range(count + warm_up)]
-    slots = Slots(5)
-    pair = [spawn(_take_turns, subject, bench.server.url(name), role, plan, slots) for role in (0, 1)]
-    try:
-        halves = [child.answer(60 + 3 * sum(plan)) for child in pair]
-    finally:
-        for child in pair:
-            child.end()
-    latencies = {turn: latency for half in halves for turn, latency in half}
-    return [latencies[turn] for turn in range(warm_up, len(plan))]
-
-
-def _take_turns(pipe: Connection, subject: type[Peer], url: str, role: int, plan: list[float], slots: Slots) -> None:
-    """The child: holder in the turns of its own parity, waiter in the others; sends what it saw as a waiter."""
-    lock, seen = subject(url), []
-    if role == 0:
-        lock.acquire()
-        slots[_READY] = 1
-    slots.wait(_READY, 1)
-    for turn, pause_s in enumerate(plan):
-        if turn % 2 == role:
-            slots.wait(_ANNOUNCED, turn + 1)
-            time.sleep(pause_s)
-            slots[_RELEASED] = time.monotonic_ns()
-            lock.release()
-            slots.wait(_DONE, turn + 1)
-        else:
-            slots[_ANNOUNCED] = turn + 1
-            lock.acquire()
-            slots[_ACQUIRED] = time.monotonic_ns()
-            seen.append((turn, slots[_ACQUIRED] - slots[_RELEASED]))
-            slots[_DONE] = turn + 1
-    if len(plan) % 2 == role:
-        lock.release()
-    pipe.send(seen)
+    return alternate(subject, bench.server.url(name), plan, warm_up, limit=60)
 
 
 # -- crash -------------------------------------------------------------------------------------------------------------

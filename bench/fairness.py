@@ -26,7 +26,7 @@ from context import Context
 from peers import FileLock, Holdfast, SoftFileLock, Subject
 from procs import Failed, Slots, spawn
 from references import BlockingFlock
-from report import Goal, Outcome, Table, show
+from tables import Goal, Outcome, Table, show
 
 PROCESSES = 16
 _INSIDE, _COUNT, _START, _READY = 0, 1, 2, 3

@@ -1,8 +1,7 @@
 """Hand-off: two processes take turns; one frees the lock while the other is blocked waiting for it.
 
-Measured: from just before the holder calls release to just after the waiter's acquire returned, on CLOCK_MONOTONIC,
-which all processes share. The waiter announces itself, then the holder keeps the lock for 2-5 ms more, so the waiter is
-asleep in its wait by then. The former holder wants the lock again only when the other has it: strict alternation.
+Measured: from just before the holder calls release to just after the waiter's acquire returned (turns.py). By then the
+waiter has announced itself, and the holder has kept the lock for 2-5 ms more.
 Not measured: fairness among many waiters, a waiter that arrives at the moment of release.
 
 Placement matters more than the lock: when the scheduler puts both processes on one CPU, the waiter runs as soon as the
@@ -17,19 +16,16 @@ after the first look would always meet the same phase of its interval, 2-5 ms be
 from __future__ import annotations
 
 import os
-import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from context import Context
 from peers import Holdfast, Subject, waiting
-from procs import Failed, Slots, spawn
+from procs import Failed
 from references import BlockingFlock, PollingFlock, WokenPython
-from report import Goal, Outcome, timing_table
 from series import Series
+from tables import Goal, Outcome, timing_table
+from turns import alternate
 
-# Slots: turn announced by the waiter, turn completed, moment of release, moment of acquisition.
-_READY, _ANNOUNCED, _DONE, _RELEASED, _ACQUIRED = range(5)
 # The first wait of a process sets up what it waits with (an inotify instance, say); it is not counted.
 _WARM_UP = 2
 
@@ -98,52 +94,4 @@ def _batch(context: Context, subject: type[Subject], path: Path, processors: tup
     count = turns(subject, context.pick(0.5, 1.2), int(context.pick(80, 200)))
     warm_up = 0 if count < 10 else _WARM_UP
     plan = [pause(context, subject) for _ in range(count + warm_up)]
-    slots = Slots(5)
-    pair = [
-        spawn(_take_turns, subject, str(path), role, plan, slots, {processors[role]} if processors else None)
-        for role in (0, 1)
-    ]
-    try:
-        limit = 30 + 3 * sum(plan)
-        halves = [child.answer(limit) for child in pair]
-    finally:
-        for child in pair:
-            child.end()
-    latencies = {turn: latency for half in halves for turn, latency in half}
-    return [latencies[turn] for turn in range(warm_up, len(plan))]
-
-
-def _take_turns(
-    pipe: Connection,
-    subject: type[Subject],
-    path: str,
-    role: int,
-    plan: list[float],
-    slots: Slots,
-    processors: set[int] | None,
-) -> None:
-    """The child: holder in the turns of its own parity, waiter in the others; sends the latencies it saw as waiter."""
-    if processors is not None:
-        os.sched_setaffinity(0, processors)
-    lock = subject(path)
-    seen = []
-    if role == 0:
-        lock.acquire()
-        slots[_READY] = 1
-    slots.wait(_READY, 1)
-    for turn, pause_s in enumerate(plan):
-        if turn % 2 == role:
-            slots.wait(_ANNOUNCED, turn + 1)
-            time.sleep(pause_s)
-            slots[_RELEASED] = time.monotonic_ns()
-            lock.release()
-            slots.wait(_DONE, turn + 1)
-        else:
-            slots[_ANNOUNCED] = turn + 1
-            lock.acquire()
-            slots[_ACQUIRED] = time.monotonic_ns()
-            seen.append((turn, slots[_ACQUIRED] - slots[_RELEASED]))
-            slots[_DONE] = turn + 1
-    if len(plan) % 2 == role:
-        lock.release()
-    pipe.send(seen)
+    return alternate(subject, str(path), plan, warm_up, processors)

@@ -17,7 +17,7 @@ from context import Context
 from peers import Holdfast, Subject, waiting
 from procs import Child, Failed, Slots, spawn, wake_ups
 from references import BlockingFlock
-from report import Goal, Outcome, Table, show
+from tables import Goal, Outcome, Table, show
 
 WAITERS = 20
 

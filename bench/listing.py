@@ -18,8 +18,8 @@ from pathlib import Path
 
 from context import Context
 from procs import Failed
-from report import Goal, Outcome, Table, show
 from series import Series
+from tables import Goal, Outcome, Table, show
 
 LOCKS, FILES, A_DIRECTORY = 10_000, 100_000, 100
 _ENDINGS = (".py", ".pyc", ".c", ".h", ".md", ".json", ".js", ".html", ".png", ".so")

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from context import Context
+from cycles import WARM_UP, counted
 from peers import FileLock, Holdfast, Subject
 from procs import Failed, allow_open_files, own_memory, spawn
 from references import BlockingFlock
-from report import Goal, Outcome, Table, show
 from series import Series
+from tables import Goal, Outcome, Table, show
 
 FEW, MANY = 10, 10_000
 # Descriptors that a library may need for itself, and the interpreter's.
 _SPARE = 200
-_WARM_UP = 20
 
 
 @dataclass
@@ -115,28 +115,17 @@ def _hold_many(pipe: Connection, subject: type[Subject], directory: str, count: 
     """The child: up to few, up to many, down again, all in one go."""
     allow_open_files()
     one_more = subject(os.path.join(directory, "one-more"))
-    _cycles(one_more, _WARM_UP)
+    counted(one_more, WARM_UP)
     held = [subject(os.path.join(directory, str(number))) for number in range(FEW)]
     acquired = _each(held, "acquire")
-    few = _cycles(one_more, cycles)
+    few = counted(one_more, cycles)
     weight = own_memory(os.getpid())
     held += [subject(os.path.join(directory, str(number))) for number in range(FEW, count)]
     acquired += _each(held[FEW:], "acquire")
     memory = (own_memory(os.getpid()) - weight) / (count - FEW)
-    many = _cycles(one_more, cycles)
+    many = counted(one_more, cycles)
     released = _each(held, "release")
     pipe.send((few, many, acquired, released, memory))
-
-
-def _cycles(lock: Subject, count: int) -> array[int]:
-    clock, acquire, release = time.monotonic_ns, lock.acquire, lock.release
-    samples = array("q")
-    for _ in range(count):
-        begin = clock()
-        acquire()
-        release()
-        samples.append(clock() - begin)
-    return samples
 
 
 def _each(locks: list[Subject], step: str) -> array[int]:

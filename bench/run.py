@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import metadata
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,10 +21,12 @@ import many
 import startup
 import uncontended
 import waiters
-from context import Context, filesystem_of
-from procs import Failed, adopt_orphans, end_adopted, kill_all, spawn, sweep_behind_us
-from report import Goal, Outcome, goals_table
+from context import Context
+from machine import filesystem_of, machine_line, versions_of
+from procs import Failed, spawn
+from session import directories
 from syscalls import show_calls
+from tables import Goal, Outcome, goals_table
 
 SUITES: dict[str, Callable[[Context], Outcome]] = {
     "startup": startup.run,
@@ -49,11 +45,8 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
 def main() -> int:
     """0: measured, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
     options = _parse()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _stop)
-    adopt_orphans()
     try:
-        with _directories(options.tmpfs, options.disk) as (tmpfs, disk):
+        with directories(options.tmpfs, options.disk) as (tmpfs, disk):
             context = Context(tmpfs, disk, options.quick, options.peers_only)
             if not options.peers_only:
                 _require_holdfast()
@@ -84,32 +77,6 @@ def _parse() -> argparse.Namespace:
     if options.strace and options.peers_only:
         parser.error("--strace shows holdfast, --peers-only leaves it out")
     return options
-
-
-def _stop(number: int, _frame: Any) -> None:
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def _directories(*parents: Path) -> Iterator[list[Path]]:
-    """A fresh directory in each parent; afterwards no child process, and no directory, is left."""
-    made: list[Path] = []
-    try:
-        # One by one: when the second cannot be made, the first is on the list already.
-        made.extend(Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=parent.resolve())) for parent in parents)
-        for directory in made:
-            # The default place is a working tree, where someone may commit everything that is there.
-            (directory / ".gitignore").write_text("*\n", encoding="ascii")
-        sweep_behind_us(made)
-        yield made
-    finally:
-        # A second Ctrl-C must not stop the clean-up.
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        kill_all()
-        end_adopted(settle=0.05)
-        for directory in made:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _require_holdfast() -> None:
@@ -155,20 +122,11 @@ def _run(context: Context, options: argparse.Namespace) -> int:
 
 
 def _facts(context: Context) -> dict[str, str]:
-    versions = []
-    for package in context.packages:
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{package} (not installed)")
-    load = os.getloadavg()[0]
-    cpus = os.cpu_count() or 1
-    busy = " (busy: expect long tails)" if load > cpus / 2 else ""
     return {
-        "machine": f"Linux {platform.release()}, {cpus} CPUs, load before the run {load:.2f}{busy}",
+        "machine": machine_line(),
         "Python": platform.python_version(),
         "filesystems": f"tmpfs: {_named(context.tmpfs, True)}; disk: {_named(context.disk, False)}",
-        "versions": ", ".join(versions),
+        "versions": versions_of(context.packages),
         "run": "quick" if context.quick else "full",
     }
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from context import Context
 from procs import Failed, end_adopted
-from report import Goal, Outcome, timing_table
 from series import Series
+from tables import Goal, Outcome, timing_table
 
 BARE, IMPORT, TRY, OTHER = "bare interpreter", "import holdfast", "holdfast try", "import filelock"
 

@@ -8,25 +8,21 @@ Not measured: making the lock object, importing, waiting, fsync (no subject sync
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
-import time
 from array import array
-from contextlib import AbstractAsyncContextManager
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from async_peers import AsyncFileLock, AsyncHoldfast, AsyncSubject
-from context import Context, filesystem_of
+from context import Context
+from cycles import WARM_UP, serve
+from machine import filesystem_of
 from peers import LIBRARIES, Fasteners, FileLock, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject
 from procs import Child, Failed, NotAvailable, spawn
 from references import PythonCalls
-from report import Goal, Outcome, timing_table
 from series import Series
+from tables import Goal, Outcome, timing_table
 
 C_LOOP = "C loop"
-_WARM_UP = 20
 # Above this the disk table says more about where the directory lies than about locks.
 _SLOW_CREATE_NS = 80_000
 
@@ -73,7 +69,6 @@ def _measure(context: Context, directory: Path, program: Path | None, why_not: s
     children: dict[str, Child] = {}
     try:
         for number, one in enumerate(subjects):
-            serve = _serve_async if issubclass(one, AsyncSubject) else _serve
             children[one.label] = spawn(serve, one, str(directory / f"{number}.lock"))
         for number in range(int(context.pick(5, 20))):
             order = list(series)
@@ -100,7 +95,7 @@ def _one_slice(
 
 
 def _c_slice(program: Path, directory: Path, slice_ns: int) -> array[int]:
-    command = [str(program), str(directory), str(directory / "c.lock"), str(slice_ns), str(_WARM_UP)]
+    command = [str(program), str(directory), str(directory / "c.lock"), str(slice_ns), str(WARM_UP)]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -109,57 +104,6 @@ def _c_slice(program: Path, directory: Path, slice_ns: int) -> array[int]:
         raise Failed(done.stderr.decode().strip())
     samples = array("q")
     samples.frombytes(done.stdout)
-    return samples
-
-
-def _serve(pipe: Connection, subject: type[Subject], path: str) -> None:
-    """The child: one lock object, one slice of cycles per request, until the parent hangs up."""
-    lock = subject(path)
-    while True:
-        slice_ns = pipe.recv()
-        _cycles(lock, _WARM_UP)
-        pipe.send(_timed_cycles(lock, slice_ns))
-
-
-def _cycles(lock: Subject, count: int) -> None:
-    for _ in range(count):
-        lock.acquire()
-        lock.release()
-
-
-def _timed_cycles(lock: Subject, slice_ns: int) -> array[int]:
-    clock, acquire, release = time.monotonic_ns, lock.acquire, lock.release
-    samples = array("q")
-    begin = clock()
-    stop = begin + slice_ns
-    while begin < stop:
-        begin = clock()
-        acquire()
-        release()
-        samples.append(clock() - begin)
-    return samples
-
-
-def _serve_async(pipe: Connection, subject: type[AsyncSubject], path: str) -> None:
-    """The same for an asyncio lock, in one loop for all slices."""
-    loop, lock = asyncio.new_event_loop(), subject(path).lock
-    while True:
-        slice_ns = pipe.recv()
-        pipe.send(loop.run_until_complete(_timed_async_cycles(lock, slice_ns)))
-
-
-async def _timed_async_cycles(lock: AbstractAsyncContextManager[Any], slice_ns: int) -> array[int]:
-    clock, samples = time.monotonic_ns, array("q")
-    for _ in range(_WARM_UP):
-        async with lock:
-            pass
-    begin = clock()
-    stop = begin + slice_ns
-    while begin < stop:
-        begin = clock()
-        async with lock:
-            pass
-        samples.append(clock() - begin)
     return samples
 
 

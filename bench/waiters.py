@@ -28,7 +28,7 @@ from context import Context
 from peers import FileLock, Holdfast, Subject
 from procs import Failed, NotAvailable, Slots, allow_open_files, kill_all, own_memory, spawn, spawn_silent, wake_ups
 from references import BlockingFlock
-from report import Goal, Outcome, Table, show
+from tables import Goal, Outcome, Table, show
 
 # Slots: the holder has it; it may release; it did; how many were inside; the place of each acquisition's moment.
 _HELD, _GO, _RELEASED, _COUNT, _MOMENTS = range(5)

@@ -1,0 +1,75 @@
+"""What a run was made on, for its report: processor, kernel, filesystems, versions. No name of the machine, no path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+
+def machine_line() -> str:
+    """Processor, kernel and load, on one line."""
+    cpus, load = os.cpu_count() or 1, os.getloadavg()[0]
+    busy = " (busy: expect long tails)" if load > cpus / 2 else ""
+    return f"{processor()}, {cpus} CPUs, Linux {platform.release()}, load before the run {load:.2f}{busy}"
+
+
+def processor() -> str:
+    """The model, as the kernel has it."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def versions_of(packages: Iterable[str]) -> str:
+    """The installed versions, in the order given, each once."""
+    named = []
+    for package in dict.fromkeys(packages):
+        try:
+            named.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            named.append(f"{package} (not installed)")
+    return ", ".join(named)
+
+
+def command_version(command: str) -> str:
+    """What `command --version` says on its first line, or that it is not there."""
+    try:
+        done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{command} (not installed)"
+    return done.stdout.partition("\n")[0].strip() or f"{command} (unknown version)"
+
+
+def revision(directory: Path) -> str:
+    """The commit of a working tree, with a mark when files differ from it; empty outside of one."""
+    try:
+        commit = _git(directory, "rev-parse", "--short=12", "HEAD")
+        return f"{commit}, changed" if _git(directory, "status", "--porcelain", "--", "src") else commit
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(directory: Path, *words: str) -> str:
+    command = ["git", "-C", str(directory), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the filesystem that holds `path`, from the mount table; 'unknown' when it is not there."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    real, best, kind = os.path.realpath(path), "", "unknown"
+    for line in _text(Path("/proc/self/mountinfo")).splitlines():
+        left, _, right = line.partition(" - ")
+        number, mount_point = left.split()[2], left.split()[4].replace("\\040", " ")
+        if number == wanted and os.path.commonpath([real, mount_point]) == mount_point and mount_point > best:
+            best, kind = mount_point, right.split()[0]
+    return kind
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -27,6 +27,8 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/packaging/typed
+	$(BIN)/pyright
 
 bench: $(VENV)/.test
 	$(BIN)/python -m venv $(VENV)/bench
@@ -72,7 +74,7 @@ filesystems: $(VENV)/.test
 
 # The pages are plain Markdown; this checks that their links and the tests that they cite exist.
 docs: $(VENV)/.test
-	$(BIN)/python -m pytest -q tests/unit/test_docs.py
+	$(BIN)/python -m pytest -q tests/docs
 
 .PHONY: man completions
 # From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.

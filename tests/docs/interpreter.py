@@ -1,0 +1,58 @@
+"""Runs the Python blocks of a session: a JSON line asks for each, a JSON line answers, by descriptors of their own.
+
+`await` may stand outside of functions; all of these run on one event loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import sys
+import traceback
+import types
+
+
+def main(requests: int, answers: int) -> None:
+    os.set_inheritable(requests, False)
+    os.set_inheritable(answers, False)
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    sys.path.insert(0, "")
+    with open(requests) as asked, open(answers, "w") as told, asyncio.Runner() as runner:
+        for line in asked:
+            error = run(json.loads(line), module.__dict__, runner)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            told.write(json.dumps({"error": error}) + "\n")
+            told.flush()
+
+
+def run(block: dict[str, object], names: dict[str, object], runner: asyncio.Runner) -> str:
+    """What went wrong, or nothing. Lines are numbered as on the page."""
+    try:
+        source = "\n" * (int(str(block["line"])) - 1) + str(block["source"])
+        code = compile(source, str(block["page"]), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & inspect.CO_COROUTINE:
+            runner.run(types.FunctionType(code, names)())
+        else:
+            exec(code, names)
+    except BaseException as error:
+        if error.__traceback__ is not None:
+            error.__traceback__ = _of_page(error.__traceback__, str(block["page"]))
+        return "".join(traceback.format_exception(error))
+    return ""
+
+
+def _of_page(trace: types.TracebackType, page: str) -> types.TracebackType:
+    """Without the frames of this file."""
+    rest: types.TracebackType | None = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename != page:
+        rest = rest.tb_next
+    return rest or trace
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

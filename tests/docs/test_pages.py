@@ -1,0 +1,51 @@
+"""Every block of code of every page does what the page says. README.md, "Pages", has the rules of the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from docs import pages, run
+from engines.postgresql.server import Postgres
+
+PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_does_not_work(name: str, request: pytest.FixtureRequest) -> None:
+    def servers(engine: str) -> Mapping[str, str] | str:
+        try:
+            return SERVERS[engine](request)
+        except pytest.skip.Exception as skipped:
+            return str(skipped)
+
+    report = run.run(PAGES[name], servers, name)
+    if report.failures:
+        pytest.fail("\n\n".join(report.failures), pytrace=False)
+    if report.skipped:
+        pytest.skip(f"{report.ran} blocks ran; these did not: " + "; ".join(report.skipped))
+
+
+def _postgresql(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The roles and databases that pages mention, with the tables of locks."""
+    from holdfast.engines.postgresql import init
+
+    server: Postgres = request.getfixturevalue("postgres")
+    for role in ("deploy", "owner"):
+        if not server.ask("select 1 from pg_roles where rolname = %s", role):
+            server.ask(f"create role {role} superuser login")
+    for database in ("locks", "app"):
+        if not server.ask("select 1 from pg_database where datname = %s", database):
+            server.ask(f"create database {database}")
+            init(f"postgresql://postgres@127.0.0.1:{server.port}/{database}")
+    return {"db.example": f"127.0.0.1:{server.port}"}
+
+
+def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:
+    """One node stands for all."""
+    node = request.getfixturevalue("etcd_node")
+    return {r"^(?:etcd\d*\.example(?::2379)?,)*etcd\d*\.example(?::2379)?": node.host, "etcd1.example:2379": node.host}
+
+
+SERVERS = {"postgresql": _postgresql, "etcd": _etcd}

@@ -1,0 +1,41 @@
+"""Does an output look like the one that the page shows? What varies by its nature may differ.
+
+Numbers, durations, dates, ids and host names are equal to any others, and any blanks to one. In the wanted output `…`
+is any text within a line, and a line that is `…` is any number of lines.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+
+_ANY = "…"
+_HOST = re.escape(socket.gethostname())
+_VARIES = (
+    (re.compile(rf"(?<![\w.-])(?:{_HOST}|build\d+|[\w-]+(?:\.[\w-]+)*\.example)(?![\w-])"), "<host>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)\b)?)?"), "<date>"),
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<n>"),
+    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "<n>"),  # the id of an acquisition
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|min|h|d)\b(?: \d+ ?(?:s|min|h)\b)*"), "<time>"),
+    (re.compile(r"\b\d\d:\d\d:\d\d(?:\.\d+)?\b"), "<time>"),
+    (re.compile(r"(?<![A-Za-z_])\d+(?:\.\d+)?"), "<n>"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+def matches(wanted: str, got: str, exactly: bool = False) -> bool:
+    """`exactly`: nothing varies, but for `…`."""
+    lines = []
+    for line in _plain(wanted, exactly).split("\n"):
+        if line.strip() == _ANY:
+            lines.append(r"(?:[^\n]*\n)*?")
+        else:
+            lines.append(re.escape(line).replace(re.escape(_ANY), r"[^\n]*") + r"\n")
+    return re.fullmatch("".join(lines), _plain(got, exactly) + "\n") is not None
+
+
+def _plain(text: str, exactly: bool) -> str:
+    if not exactly:
+        for pattern, name in _VARIES:
+            text = pattern.sub(name, text)
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))

@@ -106,7 +106,7 @@ def _by_the_kernel(status: Status, *, brief: bool) -> str:
 
 
 def _process(holder: Holder) -> str:
-    command = f" ({printable(_brief(holder.command), _SHOWN_COMMAND)})" if holder.command else ""
+    command = f" ({printable(brief_command(holder.command), _SHOWN_COMMAND)})" if holder.command else ""
     return f"process {holder.pid}{command}"
 
 
@@ -130,9 +130,11 @@ def advice(status: Status) -> str:
     return f"Ask where it was written; if its holder is gone, break the lock ({_BREAK})"
 
 
-def _brief(command: str) -> str:
+def brief_command(command: str) -> str:
     """A command line as people think of it: without the interpreter and its directory."""
     words = command.split()
+    if not words:
+        return ""
     if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
         del words[0]
     words[0] = words[0].rpartition("/")[2]

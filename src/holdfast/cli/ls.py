@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from .._core.report import _brief, printable
+from .._core.report import brief_command, printable
 from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._operator.survey import Survey
 from .._os import environment
@@ -222,14 +222,9 @@ def _row(one: Found, here: str) -> list[Cell]:
         str(len(status.waiters) or "-"),
         short_path(status.path),
         host if elsewhere and host else "",
-        short_command(holder.command) if holder is not None else "",
+        brief_command(holder.command or "") if holder is not None else "",
         (holder.tag if holder is not None else None) or "",
     ]
-
-
-def short_command(text: str | None) -> str:
-    """As people think of it; JSON has it whole."""
-    return _brief(text) if text and text.strip() else ""
 
 
 def _pid(one: Found) -> int | None:

@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 
-from .._core.report import advice, duration, moment, printable
+from .._core.report import advice, brief_command, duration, moment, printable
 from .._operator.ids import id_of
 from .._os import environment
 from ..engines.registry import scheme_of
@@ -113,13 +113,13 @@ def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _holder(holder: Holder) -> str:
-    process = f"process {holder.pid}" + (f" ({holder.command})" if holder.command else "")
+    process = f"process {holder.pid}" + (f" ({brief_command(holder.command)})" if holder.command else "")
     return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
 
 
 def _waiter(waiter: Waiter) -> str:
     words = [f"{waiter.position}." if waiter.position else "-", f"process {waiter.pid}"]
-    words += [f"({waiter.command})"] if waiter.command else []
+    words += [f"({brief_command(waiter.command)})"] if waiter.command else []
     words += [f"since {moment(waiter.since)}"] if waiter.since is not None else []
     words += [f"for {waiter.tag!r}"] if waiter.tag else []
     return " ".join(words)
@@ -151,7 +151,7 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
         rows.append(("verdict", status.reason))
         if status.locked or status.stale:
-            rows.append(("next", advice(status) if status.locked else "acquire it: that takes it over"))
+            rows.append(("next", advice(status) if status.locked else "Acquire it: that takes it over"))
     rows += [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(status.waiters)]
     return rows
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from .._core.locate import queue_of
+from .._core.report import brief_command
 from .._operator.crowd import lock_of
 from .._operator.findings import CONDITIONS, HELD
 from .._os import environment
 from ..model import Holder, Value
-from .ls import short_command, short_path
+from .ls import short_path
 from .output import user_name
 from .table import OF_STATE
 
@@ -126,7 +127,7 @@ def _elsewhere(holder: Holder) -> str | None:
 
 def _command(text: str | None) -> str:
     """As people think of it; of `holdfast run`, the command that it runs."""
-    brief = short_command(text)
+    brief = brief_command(text or "")
     run = _RUN.match(brief)
     return run[1] if run else brief
 

@@ -1,0 +1,41 @@
+"""What users write: `make check` has two type checkers look at it (`typed/`); here it runs, and is complete."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+TYPED = Path(__file__).parent / "typed"
+
+
+@pytest.mark.needs("flock")
+def test_the_code_whose_types_are_right_fails_when_it_runs(disk: Path) -> None:
+    spec = importlib.util.spec_from_file_location("user_code", TYPED / "user_code.py")
+    assert spec is not None
+    assert spec.loader is not None
+    user_code = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(user_code)
+    user_code.main(disk)
+    # What is meant to stay: locks of the kernel, and the counter of tokens.
+    assert {path.name for path in disk.iterdir()} == {"flock", "shared", "a.lock.token"}
+
+
+def test_a_public_name_is_in_no_code_whose_types_are_checked() -> None:
+    tree = ast.parse((TYPED / "user_code.py").read_text())
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert set(holdfast.__all__) <= used
+
+
+def test_a_mistake_is_to_be_found_by_one_checker_only() -> None:
+    """Each has an error of its own on each such line, or `make check` says that it ignores nothing."""
+    lines = (TYPED / "wrong_uses.py").read_text().splitlines()
+    mistakes = [line for line in lines if "ignore" in line and line.startswith("    ")]
+    assert len(mistakes) > 30
+    one_sided = [line for line in mistakes if not re.search(r"# type: ignore\[.+\] # pyright: ignore\[.+\]$", line)]
+    assert not one_sided

@@ -3,6 +3,7 @@
     @pytest.mark.needs("events")     skips the test where there are none, and says who took them away
     abilities.need("flock")          the same, in the midst of a fixture or of a test
     abilities.has("flock")           where a test can do with less
+    abilities.need_own_device(path)  skips where the kernel's tables name files by another device (btrfs)
 
 A test that gives its processes an environment of their own needs nothing of this.
 """
@@ -46,6 +47,15 @@ def need(*abilities: str) -> None:
     for ability in abilities:
         if why := lacking(ability):
             pytest.skip(why)
+
+
+def need_own_device(path: object) -> None:
+    """Skip the test where the kernel's tables name a file by another device than `st_dev`: who looks on has to find
+    somebody who has the file open and may be looked at (tables.py, W2)."""
+    device = os.stat(str(path)).st_dev
+    with open("/proc/self/mountinfo") as mounts:
+        if not any(f" {os.major(device)}:{os.minor(device)} " in line for line in mounts):
+            pytest.skip("needs a filesystem whose files have the device of its mount, which btrfs has not")
 
 
 def skip_the_unable(items: list[pytest.Function]) -> None:

@@ -723,7 +723,7 @@ class TakeOverAnnounced(Operation):
         else:
             die(held.env)
             text = Path(scene.lock_file).read_text()
-            Path(scene.lock_file).write_text(text.replace(str(os.getpid()), str(NOBODY)))
+            Path(scene.lock_file).write_text(text.replace(f'"pid": {os.getpid()}', f'"pid": {NOBODY}'))
 
     def act(self, scene: Scene) -> Any:
         return scene.acquire(scene.acts)

@@ -68,7 +68,8 @@ def semaphore(path: object, **config: Any) -> Semaphore:
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
-# Content ("live" and "dead" stand for such a pid), configuration, and what try_acquire has to do.
+# Content ("live" and "dead" stand for such a pid, "now" for when it lives), configuration, and what try_acquire has to
+# do.
 HELD: dict[str, tuple[bytes, dict[str, Any], bool]] = {
     "fresh, live": (b"pid=live\ntimestamp=%d\n" % FRESH, {}, False),
     "fresh, dead": (b"pid=dead\ntimestamp=%d\n" % FRESH, {}, False),
@@ -80,7 +81,7 @@ HELD: dict[str, tuple[bytes, dict[str, Any], bool]] = {
     "old enough for this limit": (b"pid=dead\ntimestamp=%d\n" % FRESH, {"stale_timeout": 30}, True),
     "old, never stale (0)": (b"pid=dead\ntimestamp=%d\n" % OLD, {"stale_timeout": 0}, False),
     "old, never stale (None)": (b"pid=dead\ntimestamp=%d\n" % OLD, {"stale_timeout": None}, False),
-    "old, live, safe": (b"pid=1\ntimestamp=%d\n" % (NOW - 5), {"stale_timeout": 1, "stale": "safe"}, False),
+    "old, live, safe": (b"pid=live\ntimestamp=now\n", {"stale_timeout": 1e-6, "stale": "safe"}, False),
     "old, dead, safe": (b"pid=dead\ntimestamp=%d\n" % OLD, {"stale": "safe"}, True),
     "fresh, dead, safe": (b"pid=dead\ntimestamp=%d\n" % FRESH, {"stale": "safe"}, False),
     "from Windows, with a tag": (b"pid=dead\r\ntimestamp=%d\r\ntag=x y\r\n" % FRESH, {}, False),
@@ -97,7 +98,8 @@ MALFORMED = {
 
 
 def content(template: bytes, live: int, dead: int) -> bytes:
-    return template.replace(b"pid=live", b"pid=%d" % live).replace(b"pid=dead", b"pid=%d" % dead)
+    template = template.replace(b"pid=live", b"pid=%d" % live).replace(b"pid=dead", b"pid=%d" % dead)
+    return template.replace(b"=now", b"=%d" % time.time())
 
 
 @pytest.mark.parametrize("state", HELD)

@@ -32,6 +32,7 @@ from holdfast.semats import (
     parse_lock_info,
     serialize_lock_info,
 )
+from process.support import eventually
 from unit.ctrl_c import interrupted
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import sema_record
@@ -39,8 +40,6 @@ from unit.stepping import sema_record
 ROOT = Path(__file__).parents[2]
 NOW = int(time.time())
 FRESH, OLD, FUTURE = NOW - 60, NOW - 7200, NOW + 86400
-RECENT = NOW - 5
-"""Old for who says `stale_timeout=1`, and yet later than the start of process 1."""
 HEX = "0123456789abcdef"
 FREE = SemaphoreStatus(False, None, False, False)
 
@@ -77,14 +76,15 @@ def results(*ways: Callable[[], object]) -> list[str]:
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
-# Content ("dead" stands for such a pid), options, whether it is old, and whether it may be taken over.
+# Content ("dead" stands for such a pid, "parent" for one that lived before NOW), options, whether it is old, and
+# whether it may be taken over.
 HELD: dict[str, tuple[str, int, dict[str, Any], bool, bool]] = {
     "fresh, live": ("1", FRESH, {}, False, False),
     "fresh, dead": ("dead", FRESH, {}, False, False),
     "fresh, pid 0": ("0", FRESH, {}, False, False),
     "from the future": ("dead", FUTURE, {}, False, False),
     "old, dead": ("dead", OLD, {}, True, True),
-    "old, live": ("1", RECENT, {"stale_timeout": 1}, True, False),
+    "old, live": ("parent", NOW, {"stale_timeout": 1}, True, False),
     "old, pid 0": ("0", OLD, {}, True, False),
     "old, no pid of a process": (str(2**31), OLD, {}, True, False),
     "old for this limit, dead": ("dead", FRESH, {"stale_timeout": 30}, True, True),
@@ -106,7 +106,8 @@ MALFORMED = {
 @pytest.mark.parametrize("state", HELD)
 def test_a_held_lock_is_robbed_released_or_cleaned_or_a_stale_one_kept(state: str, path: Path, dead_pid: int) -> None:
     who, timestamp, options, old, may_go = HELD[state]
-    pid = dead_pid if who == "dead" else int(who)
+    pid = {"dead": dead_pid, "parent": os.getppid()}.get(who) or int(who)
+    eventually(lambda: not old or time.time() >= timestamp + 2, what="its age, in whole seconds")
     record = sema_record(pid, timestamp, "why")
     lock = Semaphore(path, **options)
     info = LockInfo(pid, timestamp, "why")

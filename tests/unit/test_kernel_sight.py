@@ -513,8 +513,8 @@ def test_a_holder_that_watches_its_file_seems_to_wait(contend: Contend, environm
     """It wants to be told of its loss."""
     held = contend(path, protocol="flock").get()
     env = environments()
-    env.instead["watchers"] = lambda _identity: [os.getpid(), 7]
-    assert [waiter.pid for waiter in look(env, request(path)).waiters] == [7]
+    env.instead["watchers"] = lambda _identity: [os.getpid(), os.getpid() + 1]
+    assert [waiter.pid for waiter in look(env, request(path)).waiters] == [os.getpid() + 1]
     held.release()
 
 

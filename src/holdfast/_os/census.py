@@ -14,6 +14,7 @@ from .._core.environment import LockOwner, Presence, Process
 from .inotify import IN_CLOSE_NOWRITE, MASKS
 from .tables import _SHOWN as SHOWN
 from .tables import _SUBVOLUMES, Entry, _pids, _Process, _read, lock_owners, parse_locks, parse_mounts, parse_watches
+from .tables import _superblock as superblock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,13 +112,18 @@ class LinuxCensus:
     # -- watches -------------------------------------------------------------------------------------------------------
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:
-        return sorted(self._read_watches().get(identity, ()))
+        return sorted(self._watches_of(identity) or ())
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
+        watches = self._watches_of(identity)
+        return True if watches is None else any(watches.values())
+
+    def _watches_of(self, identity: tuple[int, int]) -> dict[int, bool] | None:
+        """None: somebody watches a file of that number, and it cannot be known whether it is this one."""
         watches = self._read_watches()
-        if identity in watches:
-            return any(watches[identity].values())
-        return self._is_doubtful(identity, self._watched_inodes)
+        if identity in watches or not self._is_doubtful(identity, self._watched_inodes):
+            return watches.get(identity, {})
+        return watches.get((superblock(identity), identity[1]))  # W8
 
     def _read_watches(self) -> dict[tuple[int, int], dict[int, bool]]:
         """The processes that watch a file as holdfast does, and whether they would hear of a reader that closes it."""

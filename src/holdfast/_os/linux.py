@@ -257,14 +257,16 @@ class LinuxEnvironment(GenericEnvironment):
         return 0.1 if _is_network(self._mount_type(path)) else 0.025
 
     def _mount_type(self, path: str) -> str:
+        directory = os.path.dirname(path)
         try:
-            device = os.stat(os.path.dirname(path)).st_dev
+            device = os.stat(directory).st_dev
         except OSError:
             return ""
         kind, until = self._mounts.get(device, ("", 0.0))
         now = time.monotonic()
         if now >= until:
-            kind = _mount_type(device)
+            # The table of mounts does not list the devices of subvolumes (btrfs).
+            kind = _mount_type(device) or type_by_name(os.path.realpath(directory))
             self._mounts[device] = (kind, now + _MOUNT_LASTS)
         return kind
 

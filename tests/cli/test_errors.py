@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from cli.support import HOLDFAST, World
 
 COMMANDS = ["run", "try", "acquire", "release", "wait", "status"]
@@ -261,3 +262,15 @@ def test_an_output_that_is_not_unicode_is_no_error(world: World, path: Path) -> 
     assert done.stderr == ""
     assert "gr\\xfcn" in done.stdout
     assert done.stdout.splitlines()[-1] == "1"
+
+
+def test_a_message_is_broken_within_a_word_by_a_terminal_or_folded_in_a_pipe(world: World, path: Path) -> None:
+    with holdfast.Lock(path, tag="some reason of several words").acquire(timeout=5):
+        command = [*HOLDFAST, "run", "-n", path, "--", "true"]
+        whole = world.do(*command[len(HOLDFAST) :]).stderr
+        narrow = world.terminal(["sh", "-c", 'stty cols 72; exec "$@"', "sh", *command]).rest()
+    assert whole.count("\n") == 1
+    lines = narrow.splitlines()
+    assert len(lines) > 3
+    assert all(len(line) <= 72 or " " not in line.strip() for line in lines)
+    assert re.sub(r"\d+", "N", " ".join(narrow.split())) == re.sub(r"\d+", "N", " ".join(whole.split()))

@@ -151,15 +151,23 @@ def _failed(error: Exception) -> int:
 
 
 def say(text: str) -> None:
-    """A message for people: one line on stderr. That nobody can read it is no reason to fail."""
+    """A message for people, on stderr: one line, which a terminal gets folded between words. That nobody can read it is
+    no reason to fail."""
     from .._core.report import printable
+    from .table import screen
 
     if "://" in text:
         from .urls import masked
 
         text = masked(text)
+    text = f"holdfast: {printable(text, 4000)}"
+    width = screen(sys.stderr).width
+    if width is not None and len(text) > width:
+        from textwrap import wrap
+
+        text = "\n".join(wrap(text, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
     try:
-        print(f"holdfast: {printable(text, 4000)}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
 

@@ -22,7 +22,7 @@ from .request import Request
 MOMENT = 0.002
 """Seconds that a waiter waits before it takes a ticket, and that newcomers may pass it by (queue.py, Q5)."""
 _TRIES = 20
-WAITING, _HOLDING = b"state=waiting\n", b"state=holding\n"
+WAITING, HOLDING = b"state=waiting\n", b"state=holding\n"
 
 
 class Ticket:
@@ -36,7 +36,7 @@ class Ticket:
 
     def hold(self) -> None:
         """Say that its owner is not waiting any more."""
-        self._env.write(self._fd, _HOLDING, 0)
+        self._env.write(self._fd, HOLDING, 0)
 
     def give_up(self) -> None:
         """Remove it; the directory too, if it was the last. Never raises."""

@@ -1,4 +1,11 @@
-"""Those who wait, seen from outside: by their tickets, and by the kernel's table. For `follow.py`."""
+"""Those who wait, seen from outside: by their tickets, and by the kernel's table. For `follow.py`.
+
+Z16  A ticket that can be read says itself whether its owner waits. Its events decide about one that is gone before
+    that: written twice, it was used. Where its making was not seen, as it was found in a list, the first write may be
+    still to be heard of, or not; until it has been read after that, it is not known how many there were.
+Z17  A ticket may be removed and made again under its name (Q6), and a queue with it. It is gone when nothing has made
+    it since, by the events, and by the list of a queue that is new.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +40,8 @@ class Crowd:
 
         self._writes: dict[Place, int] = {}
         """How often each ticket was written: with its record, and again when its owner has got in."""
+        self._guessed: set[Place] = set()
+        """Those of which that is a guess (Z16)."""
         self._admitted: set[Place] = set()
         """Those whose acquisition was told."""
 
@@ -51,16 +60,19 @@ class Crowd:
         except OSError:
             return []
         for place in found:
-            self._writes.setdefault(place, 1)
+            if place not in self._writes:
+                self._writes[place] = 1
+                self._guessed.add(place)
         return found
 
     def heard(self, place: Place, what: str) -> None:
-        """Something has happened to a ticket. It may be gone before it can be read again."""
+        """Something has happened to a ticket. It may be gone before it can be read again (Z16)."""
         if what == "made":
             self._writes[place] = 0
+            self._guessed.discard(place)
         elif what == "written":
             self._writes[place] = self._writes.get(place, 0) + 1
-            if self._writes[place] > 1:
+            if self._writes[place] > 1 and place not in self._guessed:
                 self._inside.add(place)
 
     def vanished(self, queue: str) -> list[Place]:
@@ -68,7 +80,7 @@ class Crowd:
         self._queues.pop(queue, None)
         if self._watch is not None:
             self._watch.discard(queue)
-        return [place for place in self.waits if place[0] == queue]
+        return [place for place in {**self.waits, **self._writes} if place[0] == queue]
 
     def read(self, place: Place, *, first_look: bool = False) -> Happening | None:
         """A ticket was made or written: `waiting`, if it says so for the first time."""
@@ -78,6 +90,7 @@ class Crowd:
         waiter = read_ticket(self._look_on, f"{queue}/{name}")
         if waiter is None:
             return None
+        self._is_unused(place)
         now = self._look_on.time()
         arrived = tickets.arrival(name) + self._look_on.clock_shift
         since = now - max(0.0, self._look_on.monotonic() - arrived)
@@ -95,18 +108,28 @@ class Crowd:
             data, guarded = env.read(fd, len(tickets.WAITING)), env.guarded(fd)
         finally:
             env.close(fd)
-        if data != tickets.WAITING:
+        if data == tickets.HOLDING:
             self._inside.add(place)
-        elif guarded is False:
-            return self._gave_up(self.waits.pop(place))
+        elif data == tickets.WAITING:
+            self._is_unused(place)
+            if guarded is False:
+                return self._gave_up(self.waits.pop(place))
         return None
+
+    def _is_unused(self, place: Place) -> None:
+        """It says so itself: so if it was heard to be written, that was the first time."""
+        if place not in self._admitted:
+            self._inside.discard(place)
+        if place in self._guessed and self._writes[place] > 1:
+            self._writes[place] = 1
+            self._guessed.discard(place)
 
     def left(self, place: Place, holder: int | None) -> Happening | None:
         """A ticket is gone: `gave-up`, unless its owner had got in."""
         wait = self.waits.pop(place, None)
-        inside = place in self._inside
-        self._inside.discard(place)
-        self._admitted.discard(place)
+        inside = place in self._inside or (place in self._guessed and self._writes[place] > 1)
+        for known in (self._inside, self._admitted, self._guessed):
+            known.discard(place)
         self._writes.pop(place, None)
         if wait is None or inside or holder == wait.waiter.pid:
             return None

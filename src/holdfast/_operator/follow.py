@@ -11,7 +11,8 @@ Z13  What makes no event is looked at on a clock: kernel locks taken, holders wi
     everything where events do not arrive, or were lost.
 Z14  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
     release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
-Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again.
+Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
+    and so is the ticket of one who waits.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import math
 
 from . import recognition
 from .crowd import Crowd, lock_of
+from .departures import SETTLE, Departures
 from .findings import Found, Unseen
-from .ghosts import LIMBO, Ghosts
+from .ghosts import Ghosts
 from .happening import Happening, Held, is_free, is_stale
 from .onlooker import Onlooker
 from .places import Places
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-SETTLE = 0.1
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
 """Seconds between looks (Z13): at kernel locks, at holders without a guard, without events, at everything."""
 
@@ -76,7 +77,7 @@ class Follower:
         self._seen: dict[str, tuple[object, ...]] = {}
         self._ghosts = Ghosts(self._look_on, self.held)
         self._unsettled: dict[str, float] = {}
-        self._leaving: dict[tuple[str, str], tuple[Happening, float]] = {}
+        self._departures = Departures(self._look_on, self.crowd, self.held)
         self._out: list[Happening] = []
         self._dues: dict[str, float] = {}
 
@@ -114,7 +115,7 @@ class Follower:
         self._look_on.anew()
         dirty: dict[str, None] = {}
         fresh: dict[tuple[str, str], None] = {}
-        left: list[tuple[str, str]] = []
+        left: dict[tuple[str, str], None] = {}
         everything = False
         for directory, name, what in changes:
             path = f"{directory}/{name}"
@@ -122,22 +123,28 @@ class Follower:
                 everything = True
             elif self.crowd.is_queue(directory):
                 if what == "gone":
-                    left.append((directory, name))
+                    left[directory, name] = None
                     fresh.pop((directory, name), None)
                 elif name:
                     self.crowd.heard((directory, name), what)
                     fresh[directory, name] = None
+                    if what == "made":
+                        left.pop((directory, name), None)
+                    elif what == "closed":
+                        self._departures.expect((directory, name))  # Z15
             elif recognition.is_queue(name) and directory in self.places.directories:
                 if what == "gone":
-                    left += self.crowd.vanished(path)
+                    left.update(dict.fromkeys(self.crowd.vanished(path)))
                 elif self.places.wanted(directory, lock_of(path).rpartition("/")[2]):
-                    fresh.update(dict.fromkeys(self.crowd.appeared(path, lock_of(path))))
+                    for place in self.crowd.appeared(path, lock_of(path)):
+                        fresh[place] = None
+                        left.pop(place, None)
             elif name in self._numbered or (self.places.wanted(directory, name) and not recognition.is_beside(name)):
                 self._of_file(self._numbered.get(name, path), what, dirty)
         if fresh or dirty:
             self._look(dirty, fresh)
         for place in left:
-            self._leave(place)
+            self._departures.add(place)
         if everything:
             self._sweep()
         return self._told()
@@ -163,7 +170,8 @@ class Follower:
         now = self._env.monotonic()
         self._look_on.anew()
         self._out += self._ghosts.decide(now)
-        self._gave_up(now)
+        for one in self._departures.decide(now):
+            self._tell(one)
         settled = [path for path, until in self._unsettled.items() if now >= until]
         dirty = dict.fromkeys(settled)
         for path in settled:
@@ -174,8 +182,9 @@ class Follower:
         if now >= self._dues["foreign"]:
             dirty.update(self._foreign)
             self._dues["foreign"] = now + max(FOREIGN_EVERY, len(self._foreign) * 0.01)
-        if dirty:
-            self._look(dirty, {})
+        fresh = self._departures.expected(now)
+        if dirty or fresh:
+            self._look(dirty, fresh)
         if self._dues["kernel"] == math.inf:
             spent = self._env.monotonic() - now
             self._dues["kernel"] = now + max(KERNEL_EVERY, 20 * spent)
@@ -187,8 +196,7 @@ class Follower:
     @property
     def due(self) -> float:
         """When to call `tick` next, on the monotonic clock."""
-        leaving = [until for _, until in self._leaving.values()]
-        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues(), *leaving]
+        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues(), *self._departures.dues()]
         if self._look_on.kernels:
             dues.append(self._dues["kernel"])
         if self._foreign:
@@ -205,7 +213,7 @@ class Follower:
         survey = Survey(self._look_on)
         for place in fresh:
             if self.crowd.is_queue(place[0]):
-                self._tell(self.crowd.read(place))
+                self._read(place)
         for path in dirty:
             try:
                 one = survey.alone(path)
@@ -307,21 +315,11 @@ class Follower:
         else:
             self._foreign.pop(path, None)
 
-    def _leave(self, place: tuple[str, str]) -> None:
-        """A ticket is gone. That its owner gave up is told when the lock file that it may have made can be seen."""
-        wait = self.crowd.waits.get(place)
-        held = None if wait is None else self.held.get(wait.path)
-        one = self.crowd.left(place, held.holder.pid if held is not None else None)
-        if one is not None:
-            self._leaving[place] = (one, self._env.monotonic() + LIMBO)
-
-    def _gave_up(self, now: float) -> None:
-        for place, (one, until) in [*self._leaving.items()]:
-            if now >= until:
-                del self._leaving[place]
-                holders = {held.holder.pid: held for held in self.held.values()}
-                if one.pid not in holders or holders[one.pid].since < one.time - (one.waited or 0.0):
-                    self._tell(one)
+    def _read(self, place: tuple[str, str], *, first_look: bool = False) -> None:
+        """A ticket is there."""
+        one = self.crowd.read(place, first_look=first_look)
+        if one is not None and not (one.kind == "waiting" and self._departures.is_back(place)):
+            self._tell(one)
 
     def _tell(self, one: Happening | None) -> None:
         if one is not None:
@@ -342,9 +340,9 @@ class Follower:
         for queue in queues:
             for place in self.crowd.appeared(queue, lock_of(queue)):
                 standing.add(place)
-                self._tell(self.crowd.read(place, first_look=first_look))
+                self._read(place, first_look=first_look)
         if not first_look:
             self._look(dirty, {})
         for place in [*self.crowd.waits]:
             if place[0].startswith(f"{directory}/.holdfast-") and place not in standing:
-                self._leave(place)
+                self._departures.add(place)

@@ -2,6 +2,7 @@
 # All share this one bash, its variables, jobs and directory. What they start has neither descriptor.
 eval "exec 60<&$1 $1<&- 61>&$2 $2>&-"
 set --
+set -m # jobs as in the shell of a person: interrupts reach them, and %1 is the first
 _status() { return "$1"; }
 _last=0
 while IFS= read -r -d '' -u 60 _block; do

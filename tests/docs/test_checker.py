@@ -188,6 +188,9 @@ def test_a_unit_with_an_unknown_directive_passes(tmp_path: Path) -> None:
         ("id  b3b0b30a1e19", "id  123456789012"),
         ("a …\n…\nz", "a b\nc\nd\nz"),
         ("a\n…\nz", "a\nz"),
+        ("a\nb", "a\n[1]+  Terminated              sleep 5\nb\nx/shell.sh: line 6:  6205 Killed     sh -c x"),
+        ("user      deploy", "user      root"),
+        ("a\nKilled", "a\nx/shell.sh: line 6:  6205 Killed     sh -c x"),
     ],
 )
 def test_what_varies_is_compared(shown: str, printed: str) -> None:

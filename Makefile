@@ -35,6 +35,13 @@ bench: $(VENV)/.test
 	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
 	$(VENV)/bench/bin/python bench/run.py $(ARGS)
 
+.PHONY: comparison
+# The table of the README: each cell is tried out with the libraries themselves.
+comparison: $(VENV)/.test
+	$(BIN)/python -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
+	$(VENV)/bench/bin/python bench/comparison.py README.md
+
 .PHONY: bench-engines
 # PostgreSQL and etcd, started by the benchmark itself: apt-get install postgresql etcd-server
 bench-engines: $(VENV)/.test

@@ -1,0 +1,381 @@
+"""The comparison table of the README: every cell is tried out with the libraries that are installed here.
+
+    make comparison            # prints it, and writes it into README.md
+
+Each column is a library with its defaults (peers.py), each row a question that a few processes answer. Where a row asks
+for a feature by its name, the name is looked up in the library. How fast things are is in run.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import logging
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import requires, version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from peers import Fasteners, FileLock, Flufl, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject, ZcLockfile
+from procs import Failed, kill, kill_all, spawn, wake_ups
+
+COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, ZcLockfile)
+BEGIN, END = "<!-- comparison: make comparison -->\n", "<!-- end of comparison -->\n"
+NO, CANNOT_WAIT = "no", "cannot wait"
+_LOOKS, _KILLED, _STAGGER = 4.0, 3.0, 0.1
+"""Seconds: of watching a waiter, of waiting for a dead holder's lock, between arrivals."""
+
+
+def hold(pipe: Connection, subject: type[Subject], path: str) -> None:
+    """A holder: says that it has the lock, releases it when told, and says how that went."""
+    lock = subject(path)
+    lock.acquire()
+    pipe.send(time.monotonic())
+    pipe.recv()
+    try:
+        lock.release()
+    except Exception as error:
+        pipe.send(type(error).__name__)
+    else:
+        pipe.send(None)
+    pipe.recv()
+
+
+def how_it_waits(subject: type[Subject], path: str) -> str:
+    if subject.poll is None:
+        return CANNOT_WAIT
+    holder, waiter = spawn(hold, subject, path), None
+    try:
+        holder.answer(10)
+        waiter = spawn(hold, subject, path)
+        time.sleep(1)  # it has set up by now what it waits with
+        before = wake_ups(waiter.pid)
+        time.sleep(_LOOKS)
+        looks = (wake_ups(waiter.pid) - before) / _LOOKS
+    finally:
+        for child in (waiter, holder):
+            if child is not None:
+                child.end()
+    return "sleeps until then" if looks < 0.5 else f"looks {looks:.0f} times a second"
+
+
+def after_a_kill(subject: type[Subject], path: str) -> str:
+    """The median of three, from SIGKILL to the moment at which the waiter has the lock."""
+    if subject.poll is None:
+        return CANNOT_WAIT
+    times = []
+    for number in range(3):
+        name = f"{path}.{number}"
+        holder = spawn(hold, subject, name)
+        holder.answer(10)
+        waiter = spawn(hold, subject, name)
+        try:
+            time.sleep(0.5)
+            killed = time.monotonic()
+            kill(holder.pid)
+            times.append(waiter.answer(_KILLED) - killed)
+        except Failed:
+            return f"not within {_KILLED:.0f} s"
+        finally:
+            waiter.end()
+            holder.end()
+    return f"{statistics.median(times) * 1000:.1f} ms"
+
+
+def who_holds(subject: type[Subject], path: str) -> str:
+    holder = spawn(hold, subject, path)
+    try:
+        holder.answer(10)
+        contender = spawn(_refused, subject.label, path)
+        text = contender.answer(20)
+        contender.end()
+        return "yes" if re.search(rf"\b{holder.pid}\b", text) else NO
+    finally:
+        holder.end()
+
+
+def _refused(pipe: Connection, label: str, path: str) -> None:
+    """What a caller is told who does not wait, by an exception or by a line in the log."""
+    said = io.StringIO()
+    logging.basicConfig(stream=said, level=logging.INFO)
+    try:
+        REFUSED[label](path)
+    except Exception as error:
+        pipe.send(f"{error} {vars(error)} {said.getvalue()}")
+    else:
+        pipe.send(said.getvalue())
+
+
+def _holdfast(path: str) -> None:
+    import holdfast
+
+    holdfast.Lock(path).acquire(timeout=0)
+
+
+def _filelock(name: str) -> Callable[[str], None]:
+    def refused(path: str) -> None:
+        import filelock
+
+        getattr(filelock, name)(path).acquire(timeout=0)
+
+    return refused
+
+
+def _portalocker(path: str) -> None:
+    import portalocker
+
+    portalocker.Lock(path, timeout=0, fail_when_locked=True).acquire()
+
+
+def _fasteners(path: str) -> None:
+    import fasteners
+
+    if fasteners.InterProcessLock(path).acquire(blocking=False):
+        raise Failed("two hold it")
+
+
+def _flufl(path: str) -> None:
+    import flufl.lock
+
+    flufl.lock.Lock(path).lock(timeout=0.1)
+
+
+REFUSED: dict[str, Callable[[str], None]] = {
+    Holdfast.label: _holdfast,
+    FileLock.label: _filelock("FileLock"),
+    SoftFileLock.label: _filelock("SoftFileLock"),
+    Portalocker.label: _portalocker,
+    Fasteners.label: _fasteners,
+    Flufl.label: _flufl,
+    ZcLockfile.label: lambda path: ZcLockfile(path).acquire(),
+}
+
+
+def loss(subject: type[Subject], path: str) -> str:
+    """Somebody removes the lock file, so the next one gets in; whether the holder is told when it releases."""
+    holder = spawn(hold, subject, path)
+    try:
+        holder.answer(10)
+        Path(path).unlink()
+        error = holder.ask("release", 10)
+        return f"`{error}`" if error else NO
+    finally:
+        holder.end()
+
+
+def order(subject: type[Subject], path: str) -> str:
+    if subject.poll is None:
+        return CANNOT_WAIT
+    holder = spawn(hold, subject, path)
+    waiters = []
+    try:
+        holder.answer(10)
+        for _ in range(5):
+            waiters.append(spawn(hold, subject, path))
+            time.sleep(_STAGGER)
+        time.sleep(0.5)
+        holder.pipe.send("release")
+        left, came = list(range(5)), []
+        end = time.monotonic() + 30
+        while left and time.monotonic() < end:
+            for number in left:
+                if waiters[number].pipe.poll(0.005):
+                    waiters[number].answer(1)
+                    waiters[number].ask("release", 10)
+                    came.append(number)
+                    left.remove(number)
+                    break
+    finally:
+        for child in (*waiters, holder):
+            child.end()
+    return "yes" if came == sorted(came) and not left else NO
+
+
+def file_afterwards(subject: type[Subject], path: str) -> str:
+    holder = spawn(hold, subject, path)
+    try:
+        holder.answer(10)
+        holder.ask("release", 10)
+        return "stays" if os.path.lexists(path) else "is gone"
+    finally:
+        holder.end()
+
+
+def forked(subject: type[Subject], path: str) -> str:
+    if subject.poll is None:
+        return CANNOT_WAIT
+    child = spawn(_fork, subject, path)
+    try:
+        return "does not" if child.answer(10) else "gets it too"
+    finally:
+        child.end()
+
+
+def _fork(pipe: Connection, subject: type[Subject], path: str) -> None:
+    lock = subject(path)
+    lock.acquire()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(2)  # ends the wait that is right
+        try:
+            lock.acquire()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    pipe.send(os.waitpid(pid, 0)[1] != 0)
+
+
+def tasks(subject: type[Subject], path: str) -> str:
+    name = {
+        Holdfast: "holdfast.AsyncLock",
+        FileLock: "filelock.AsyncFileLock",
+        SoftFileLock: "filelock.AsyncSoftFileLock",
+    }
+    if subject not in name:
+        return NO
+    child = spawn(_tasks, name[subject], path)
+    try:
+        return f"{child.answer(30)} threads"
+    finally:
+        child.end()
+
+
+def _tasks(pipe: Connection, name: str, path: str) -> None:
+    pipe.send(asyncio.run(_threads(found(name), path)))
+    pipe.recv()
+
+
+async def _threads(factory: Any, path: str) -> int:
+    first = factory(path)
+    held = await first.acquire()
+    before = threading.active_count()
+    waiting = [asyncio.create_task(factory(path).acquire()) for _ in range(20)]
+    await asyncio.sleep(1)
+    more = threading.active_count() - before
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await (held if hasattr(held, "ensure_held") else first).release()
+    return more
+
+
+def with_flock(subject: type[Subject], path: str) -> str:
+    """Whether flock(1) is shut out while the library holds, by the kernel's own word for it."""
+    way = HoldfastFlock if subject is Holdfast else subject
+    holder = spawn(hold, way, path)
+    try:
+        holder.answer(10)
+        free = subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
+        return NO if free else "yes" if way is subject else '`protocol="flock"`'
+    finally:
+        holder.end()
+
+
+def named(**names: str) -> Callable[[type[Subject], str], str]:
+    """A feature that is there when its name is: `module.name`, or `module.name shown as this`."""
+
+    def answer(subject: type[Subject], path: str) -> str:
+        del path
+        name = names.get(subject.label.replace(".", "_"))
+        if name is None:
+            return NO
+        name, _, shown = name.partition(" shown as ")
+        child = spawn(_found, name)
+        try:
+            child.answer(10)
+        finally:
+            child.end()
+        return f"`{shown or name.rpartition('.')[2]}`"
+
+    return answer
+
+
+def _found(pipe: Connection, name: str) -> None:
+    pipe.send(found(name) is not None)
+
+
+def found(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def dependencies(subject: type[Subject], path: str) -> str:
+    del path
+    assert subject.package is not None
+    return str(len([one for one in requires(subject.package) or () if "extra ==" not in one]))
+
+
+SHARED = {
+    "holdfast": "holdfast.Lock shown as shared=True",
+    "FileLock": "filelock.ReadWriteLock",
+    "SoftFileLock": "filelock.SoftReadWriteLock",
+    "portalocker": "portalocker.LockFlags shown as LockFlags.SHARED",
+    "fasteners": "fasteners.InterProcessReaderWriterLock",
+}
+ON_SERVERS = {
+    "holdfast": "holdfast.engines shown as postgresql://, etcd://",
+    "portalocker": "portalocker.RedisLock",
+}
+QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
+    ("a waiter …", how_it_waits),
+    ("a holder is killed: the waiter has the lock after", after_a_kill),
+    ("a refusal names the process that holds it", who_holds),
+    ("waiters get it in the order of their arrival", order),
+    ("a holder whose file was removed is told at its release", loss),
+    ("a forked child of the holder … the lock", forked),
+    ("asyncio: 20 waiting tasks take", tasks),
+    ("shuts out `flock(1)`", with_flock),
+    ("the file, when it is free, …", file_afterwards),
+    ("readers may share it", named(**SHARED)),
+    ("N holders at once", named(holdfast="holdfast.Semaphore", portalocker="portalocker.BoundedSemaphore")),
+    ("locks on servers", named(**ON_SERVERS)),
+    ("packages that it needs", dependencies),
+)
+
+
+def table(directory: str) -> str:
+    known = [one for one in COLUMNS if _version(one)]
+    rows = [["", *(f"{one.label} {_version(one)}" for one in known)], ["---"] * (len(known) + 1)]
+    for number, (question, answer) in enumerate(QUESTIONS):
+        print(question, file=sys.stderr)
+        cells = [answer(one, os.path.join(directory, f"{number}-{one.label}")) for one in known]
+        rows.append([question, *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _version(subject: type[Subject]) -> str:
+    assert subject.package is not None
+    try:
+        return version(subject.package)
+    except ImportError:
+        return ""
+
+
+def main() -> None:
+    directory = tempfile.mkdtemp(prefix="holdfast-comparison-")
+    try:
+        text = table(directory)
+    finally:
+        kill_all()
+        shutil.rmtree(directory, ignore_errors=True)
+    print(text, end="")
+    for name in sys.argv[1:]:
+        page = Path(name).read_text(encoding="utf-8")
+        before, _, rest = page.partition(BEGIN)
+        Path(name).write_text(before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ K6  At exit, what is held is released as late as can be: when the threads and th
 from __future__ import annotations
 
 import atexit
+import errno
 import math
 import os
 import signal
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 
-from .._core.environment import Wait
+from .._core.environment import Signal, Wait
 from .sync import wait_for
 
 TYPE_CHECKING = False
@@ -71,6 +72,8 @@ class Keeper:
         self._next_wake = 0.0
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
+        self._bell: Signal | None = None
+        """In place of the doorbell, on a system whose pipes cannot be waited for (Windows). It has no events either."""
         self._prepared = False
 
     def prepare(self) -> None:
@@ -173,8 +176,13 @@ class Keeper:
                 self._unwatched[held] = None
 
     def _start(self) -> None:
-        if self._doorbell is None:
-            self._doorbell = self._env.pipe()
+        if self._doorbell is None and self._bell is None:
+            try:
+                self._doorbell = self._env.pipe()
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._bell = Signal()
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
         # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
         blocking = hasattr(signal, "pthread_sigmask")
@@ -189,7 +197,9 @@ class Keeper:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _ring(self) -> None:
-        if self._doorbell is not None:
+        if self._bell is not None:
+            self._bell.set()
+        elif self._doorbell is not None:
             try:
                 os.write(self._doorbell[1], b"!")
             except BlockingIOError:
@@ -213,16 +223,12 @@ class Keeper:
 
     def _turn(self) -> Wait | None:
         """Do what is due; say what to wait for, or None to end the thread (K1)."""
-        assert self._doorbell is not None
-        try:
-            os.read(self._doorbell[0], 1024)
-        except BlockingIOError:
-            pass
+        self._answer()
         now = time.monotonic()
         with self._mutex:
             if not self._kept:
                 if now < self._next_wake:
-                    return Wait((self._doorbell[0],), self._next_wake)
+                    return self._until_next_wake()
                 self._thread = None
                 return None
             look = []
@@ -238,7 +244,7 @@ class Keeper:
             self._attend(held, self._beat)
         with self._mutex:
             if not self._kept:
-                return Wait((self._doorbell[0],), self._next_wake)  # the turn after that ends the thread
+                return self._until_next_wake()  # the turn after that ends the thread
             if now >= self._due:
                 self._due = min(held.next_beat for held in self._kept)
             self._next_wake = min(self._due, now + _LONGEST)
@@ -249,7 +255,23 @@ class Keeper:
                 self._next_wake = min(self._next_wake, self._next_look)
             if self._watched and not events:
                 self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
-            return Wait((self._doorbell[0], *events), self._next_wake)
+            return self._until_next_wake(events)
+
+    def _answer(self) -> None:
+        """Whoever rings from now on rings anew."""
+        if self._doorbell is None:
+            with self._mutex:
+                self._bell = Signal()
+            return
+        try:
+            os.read(self._doorbell[0], 1024)
+        except BlockingIOError:
+            pass
+
+    def _until_next_wake(self, events: tuple[int, ...] = ()) -> Wait:
+        if self._doorbell is None:
+            return Wait((), self._next_wake, signal=self._bell)
+        return Wait((self._doorbell[0], *events), self._next_wake)
 
     def _attend(self, held: Held, do: Callable[[Held], None]) -> None:
         try:

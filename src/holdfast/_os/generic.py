@@ -277,6 +277,8 @@ class GenericEnvironment:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def pipe(self) -> tuple[int, int]:
+        if not hasattr(os, "set_blocking") or os.name != "posix":  # on Windows, `select` takes nothing but sockets
+            raise OSError(_unsupported(), "pipes cannot be waited for")
         with self._forking:
             ends = os.pipe()
             for fd in ends:

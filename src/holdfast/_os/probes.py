@@ -13,8 +13,7 @@ import stat
 from .._core.environment import CHANGED, CLOSED
 from .._core.publish import temporary_name
 from .._operator.findings import Abilities, Limits
-from .generic import GenericEnvironment
-from .linux import LinuxEnvironment, _is_network, _is_served, _link_empty_path
+from .generic import _CLOEXEC, _NOFOLLOW, _NONBLOCK, GenericEnvironment
 from .tables import _pids, _Process, _read, parse_watches
 
 _MOST_MOUNTS = 8
@@ -23,13 +22,13 @@ _MOST_MOUNTS = 8
 def abilities(env: GenericEnvironment, directory: str) -> Abilities:
     """What can be done in the directory. OSError if nothing can: it is not there, or nothing may be made in it."""
     found = os.stat(directory)
-    kind = env._mount_type(f"{directory}/x") if isinstance(env, LinuxEnvironment) else ""
+    kind, network, served = _kind(env, directory)
     probe = _Probe(env, directory)
     try:
         return Abilities(
             filesystem=kind,
-            network=_is_network(kind),
-            served=_is_served(kind),
+            network=network,
+            served=served,
             mode=stat.S_IMODE(found.st_mode),
             uid=found.st_uid,
             exclusive=probe.exclusive(),
@@ -46,6 +45,17 @@ def abilities(env: GenericEnvironment, directory: str) -> Abilities:
         )
     finally:
         probe.end()
+
+
+def _kind(env: GenericEnvironment, directory: str) -> tuple[str, bool, bool]:
+    """The filesystem's type, and whether it is on a network or served by a process; nothing portable tells."""
+    if not env.guards:
+        return "", False, False
+    from .linux import LinuxEnvironment, _is_network, _is_served
+
+    assert isinstance(env, LinuxEnvironment)  # only that of Linux has guards
+    kind = env._mount_type(f"{directory}/x")
+    return kind, _is_network(kind), _is_served(kind)
 
 
 class _Probe:
@@ -71,18 +81,18 @@ class _Probe:
         return path
 
     def _open(self, path: str, flags: int) -> int:
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = os.open(path, flags | _CLOEXEC | _NOFOLLOW | _NONBLOCK, 0o600)
         self._fds.append(fd)
         return fd
 
     def end(self) -> None:
+        for fd in self._fds:
+            os.close(fd)  # first: on Windows, what is open cannot be removed
         for path in self._names:
             try:
                 os.unlink(path)
             except OSError:
                 pass
-        for fd in self._fds:
-            os.close(fd)
         self._names, self._fds = [], []
 
     def exclusive(self) -> bool:
@@ -108,6 +118,8 @@ class _Probe:
         try:
             path = self._name()
             if way == "empty":
+                from .linux import _link_empty_path
+
                 _link_empty_path(fd, path)
             elif "proc" in self._env.without:
                 return False
@@ -169,7 +181,7 @@ class _Probe:
             self._env.unguard(self.fd)
 
     def _is_guarded(self, path: str) -> bool:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK)
         try:
             return self._env.guarded(fd) is True
         finally:
@@ -181,7 +193,7 @@ class _Probe:
         if watch is None:
             return False
         try:
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CLOEXEC))
+            os.close(os.open(self.path, os.O_WRONLY | _CLOEXEC))
             closed = watch.take()
             os.unlink(self.path)
             return bool(closed & CLOSED and watch.take() & CHANGED) and self._env.events_reach(self.path)
@@ -199,7 +211,7 @@ class _Probe:
     def bits(self) -> bool:
         """Whether a file keeps its permission bits, the sticky one too."""
         try:
-            os.fchmod(self.fd, 0o1600)
+            os.chmod(self.fd if os.chmod in os.supports_fd else self.path, 0o1600)
         except OSError:
             return False
         return stat.S_IMODE(os.fstat(self.fd).st_mode) == 0o1600
@@ -244,11 +256,9 @@ def _plain(text: str) -> str:
 
 def limits(directory: str) -> Limits:
     """What may run out."""
-    import resource
-
-    space = os.statvfs(directory)
-    soft, hard = (None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
-    instances, watches = _in_use(os.getuid())
+    soft, hard = _descriptors()
+    instances, watches = _in_use(os.getuid()) if hasattr(os, "getuid") else (0, 0)
+    free_bytes, free_files = _space(directory)
     return Limits(
         instances=instances,
         most_instances=_number("/proc/sys/fs/inotify/max_user_instances"),
@@ -256,9 +266,28 @@ def limits(directory: str) -> Limits:
         most_watches=_number("/proc/sys/fs/inotify/max_user_watches"),
         descriptors=soft,
         most_descriptors=hard,
-        free_bytes=space.f_bavail * space.f_frsize,
-        free_files=space.f_favail if space.f_files else None,
+        free_bytes=free_bytes,
+        free_files=free_files,
     )
+
+
+def _descriptors() -> tuple[int | None, int | None]:
+    """How many a process may have open, and up to how many it may raise that."""
+    try:
+        import resource
+    except ImportError:
+        return None, None
+    soft, hard = (None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    return soft, hard
+
+
+def _space(directory: str) -> tuple[int, int | None]:
+    if not hasattr(os, "statvfs"):
+        import shutil
+
+        return shutil.disk_usage(directory).free, None
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None
 
 
 def _in_use(uid: int) -> tuple[int, int]:

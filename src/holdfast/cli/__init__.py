@@ -79,6 +79,10 @@ def _dispatch(arguments: list[str]) -> int:
     from .arguments import parse
 
     options = parse(arguments)
+    lacking = _lacking(options.command, getattr(options, "step", ""))
+    if lacking:
+        say(lacking)
+        return FAILED
     try:
         if any("://" in word for word in arguments):
             from .urls import hide
@@ -103,6 +107,22 @@ def _dispatch(arguments: list[str]) -> int:
         return status
     except Exception as error:
         return _failed(error)
+
+
+def _lacking(command: str, step: str) -> str:
+    """Why this system cannot run that command; empty where it can. Linux can run all of them (docs/platforms.md)."""
+    if command == "run" or (command == "beads" and step == "daemon"):
+        if not hasattr(signal, "sigtimedwait"):
+            return (
+                f"{command} needs a call that this system does not have (sigtimedwait). Hold the lock in the program "
+                "itself, or between `holdfast try` and `holdfast release`"
+            )
+    elif command in ("watch", "top", "reap"):
+        import select
+
+        if not hasattr(select, "poll"):
+            return f"{command} needs a call that this system does not have (poll). Use `holdfast ls` and `clean`"
+    return ""
 
 
 def _drop_in(name: str, *words: str) -> int:

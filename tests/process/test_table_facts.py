@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import abilities
 from process.support import Peer, eventually
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +74,7 @@ def instance() -> Iterator[int]:
 def file(place: Path) -> Path:
     path = place / "l"
     path.touch()
+    abilities.need_own_device(path)
     return path
 
 

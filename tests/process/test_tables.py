@@ -332,6 +332,17 @@ def test_a_lock_on_btrfs_is_listed_as_another_protocols_while_somebody_waits(btr
     assert [each.pid for each in one.status.waiters] == [waiter.pid]
 
 
+def test_each_file_of_a_source_tree_on_btrfs_is_asked_about(btrfs: Path, spawn: Spawn) -> None:
+    """W8: directories list the numbers of the tables there, too."""
+    path = btrfs / "one" / "l.py"
+    assert LinuxEnvironment().census().locked_numbers(path.parent.stat().st_dev) is not None
+    (path.parent / "other.py").write_text("pid=1\ntimestamp=1\n")
+    holder = spawn(HOLD, path, "exclusive")
+    holder.hear()
+    found = [one for one in Survey(LinuxEnvironment()).tree(str(path.parent)) if isinstance(one, Found)]
+    assert [(one.status.path, one.status.protocol) for one in found] == [(str(path), "flock")]
+
+
 @root
 def test_a_stranger_finds_nobody_on_an_overlay_unless_the_file_is_open(overlay: Path, spawn: Spawn) -> None:
     path = overlay / "new"

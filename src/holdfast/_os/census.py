@@ -63,9 +63,11 @@ class LinuxCensus:
         return self._is_doubtful(identity, self._inodes) and any(not owner.waiting for owner in self.owners(identity))
 
     def locked_numbers(self, device: int) -> set[int] | None:
-        # A FUSE server may list numbers of its own invention.
         self._read_locks()
-        return None if self._mounts.get(device, "fuse").startswith("fuse") else self._inodes
+        # A device that is not listed is a subvolume's, where there are such.
+        kind = self._mounts.get(device) or ("btrfs" if "btrfs" in self._mounts.values() else "fuse")
+        # A FUSE server may list numbers of its own invention.
+        return None if kind.startswith("fuse") else self._inodes
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         locks = self._read_locks()

@@ -8,6 +8,7 @@ import pytest
 
 from docs import pages, run
 from engines.postgresql.server import Postgres
+from process.foreign import node
 
 PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()}
 
@@ -48,4 +49,12 @@ def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:
     return {r"^(?:etcd\d*\.example(?::2379)?,)*etcd\d*\.example(?::2379)?": node.host, "etcd1.example:2379": node.host}
 
 
-SERVERS = {"postgresql": _postgresql, "etcd": _etcd}
+def _fs_safe(_request: pytest.FixtureRequest) -> dict[str, str] | str:
+    """No server, but fetched once, too: where its module is, which each Node can import by that path."""
+    try:
+        return {"@openclaw/fs-safe/file-lock": node.fs_safe("0.3.0")}
+    except node.Missing as missing:
+        return str(missing)
+
+
+SERVERS = {"postgresql": _postgresql, "etcd": _etcd, "fs-safe": _fs_safe}

@@ -17,6 +17,16 @@ COMPLETIONS = {
     "zsh": "share/zsh/site-functions/_holdfast",
     "fish": "share/fish/vendor_completions.d/holdfast.fish",
 }
+MAKE = """
+import pathlib, sys
+from holdfast.cli import completion, manual
+from holdfast.cli.catalogue import commands
+place = pathlib.Path(sys.argv[1])
+manual.write(place / "man")
+for shell in sys.argv[2:]:
+    script = getattr(completion, shell)(commands())
+    (place / shell).write_text(script + "\\n", encoding="utf-8", newline="\\n")
+"""
 
 
 class Hook(BuildHookInterface[Any]):
@@ -26,19 +36,6 @@ class Hook(BuildHookInterface[Any]):
         if version != "standard":
             return  # an editable installation has no use for pages that do not change with its source
         made = self._made = Path(tempfile.mkdtemp(prefix="holdfast-build-"))
-        self._run("holdfast.cli.manual", str(made / "man"))
-        shared = build_data["shared_data"]
-        for page in sorted((made / "man").iterdir()):
-            shared[str(page)] = f"share/man/man1/{page.name}"
-        for shell, place in COMPLETIONS.items():
-            (made / shell).write_text(self._run("holdfast", "completion", shell), encoding="utf-8", newline="\n")
-            shared[str(made / shell)] = place
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        if self._made is not None:
-            shutil.rmtree(self._made)
-
-    def _run(self, module: str, *arguments: str) -> str:
         # Nothing of who builds it, and where, gets into the result: no width of a terminal, no colours, no language.
         environment = {
             **os.environ,
@@ -49,5 +46,11 @@ class Hook(BuildHookInterface[Any]):
             "NO_COLOR": "1",
             "LC_ALL": "C",
         }
-        command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+        subprocess.run([sys.executable, "-c", MAKE, str(made), *COMPLETIONS], env=environment, check=True)
+        shared = build_data["shared_data"]
+        shared.update({str(made / shell): place for shell, place in COMPLETIONS.items()})
+        shared.update({str(page): f"share/man/man1/{page.name}" for page in sorted((made / "man").iterdir())})
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        if self._made is not None:
+            shutil.rmtree(self._made)

@@ -359,6 +359,83 @@ def test_what_is_still_to_be_told_a_server_dies_with_the_process(agent: Agent) -
     stuck.stop()
 
 
+def rests(agent: Agent) -> None:
+    """Wait until the thread sleeps by a plan that knows of everything so far."""
+
+    def nothing() -> Generator[Wait, None, None]:
+        yield from ()
+
+    agent.start(nothing(), "at work")
+    waits = agent._waits
+    assert waits is not None
+    eventually(lambda: not agent._jobs or not agent._ripe)
+    eventually(lambda: waits.until > 0)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_first_wait_is_not_heard_of_by_the_sleeper(agent: Agent, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
+    """EG6: a descriptor, a signal, a deadline; also where the thread has to be woken, to hear of it."""
+    rests(agent)
+    assert agent._waits is not None
+    if not live:
+        agent._waits.is_live = False
+    rung, seen = list[int](), list[str]()
+    ring = agent._ring
+    monkeypatch.setattr(agent, "_ring", lambda: (rung.append(1), ring()))
+    r, w = os.pipe()
+    go = Signal()
+
+    def steps(what: str) -> Generator[Wait, None, None]:
+        seen.append(f"{what} in {threading.current_thread().name}")
+        yield from ()
+
+    later = environment().monotonic() + 3000
+    agent.start(steps("descriptor"), "at work", first=Wait((r,), later))
+    agent.start(steps("signal"), "at work", first=Wait((), later, go))
+    assert len(rung) == (0 if live else 2)
+    assert not seen
+    os.write(w, b"!")
+    eventually(lambda: seen == ["descriptor in holdfast-agent"])
+    go.set()
+    eventually(lambda: seen[1:] == ["signal in holdfast-agent"])
+    rests(agent)
+    agent.start(steps("deadline"), "at work", first=Wait((), environment().monotonic() + 0.01))
+    eventually(lambda: seen[2:] == ["deadline in holdfast-agent"], within=5)
+    os.close(r)
+    os.close(w)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_job_that_is_stopped_before_its_first_step_runs_or_stays(agent: Agent, live: bool) -> None:
+    """EG6: nothing of it is left with the agent, however many there are while the thread sleeps."""
+    rests(agent)
+    waits = agent._waits
+    assert waits is not None
+    if not live:
+        waits.is_live = False
+    r, w = os.pipe()
+    run: list[int] = []
+
+    def steps() -> Generator[Wait, None, None]:
+        run.append(1)
+        yield from ()
+
+    keep = agent.start(steps(), "at rest", first=Wait((), environment().monotonic() + 1000))
+    for _ in range(1000):
+        job = agent.start(steps(), "at work", first=Wait((r,), environment().monotonic() + 2000))
+        job.stop()
+        job.stop()
+    assert list(agent._jobs) == [keep]
+    assert len(waits._timers) < 200
+    os.write(w, b"!")
+    rests(agent)
+    assert not run
+    assert not waits._by_fd
+    keep.stop()
+    os.close(r)
+    os.close(w)
+
+
 def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ValueError("of the caller's making")
@@ -407,7 +484,7 @@ def test_a_thousand_jobs_are_all_looked_at_for_one(agent: Agent) -> None:
 
     jobs = [agent.start(idle(), "at rest") for _ in range(1000)]
     eventually(lambda: rounds[0] == 1000)
-    agent.start(busy(), "at work")
+    jobs.append(agent.start(busy(), "at work"))
     eventually(lambda: (go.set(), rounds[1] == 50)[-1])
     assert rounds[0] == 1000
     for job in jobs:

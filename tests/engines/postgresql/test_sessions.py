@@ -53,6 +53,85 @@ def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
+def sessions_of_cycles(url: str, count: int) -> list[object]:
+    """The session of each of so many holds, one after the other."""
+    found = []
+    for _ in range(count):
+        with Lock(url).acquire(timeout=10) as hold:
+            found.append(hold.record.fields["session"])
+    return found
+
+
+def prepared_in(link: Any) -> list[bytes]:
+    return [name for name in link._names.values() if name is not None]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_is_asked_again_and_again_is_planned_each_time(
+    postgres: Postgres, bouncer: Callable[[str], Pgbouncer], pooled: bool
+) -> None:
+    """PG18: prepared in a session that is kept, also behind a pooler of sessions."""
+    url = postgres.url("a", port=bouncer("session").port if pooled else None, more="?application_name=kept")
+    assert len(set(sessions_of_cycles(url, 4))) == 1
+    with Lock(url).acquire(timeout=10) as hold:
+        link = hold._held.link  # type: ignore[attr-defined]
+        assert len(prepared_in(link)) == 2  # the try with the token, and the release
+        for _ in range(4):
+            assert Lock(url).try_acquire() is None
+
+
+def test_a_session_that_somebody_has_reset_is_trusted_with_a_lock(postgres: Postgres) -> None:
+    """PG18: as a pooler does between two clients. Its settings are gone, and whatever it held."""
+    url = postgres.url("a", more="?application_name=reset")
+    env = environment()
+    sessions_of_cycles(url, 4)
+    hold = Lock(url).acquire(timeout=10)
+    before = hold.record.fields["session"]
+    hold.release()
+    link = hold._held.link  # type: ignore[attr-defined]
+    drive(link.ask("discard all", (), env.monotonic() + 10))
+    hold = Lock(url).acquire(timeout=10)
+    assert hold.record.fields["session"] != before
+    hold.release()
+    sessions_of_cycles(url, 4)
+    hold = Lock(url, heartbeat=0).acquire(timeout=10)
+    hold._held.link.take()  # type: ignore[attr-defined]
+    drive(hold._held.link.ask("discard all", (), env.monotonic() + 10))  # type: ignore[attr-defined]
+    with Lock(postgres.url("a")).acquire(timeout=5), pytest.raises(holdfast.LockLost, match="reset the session"):
+        hold.release()
+
+
+def test_a_name_that_is_taken_in_a_session_is_an_error(postgres: Postgres) -> None:
+    """PG18: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
+    a name that this connection has not given."""
+    url = postgres.url("a", more="?application_name=taken")
+    env = environment()
+    before = sessions_of_cycles(url, 4)
+    hold = Lock(url).acquire(timeout=10)
+    hold.release()
+    link = hold._held.link  # type: ignore[attr-defined]
+    names = prepared_in(link)
+    link._names.clear()
+    drive(link.ask("deallocate all", (), env.monotonic() + 10))
+    for name in names:
+        drive(link.ask(f"prepare {name.decode()} as select 'another client'", (), env.monotonic() + 10))
+    assert sessions_of_cycles(url, 4) == before
+    assert prepared_in(link) == []
+
+
+def test_a_table_that_is_changed_meanwhile_is_an_error(postgres: Postgres) -> None:
+    """PG18: the server does not go on with a plan whose columns have other types by now."""
+    url = postgres.url("a", more="?schema=changed")
+    init(url)
+    before = sessions_of_cycles(url, 4)
+    postgres.ask("alter table changed.lock alter column token type numeric")
+    after = sessions_of_cycles(url, 4)
+    assert set(before).isdisjoint(after)
+    with Lock(url).acquire(timeout=5) as hold:
+        assert hold.token == 9
+    postgres.ask("drop schema changed cascade")
+
+
 def test_a_standby_grants_what_its_primary_has_granted(postgres: Postgres, standby: Postgres) -> None:
     """PG7. Of several hosts, the right one is found."""
     for more in ("", "?target_session_attrs=any"):

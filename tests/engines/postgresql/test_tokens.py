@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 import holdfast
 from engines.postgresql.server import Postgres
-from holdfast import Lock
+from holdfast import Hold, Lock
+from holdfast.engines.postgresql import lock as postgresql_lock
 from holdfast.engines.postgresql.url import key_of
-from process.support import Peer
+from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "4"))
 
@@ -25,6 +28,34 @@ def guarded(postgres: Postgres) -> Iterator[str]:
     postgres.ask("insert into guarded values (0, 0)")
     yield "guarded"
     postgres.ask("drop table guarded")
+
+
+def test_a_lock_that_is_free_by_the_time_it_is_tried_has_an_old_token(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG12: others come and go between the snapshot of the statement and the lock; the token is above all of theirs."""
+    gated = postgresql_lock._TRY.replace("as it)", "as it from (select pg_advisory_lock(4711) offset 0) as gate)", 1)
+    assert gated != postgresql_lock._TRY
+    lock, got = Lock(postgres.url("a")), list[Hold | None]()
+    with psycopg.connect(postgres.url(), autocommit=True) as gate:
+        gate.execute("select pg_advisory_lock(4711)")
+        with monkeypatch.context() as patched:
+            patched.setattr(postgresql_lock, "_TRY", gated)
+            late = threading.Thread(target=lambda: got.append(lock.try_acquire()))
+            late.start()
+            eventually(lambda: postgres.waiting() == 1)
+        tokens = []
+        for _ in range(3):
+            with lock.acquire(timeout=10) as hold:
+                tokens.append(hold.token)
+        gate.execute("select pg_advisory_unlock(4711)")
+        late.join()
+    (hold_of_late,) = got
+    assert hold_of_late is not None
+    tokens.append(hold_of_late.token)
+    hold_of_late.release()
+    assert tokens == sorted(set(tokens))
+    postgres.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'")  # has the gate
 
 
 CONTENDER = """

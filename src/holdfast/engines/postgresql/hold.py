@@ -38,6 +38,7 @@ _silent: dict[str, float] = {}
 """Until when a server counts as one that does not answer."""
 _SHORTEST = 3.0
 _BEAT = "select pg_backend_pid()"
+_UNLOCK = "select pg_advisory_unlock($1)"
 
 
 class PostgresqlRequest(RemoteRequest):
@@ -99,16 +100,18 @@ class PostgresqlHeld(RemoteHeld):
         self.lapses = sent + self._patience
         link.keeper = self
         try:
-            self._job = agent(env).start(self._keeping(sent), f"while keeping {self.path}")
+            due = sent + self._every
+            first = link.wait(min(due, self.lapses))
+            self._job = agent(env).start(self._keeping(sent, due), f"while keeping {self.path}", first=first)
         except BaseException:  # no thread is to be had
+            link.take()
             self._forget()
             raise
 
-    def _keeping(self, sent: float) -> Generator[Wait, None, None]:
-        """In the agent's thread: beat, and watch for the end of the connection."""
-        link, due = self.link, sent + self._every
+    def _keeping(self, sent: float, due: float) -> Generator[Wait, None, None]:
+        """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
+        link = self.link
         while True:
-            yield link.wait(min(due, self.lapses))
             try:
                 with link.mutex:
                     if link.keeper is not self:  # PG3
@@ -137,6 +140,7 @@ class PostgresqlHeld(RemoteHeld):
                     link.close()  # PG13
                 agent(self.env).call(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
+            yield link.wait(min(due, self.lapses))
 
     def _require_same(self, backend: int) -> None:
         if backend != self.link.backend:
@@ -145,11 +149,11 @@ class PostgresqlHeld(RemoteHeld):
     def _give_up(self) -> Generator[Wait, None, bool]:
         link, now = self.link, self.env.monotonic()
         until = now + (_RELEASE_AT_ONCE if _silent.get(link.label, 0.0) > now else _RELEASE_WITHIN)
-        link.take()
+        self._take()
         try:
             if link.busy:
                 yield from link.answer(until)  # a heartbeat was under way
-            rows = yield from link.ask("select pg_advisory_unlock($1)", (self.request_key,), until)
+            rows = yield from link.ask_often(_UNLOCK, (self.request_key,), until)
         except (Broken, Refused) as error:
             if self.env.monotonic() >= until:
                 _silent[link.label] = until + _SHORTLY
@@ -168,7 +172,11 @@ class PostgresqlHeld(RemoteHeld):
         assert isinstance(request, PostgresqlRequest)
         return request.place.key
 
-    def _close(self) -> None:
+    def _take(self) -> None:
+        """PG3. The agent is not to wake up for the answers to come, either."""
         self.link.take()
         self._job.stop()
+
+    def _close(self) -> None:
+        self._take()
         leave(self.link)

@@ -8,12 +8,16 @@ PG4  Whatever ends a statement but its answer ends the connection: only then is 
 PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
      the mutex that keeps forks away, as libpq opens and closes them.
 PG6  Nothing blocks: host names are looked up in threads (hosts.py), and libpq is given addresses.
+PG18  What a session is asked often is prepared in it. One that has forgotten that was reset by somebody, and with it
+      the settings of PG9 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
+      of its text, so in no session can it mean anything else.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from hashlib import blake2b
 
 from psycopg import Error, pq
 
@@ -23,7 +27,7 @@ from ..._os import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
     Row = tuple[str | None, ...]
 
 _CANCEL_WITHIN = 5.0
+_PREPARE_AFTER = 2
+"""How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
+_FORGOTTEN, _CHANGED = "26000", "0A000"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _open: set[int] = set()
 """The sockets of this process (PG5)."""
@@ -89,6 +96,10 @@ class Link:
         self._unsent = False
         self._last_word = ""
         self._results: list[PGresult] = []
+        self._asked: dict[str, int] = {}
+        """How often, of what has no name yet."""
+        self._names: dict[str, bytes | None] = {}
+        """Of what is prepared; None for what cannot be."""
         with forking:
             self._conn: PGconn | None = pq.PGconn.connect_start(conninfo.encode())
             self._track()
@@ -186,12 +197,43 @@ class Link:
         self.send(sql, values)
         return (yield from self.answer(until))
 
-    def send(self, sql: str, values: Sequence[object] = ()) -> None:
-        """Begin a statement, whose parameters are $1, $2 … in it."""
+    def ask_often(self, sql: str, values: Sequence[object], until: float) -> Generator[Wait, None, list[Row]]:
+        """The same for what this session may be asked again: it is prepared (PG18)."""
+        if sql not in self._names:
+            self._asked[sql] = self._asked.get(sql, 0) + 1
+            if self._asked[sql] > _PREPARE_AFTER:
+                yield from self._prepare(sql, until)
+        name = self._names.get(sql)
+        self.send(sql, values, name)
+        try:
+            return (yield from self.answer(until))
+        except Refused as refused:
+            if name is not None and refused.code in (_FORGOTTEN, _CHANGED):
+                raise Broken(f"{self.label} has reset the session, or changed the table: {refused}") from None
+            raise
+
+    def _prepare(self, sql: str, until: float) -> Generator[Wait, None, None]:
+        name = b"holdfast_" + blake2b(sql.encode(), digest_size=16).hexdigest().encode()
+        self._send(lambda conn: conn.send_prepare(name, sql.encode()))
+        try:
+            yield from self.answer(until)
+        except Refused:  # most likely a pooler's client has left one of that name; what else is wrong will show
+            self._names[sql] = None
+        else:
+            self._names[sql] = name
+
+    def send(self, sql: str, values: Sequence[object] = (), name: bytes | None = None) -> None:
+        """Begin a statement, whose parameters are $1, $2 … in it; by its name, if it is prepared."""
         given = [None if value is None else str(value).encode() for value in values]
+        if name is None:
+            self._send(lambda conn: conn.send_query_params(sql.encode(), given))
+        else:
+            self._send(lambda conn: conn.send_query_prepared(name, given))
+
+    def _send(self, what: Callable[[PGconn], object]) -> None:
         self._results = []
         try:
-            self.conn.send_query_params(sql.encode(), given)
+            what(self.conn)
             self.busy = True
             self._unsent = self.conn.flush() != 0
         except Error as error:

@@ -1,6 +1,6 @@
 """Acquiring in PostgreSQL: an advisory lock of a session, then a row that has the token and says who holds it.
 
-    connect ──▶ try ──▶ token ──▶ hold
+    connect ──▶ try, and token ──▶ hold
                  │ held
                  ▼
                look ──▶ the time is up: refusal
@@ -11,9 +11,11 @@
                  ▼
                connect again, for a while
 
-PG12  The token comes from the row of the name, raised in a statement of its own behind the lock, and on the disk before
-      the hold is given out (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and
-      transaction ids do not (they went back after kill -9 of the server).
+PG12  The token comes from the row of the name, raised behind the lock, and on the disk before the hold is given out
+      (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids do not
+      (they went back after kill -9 of the server). Where the lock is tried for, one statement does both: its snapshot
+      is older than the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation
+      is `read committed`, PG9). Not where it is waited for: the table would be locked for others' DDL meanwhile.
 PG14  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
       that shared a session would both get in.
 PG15  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from ..._core.environment import Environment
     from ...model import Holder
+    from .link import Row
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
@@ -59,18 +62,23 @@ _ASK_EVERY = 60.0
 """Seconds after which one who waits makes sure that the server still knows of it."""
 _TIMED_OUT, _CANCELLED = "55P03", "57014"
 
-_TRY = "select pg_try_advisory_lock($1)"
 _QUEUE = "select set_config('lock_timeout', $2, false), pg_advisory_lock($1)"
 _TRY_SHARED = "select pg_try_advisory_xact_lock_shared($1)"
 _QUEUE_SHARED = "select set_config('lock_timeout', $2, false), pg_advisory_xact_lock_shared($1)"
-_TOKEN = """
+_RAISE = """
 insert into {table} as l (key, name, token, backend, pid, host, tag, since)
-values ($1, $2, 1, pg_backend_pid(), $3, $4, $5, clock_timestamp())
+{facts}
 on conflict (key) do update
    set token = l.token + 1, backend = excluded.backend, pid = excluded.pid, host = excluded.host, tag = excluded.tag,
        since = excluded.since
  where l.name = excluded.name
 returning token, extract(epoch from since), backend"""
+_FACTS = "$1::bigint, $2::text, 1, pg_backend_pid(), $3::integer, $4::text, $5::text, clock_timestamp()"
+_TOKEN = _RAISE.replace("{facts}", f"values ({_FACTS})")
+_TRY = f"""
+with got as materialized (select pg_try_advisory_lock($1) as it),
+raised as ({_RAISE.replace("{facts}", f"select {_FACTS} from got where it")})
+select got.it, raised.* from got left join raised on true"""
 _WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and not granted"
 
 
@@ -93,8 +101,7 @@ class Contest:
         self._until = math.inf
         """How long to go on without a server, once there was one."""
         self._spins = 0
-        who = env.identity()
-        self._who = comment(who.pid, who.host, request.tag)
+        self._tag = None if request.tag is None else request.tag.replace("\0", " ")
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
@@ -157,9 +164,13 @@ class Contest:
             self._require_no_deadlock()
             link = yield from self._connected()
             link.spotless = shared
-            rows = yield from link.ask(_TRY_SHARED if shared else _TRY, (self.place.key,), self._limit())
-            if only(rows)[0] == "t":
-                return None if shared else (yield from self._win(link))
+            if shared:
+                row = only((yield from link.ask_often(_TRY_SHARED, (self.place.key,), self._limit())))
+            else:
+                sent = self.env.monotonic()
+                row = only((yield from link.ask_often(self._sql(_TRY), self._facts(), self._limit())))
+            if row[0] == "t":
+                return None if shared else self._won(link, row[1:], sent)
             link.spotless = True
             status = yield from look(self.env, link, self.place, self._limit())
             self.statuses = (status,)
@@ -168,7 +179,7 @@ class Contest:
             if self.attempt.is_over():
                 return self.attempt.refusal(lambda: self.statuses)
             if (yield from self._queue(link, shared=shared)):
-                return None if shared else (yield from self._win(link))
+                return None if shared else (yield from self._raise_token(link))
 
     def _spin(self) -> bool:
         """Whether this has happened too often for it to be chance."""
@@ -181,7 +192,9 @@ class Contest:
         left = attempt.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
         link.spotless = False
-        link.send(self._who + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
+        who = env.identity()
+        said = comment(who.pid, who.host, self.request.tag)
+        link.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
             attempt.waiting(lambda: self.statuses, self._holder)
@@ -222,25 +235,36 @@ class Contest:
         if not rows and link.collect() is None:
             raise Broken(f"{link.label} has forgotten us")
 
-    def _win(self, link: Link) -> Generator[Wait, None, Share]:
-        """The lock is ours: raise the token (PG12), and say who we are."""
-        who, place, sent = self.env.identity(), self.place, self.env.monotonic()
-        tag = None if self.request.tag is None else self.request.tag.replace("\0", " ")
-        values = (place.key, place.name, who.pid, who.host, tag)
-        rows = yield from link.ask(_TOKEN.format(table=place.table), values, self._limit())
-        if not rows:
+    def _raise_token(self, link: Link) -> Generator[Wait, None, Share]:
+        """The lock is ours, after a wait."""
+        sent = self.env.monotonic()
+        rows = yield from link.ask_often(self._sql(_TOKEN), self._facts(), self._limit())
+        return self._won(link, only(rows or [(None, None, None)]), sent)
+
+    def _sql(self, statement: str) -> str:
+        return statement.format(table=self.place.table)
+
+    def _facts(self) -> tuple[object, ...]:
+        """What the row of the name is to say (PG12)."""
+        who, place = self.env.identity(), self.place
+        return place.key, place.name, who.pid, who.host, self._tag
+
+    def _won(self, link: Link, row: Row, sent: float) -> Share:
+        """The lock is ours, and the token is raised."""
+        who, place = self.env.identity(), self.place
+        if row[0] is None:
             raise HoldfastError(
                 f"the name of {place.shown} has the same 64-bit key as another name in that table, so the two would "
                 "exclude each other. Choose another name",
                 path=place.shown,
                 protocol=NAME,
             )
-        token, since, backend = int(rows[0][0] or 0), float(rows[0][1] or 0), int(rows[0][2] or 0)
+        token, since, backend = int(row[0]), float(row[1] or 0), int(row[2] or 0)
         if backend != link.backend:  # PG8: a pooler that tells the true pid, so it did not show before
             raise unreachable(self.place, f"a pooler has moved the session from {link.backend} to {backend}")
         self.attempt.require_same_process()
         fields = {"name": place.name, "session": link.backend, "token": token}
-        record = Record(NAME, fields, who.pid, since, tag, who.host)
+        record = Record(NAME, fields, who.pid, since, self._tag, who.host)
         held = PostgresqlHeld(self.env, self.request, link, record, token, sent, self.attempt.story)
         try:
             share = held.share(self.context)

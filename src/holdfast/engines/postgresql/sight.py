@@ -49,14 +49,14 @@ def comment(pid: int, host: str, tag: str | None) -> str:
 def look(env: Environment, link: Link, place: Place, until: float) -> Generator[Wait, None, Status]:  # noqa: ARG001
     """One look at one lock."""
     keys = _ONE.format(table=place.table)
-    rows = yield from link.ask(_LOCKS.format(keys=keys), (place.key, place.name), until)
+    rows = yield from link.ask_often(_LOCKS.format(keys=keys), (place.key, place.name), until)
     return describe(place, place.name, rows)
 
 
 def look_at_all(link: Link, place: Place, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
     """One look at all locks whose names begin so, and that somebody holds or waits for; sorted by path."""
     keys = _MANY.format(table=place.table)
-    rows = yield from link.ask(_LOCKS.format(keys=keys), (place.name,), until)
+    rows = yield from link.ask_often(_LOCKS.format(keys=keys), (place.name,), until)
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row[1] or "", []).append(row)

@@ -90,7 +90,7 @@ def close_all(env: Environment) -> None:
 
 def _kind(place: Place, keeps: float) -> tuple[object, ...]:
     """What makes two connections equal: also what libpq reads from the environment."""
-    variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("PG")))
+    variables = tuple(sorted([(name, os.environ[name]) for name in os.environ if name.startswith("PG")]))
     return (place.conninfo, keeps, variables)
 
 

@@ -35,7 +35,7 @@ _HOW = (
 class Place:
     """A database, a schema in it, and the name of a lock there; or its beginning, for those who list locks."""
 
-    __slots__ = ("base", "conninfo", "name", "schema", "shown")
+    __slots__ = ("base", "conninfo", "key", "name", "schema", "shown")
 
     def __init__(self, conninfo: str, schema: str, name: str, base: str) -> None:
         self.conninfo = conninfo
@@ -43,11 +43,8 @@ class Place:
         self.schema = schema
         self.name = name
         self.base = base
+        self.key = key_of(name)
         self.shown = self.path_of(name)
-
-    @property
-    def key(self) -> int:
-        return key_of(self.name)
 
     @property
     def table(self) -> str:

@@ -79,9 +79,15 @@ filesystems: $(VENV)/.test
 	        || [ $$? -eq 77 ] || failed="$$failed $$place"; done; \
 	    test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
-# The pages are plain Markdown; this checks that their links and the tests that they cite exist.
-docs: $(VENV)/.test
-	$(BIN)/python -m pytest -q tests/docs
+$(VENV)/.docs: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
+# The pages are plain Markdown; this makes a site of them, and follows every link in it. The tests of pages are in tests/docs.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/_site/check.py site
+	@echo "the site: $(CURDIR)/site/index.html"
 
 .PHONY: man completions
 # From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.
@@ -95,4 +101,4 @@ completions: $(VENV)/.test
 	$(BIN)/holdfast completion fish > dist/completions/holdfast.fish
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site

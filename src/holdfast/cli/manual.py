@@ -59,10 +59,17 @@ def _protocols(parser: argparse.ArgumentParser) -> str:
     return whole[whole.index("protocols (-p):") :].partition("\n\n`")[0].partition("\n")[2]
 
 
+def notes_of(command: Command) -> tuple[str, str]:
+    """What is to be known about it (the commands of its own, for one that has a text), and what its exit status says."""
+    if not command.text:
+        notes, _, status = command.notes.partition(_EXIT)
+        return notes, status
+    text, _, status = command.text.partition("Exit status: ")
+    return text.partition("Commands:\n")[2].partition("\n\nOptions:")[0], status
+
+
 def _of_command(command: Command, found: list[Command]) -> str:
-    notes, _, status = command.notes.partition(_EXIT)
-    if command.text:
-        notes, _, status = command.text.partition("Exit status: ")
+    notes, status = notes_of(command)
     parts = [_head(_page(command), command.summary), _section("SYNOPSIS", _usage(command))]
     parts.append(
         _section("DESCRIPTION", _text(command.description or f"{command.summary[0].upper()}{command.summary[1:]}."))
@@ -73,7 +80,6 @@ def _of_command(command: Command, found: list[Command]) -> str:
         parts.append(_section("OPERANDS", "\n".join(operands)))
     parts.append(_section("OPTIONS", "\n".join(options)))
     if command.text:
-        notes = notes.partition("Commands:\n")[2].partition("\n\nOptions:")[0]
         parts.append(_section("COMMANDS", _text(notes)))
     elif notes.strip():
         parts.append(_section("NOTES", _text(notes)))

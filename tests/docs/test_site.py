@@ -1,0 +1,125 @@
+"""The site: each page is in its navigation; and what is wrong in what was built is found (`make docs` builds it)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_site"
+
+
+class _Loader(yaml.SafeLoader):
+    """Leaves out what only MkDocs can load."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def navigation() -> list[str]:
+    def uris(entry: object) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:  # type: ignore[attr-defined]
+                yield from uris(inner)
+
+    return [*uris(yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)["nav"])]
+
+
+def test_a_page_is_forgotten_in_the_navigation() -> None:
+    listed = set()
+    for entry in navigation():
+        if entry.endswith("/*"):
+            listed.update(ROOT.glob(f"docs/{entry.removesuffix('*')}*.md"))
+        else:
+            listed.add(
+                ROOT / (entry.removeprefix("repository/") if entry.startswith("repository/") else f"docs/{entry}")
+            )
+    assert {path for path in listed if not path.exists()} == set()
+    assert set(ROOT.glob("docs/**/*.md")) - listed == set()
+
+
+def test_the_navigation_has_a_page_twice() -> None:
+    found = navigation()
+    assert len(found) == len(set(found))
+
+
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SITE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GOOD = """
+<html><head><link rel="stylesheet" href="a.css"></head><body><h1 id="top">x</h1>
+<a href="b/c.html#there">b</a> <a href="#top">t</a> <a href="https://elsewhere.example/">e</a>
+</body></html>
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", ""),
+        ('<a href="nothing.html">x</a>', "leads nowhere: nothing.html"),
+        ('<a href="../out.html">x</a>', "leads nowhere"),
+        ('<a href="b/c.html#not-there">x</a>', "leads to no anchor: b/c.html#not-there"),
+        ('<a href="#not-there">x</a>', "leads to no anchor"),
+        ('<script src="https://cdn.example/x.js"></script>', "from another host: https://cdn.example/x.js"),
+        ('<img src="//cdn.example/x.png">', "from another host"),
+        ('<link rel="stylesheet" href="https://fonts.example/css">', "from another host"),
+        ('<link rel="preconnect" href="https://fonts.example">', "from another host"),
+        ('<p style="background: url(https://cdn.example/x.png)">x</p>', "from another host"),
+        ('<pre class="mermaid">x</pre>', "from another host"),
+        ('<img src="not-there.png">', "is not there: not-there.png"),
+        ("<p>so:\n- one\n- two</p>", "a list without a blank line"),
+    ],
+)
+def test_what_is_wrong_in_the_site_is_not_found(
+    wrong: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "index.html").write_text(GOOD.replace("</body>", f"{wrong}</body>"))
+    (tmp_path / "a.css").write_text("h1 { color: red }")
+    (tmp_path / "b" / "c.html").write_text('<p id="there">x</p>')
+    found = loaded("check", monkeypatch).problems(tmp_path)
+    assert len(found) == (1 if wrong else 0), found
+    assert not wrong or said in found[0]
+
+
+def test_a_stylesheet_that_asks_another_host_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.css").write_text('@import "https://fonts.example/css"; h1 { background: url("data:x") }')
+    assert len(loaded("check", monkeypatch).problems(tmp_path)) == 1
+
+
+def test_a_link_out_of_the_pages_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = loaded("repository", monkeypatch)
+    text = "[a](../bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](../tests/README.md)\n"
+    code = "```text\n[e](../bench/README.md)\n```\n"
+    assert repository.relinked(text + code, "testing.md") == (
+        "[a](repository/bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](repository/tests/README.md)\n"
+        + code
+    )
+    assert (
+        repository.relinked("[a](docs/cli.md) [b](LICENSE)", "repository/README.md") == "[a](../cli.md) [b](LICENSE.md)"
+    )
+    assert repository.path_of("repository/LICENSE.md") == "LICENSE"
+    assert "bench/README.md" in repository.reached(["docs/testing.md", "bench/README.md"])
+
+
+def test_what_is_for_the_tests_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "a\n<!-- hidden: sh\n\n```\nx\n-->\n<!-- file: b.py -->\n```python\n<!-- code -->\n```\n"
+    shown = loaded("markdown_text", monkeypatch).without_directives(page)
+    assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'

@@ -205,6 +205,8 @@ def test_locks_of_several_engines_are_taken_in_a_circle(toy: Toy, tmp_path: Any)
 def test_a_shell_is_left_a_lock_that_dies_with_its_connection(toy: Toy) -> None:
     with pytest.raises(ValueError, match="holdfast run"):
         Lock(URL)._bind(os.getppid())
+    assert Lock(URL).acquire()._leave_to(os.getppid())
+    assert not toy.server.queues[URL]
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,15 @@ bench: $(VENV)/.test
 	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
 	$(VENV)/bench/bin/python bench/run.py $(ARGS)
 
+.PHONY: bench-report bench-docs
+# The run whose numbers the documentation shows: all of it, on a quiet machine. bench-docs puts them there.
+bench-report:
+	$(MAKE) bench ARGS="--json docs/benchmarks.json --html dist/benchmarks.html $(ARGS)"
+
+# Measures nothing: renews docs/benchmarks.md, docs/benchmarks.svg and the README from the numbers of that run.
+bench-docs: $(VENV)/.test
+	$(BIN)/python bench/run.py --from docs/benchmarks.json --docs --html dist/benchmarks.html
+
 .PHONY: comparison
 # The table of the README: each cell is tried out with the libraries themselves.
 comparison: $(VENV)/.test

@@ -6,6 +6,7 @@ Steps are made observable, never slept for: a command prints a line, or a condit
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from process.support import eventually as eventually
@@ -181,6 +182,16 @@ class World:
     ) -> subprocess.CompletedProcess[str]:
         """Run `holdfast` with these words to its end."""
         return self._finish(self.start([*HOLDFAST, *words], env=env, **_with_input(given), **options), given)
+
+    def each(self, calls: Iterable[Sequence[object]], **options: object) -> list[subprocess.CompletedProcess[str]]:
+        """The same for each of these calls, one after the other; they share the start of an interpreter (each.py)."""
+        words = [[os.fsdecode(_word(word)) for word in call] for call in calls]
+        given = json.dumps(words).encode()
+        command = [sys.executable, Path(__file__).with_name("each.py")]
+        done = self._finish(self.start(command, **_with_input(given), **options), given)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        found = zip(words, json.loads(done.stdout), strict=True)
+        return [subprocess.CompletedProcess(call, *result) for call, result in found]
 
     def shell(
         self, script: str, *arguments: object, given: bytes | None = None, env: dict[str, str] | None = None

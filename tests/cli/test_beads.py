@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, Started, World, ended, eventually
-from cli.test_errors import HOSTILE, complaint_of, without_privileges
+from cli.test_errors import COMMANDS, HOSTILE, complaint_of, without_privileges
 from holdfast import protocols
 from holdfast.beads import ExclusiveLock
 
@@ -142,63 +142,66 @@ def test_a_check_of_what_is_no_lock_file_says_proceed_or_hangs(
     assert kind == "empty name" or os.path.lexists(lock_file)
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_holder_reaches_a_terminal(world: World, database: Path, lock_file: Path, kind: str) -> None:
-    holder = HOSTILE[kind].decode(errors="replace")
-    for pid, command in ((os.getpid(), "check"), (dead(), "check")):
-        lock_file.write_text(record(pid, holder))
-        done = world.do("beads", command, database)
-        assert done.stderr == ""
-        assert len(done.stdout.splitlines()) == 1
-        assert done.stdout.removesuffix("\n").isprintable()
-    lock_file.write_text(record(os.getpid(), holder))
-    shown = world.do("status", "-p", "beads", database)
-    assert all(line.isprintable() for line in shown.stdout.splitlines())
-    assert json.loads(world.do("status", "-j", "-p", "beads", database).stdout)["record"]["holder"] == holder
+def test_a_hostile_holder_reaches_a_terminal(world: World, database: Path) -> None:
+    calls: list[list[object]] = []
+    holders = [text.decode(errors="replace") for text in HOSTILE.values()]
+    for number, holder in enumerate(holders):
+        living, ended_ = database / f"{number} lives", database / f"{number} has ended"
+        for place, pid in ((living, os.getpid()), (ended_, dead())):
+            place.mkdir()
+            (place / ".exclusive-lock").write_text(record(pid, holder))
+            calls.append(["beads", "check", place])
+        calls += [["status", "-p", "beads", living], ["status", "-j", "-p", "beads", living]]
+    every = world.each(calls)
+    for holder, *checked, shown, told in zip(holders, every[::4], every[1::4], every[2::4], every[3::4], strict=True):
+        for done in checked:
+            assert done.stderr == ""
+            assert len(done.stdout.splitlines()) == 1
+            assert done.stdout.removesuffix("\n").isprintable()
+        assert all(line.isprintable() for line in shown.stdout.splitlines())
+        assert json.loads(told.stdout)["record"]["holder"] == holder
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        (["beads"], "COMMAND"),
-        (["beads", ""], "COMMAND"),
-        (["beads", "no-such"], "invalid choice"),
-        (["beads", "--", "check"], "the command comes first"),
-        (["beads", "check"], "DIR"),
-        (["beads", "check", ".", "more"], "unrecognized arguments: more"),
-        (["beads", "check", "--interval", "1m", "."], "--interval"),
-        (["beads", "daemon"], "DIR"),
-        (["beads", "daemon", "."], "no command"),
-        (["beads", "daemon", ".", "--", ""], "no command"),
-        (["beads", "daemon", ".", "true"], "true"),
-        *(
-            (["beads", "daemon", "--interval", text, ".", "--", "true"], "duration")
-            for text in ("", "5", "m", "1d", "1 s", "1s ", "1e3s", "٣s", ".5s", "s1", "inf", "1m30")
-        ),
-        (["beads", "daemon", "--interval", "0s", ".", "--", "true"], "no time at all"),
-        (["run", "--payload", "{}", "L", "--", "true"], "--payload is an option of -p sidecar; -p sema has no such"),
-        (["try", "-p", "sidecar", "--holder", "x", "L"], "--holder is an option of -p beads; -p sidecar has no such"),
-        (["acquire", "-p", "flock", "--holder-version", "x", "L"], "--holder-version is an option of -p beads"),
-        (["run", "-p", "sidecar", "--payload", "5", "L", "--", "true"], "not a JSON object"),
-        (["run", "-p", "sidecar", "--payload", "{", "L", "--", "true"], "not JSON"),
-        (["run", "-p", "sidecar", "--payload", '{"a":NaN}', "L", "--", "true"], "not JSON"),
-        (["run", "-p", "sidecar", "--payload", "[" * 100_000, "L", "--", "true"], "not JSON"),
-        (["run", "-p", "beads", "--holder", "", ".", "--", "true"], "holder is empty"),
-        (["run", "-p", "beads", "--slots", "2", ".", "--", "true"], "--slots makes no sense with -p beads"),
-        (["status", "-p", "beads", "--stale-after", "2", "."], "--stale-after makes no sense with -p beads"),
-        (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, sema, semats, sidecar"),
-        (["wait", "-p", "semats", "--shared", "L"], "has no shared locks"),
-    ],
-    ids=repr,
-)
-def test_a_mistake_is_told_with_another_status_than_2(world: World, arguments: list[str], wanted: str) -> None:
-    done = world.do(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert wanted in done.stderr
-    assert "Traceback" not in done.stderr
+MISTAKES: list[tuple[list[str], str]] = [
+    (["beads"], "COMMAND"),
+    (["beads", ""], "COMMAND"),
+    (["beads", "no-such"], "invalid choice"),
+    (["beads", "--", "check"], "the command comes first"),
+    (["beads", "check"], "DIR"),
+    (["beads", "check", ".", "more"], "unrecognized arguments: more"),
+    (["beads", "check", "--interval", "1m", "."], "--interval"),
+    (["beads", "daemon"], "DIR"),
+    (["beads", "daemon", "."], "no command"),
+    (["beads", "daemon", ".", "--", ""], "no command"),
+    (["beads", "daemon", ".", "true"], "true"),
+    *(
+        (["beads", "daemon", "--interval", text, ".", "--", "true"], "duration")
+        for text in ("", "5", "m", "1d", "1 s", "1s ", "1e3s", "٣s", ".5s", "s1", "inf", "1m30")
+    ),
+    (["beads", "daemon", "--interval", "0s", ".", "--", "true"], "no time at all"),
+    (["run", "--payload", "{}", "L", "--", "true"], "--payload is an option of -p sidecar; -p sema has no such"),
+    (["try", "-p", "sidecar", "--holder", "x", "L"], "--holder is an option of -p beads; -p sidecar has no such"),
+    (["acquire", "-p", "flock", "--holder-version", "x", "L"], "--holder-version is an option of -p beads"),
+    (["run", "-p", "sidecar", "--payload", "5", "L", "--", "true"], "not a JSON object"),
+    (["run", "-p", "sidecar", "--payload", "{", "L", "--", "true"], "not JSON"),
+    (["run", "-p", "sidecar", "--payload", '{"a":NaN}', "L", "--", "true"], "not JSON"),
+    (["run", "-p", "sidecar", "--payload", "[" * 100_000, "L", "--", "true"], "not JSON"),
+    (["run", "-p", "beads", "--holder", "", ".", "--", "true"], "holder is empty"),
+    (["run", "-p", "beads", "--slots", "2", ".", "--", "true"], "--slots makes no sense with -p beads"),
+    (["status", "-p", "beads", "--stale-after", "2", "."], "--stale-after makes no sense with -p beads"),
+    (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, sema, semats, sidecar"),
+    (["wait", "-p", "semats", "--shared", "L"], "has no shared locks"),
+]
+
+
+def test_a_mistake_is_told_with_another_status_than_2(world: World) -> None:
+    for done, (arguments, wanted) in zip(world.each(row for row, _ in MISTAKES), MISTAKES, strict=True):
+        assert (done.returncode, done.stdout) == (2, ""), arguments[:9]
+        assert wanted in done.stderr
+        assert "Traceback" not in done.stderr
     assert [*world.directory.iterdir()] == []
 
 
@@ -236,11 +239,11 @@ def test_help_leaves_something_out(world: World) -> None:
         assert not [part for part in wanted if part not in done.stdout]
 
 
-@pytest.mark.parametrize("command", ["", "run", "try", "acquire", "release", "wait", "status"])
-def test_a_protocol_is_not_explained(world: World, command: str) -> None:
-    text = world.do(*filter(None, [command]), "--help").stdout
-    for name in protocols.names():
-        assert len(re.findall(rf"^  {name} +LOCK is|^  {name} +the same records", text, re.MULTILINE)) == 1, name
+def test_a_protocol_is_not_explained(world: World) -> None:
+    for done in world.each([["--help"], *([command, "--help"] for command in COMMANDS)]):
+        for name in protocols.names():
+            found = re.findall(rf"^  {name} +LOCK is|^  {name} +the same records", done.stdout, re.MULTILINE)
+            assert len(found) == 1, (done.args, name)
 
 
 # -- the daemon --------------------------------------------------------------------------------------------------------
@@ -522,11 +525,11 @@ def test_a_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path, 
         file.mkdir()
     else:
         file.symlink_to(file.name)
-    began = time.monotonic()
-    for words in (["status"], ["run", "-n"], ["wait", "-n"]):
-        tail = ["--", "true"] if words[0] == "run" else []
-        assert str(file) in complaint_of(world.do(*words, "-p", name, path, *tail), 3)
-    assert time.monotonic() - began < 10
+    for done in world.each(
+        [*words, "-p", name, path, *(["--", "true"] if words[0] == "run" else [])]
+        for words in (["status"], ["run", "-n"], ["wait", "-n"])
+    ):
+        assert str(file) in complaint_of(done, 3)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -68,15 +68,16 @@ def test_a_promise_that_a_leftover_weakens_is_not_told(world: World, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["a.lock.reclaim"]
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_directory_reaches_the_terminal(world: World, tmp_path: Path, kind: str) -> None:
-    name = HOSTILE[kind].replace(b"/", b"").replace(b"\0", b"")[:200]
-    place = os.path.join(os.fsencode(tmp_path), name)
-    os.mkdir(place)
-    done = world.do("doctor", place)
-    assert done.returncode in (0, 1)
-    assert all(character.isprintable() for line in done.stdout.split("\n") for character in line)
-    assert os.fsencode(json.loads(world.do("doctor", "-j", place).stdout)["directory"]) == place
+def test_a_hostile_directory_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+    names = [text.replace(b"/", b"").replace(b"\0", b"")[:200] for text in HOSTILE.values()]
+    places = [os.path.join(os.fsencode(tmp_path), b"%d " % number + name) for number, name in enumerate(names)]
+    for place in places:
+        os.mkdir(place)
+    every = world.each(["doctor", *option, place] for place in places for option in ([], ["-j"]))
+    for place, done, told in zip(places, every[::2], every[1::2], strict=True):
+        assert done.returncode in (0, 1)
+        assert all(character.isprintable() for line in done.stdout.split("\n") for character in line)
+        assert os.fsencode(json.loads(told.stdout)["directory"]) == place
 
 
 def test_a_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None:

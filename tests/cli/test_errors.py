@@ -45,34 +45,33 @@ def complaint_of(done: subprocess.CompletedProcess[str], status: int) -> str:
 # -- usage -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ([], "COMMAND"),
-        (["no-such-command"], "invalid choice"),
-        ([""], "invalid choice"),
-        (["--", "status"], "the command comes first"),
-        (["status"], "LOCK"),
-        (["status", "--no-such-option", "L"], "--no-such-option"),
-        (["status", "--js", "L"], "--js"),
-        (["status", "L", "M"], "M"),
-        (["run"], "LOCK"),
-        (["run", "L"], "no command"),
-        (["run", "L", "--"], "no command"),
-        (["run", "L", "--", ""], "no command"),
-        (["run", "L", "make", "-j"], "put -- before the command: holdfast run [options] L -- make -j"),
-        (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
-        (["run", "--mode", "9", "L", "--", "true"], "octal"),
-        (["run", "--mode", "400", "L", "--", "true"], "mode"),
-        (["run", "-p", "no-such", "L", "--", "true"], "sema"),
-        (["run", "--stale-after", "0", "L", "--", "true"], "stale_after"),
-    ],
-)
-def test_a_mistake_in_the_call_is_told_with_status_2(world: World, arguments: list[str], wanted: str) -> None:
-    done = world.do(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert wanted in done.stderr
-    assert "Traceback" not in done.stderr
+MISTAKES: list[tuple[list[str], str]] = [
+    ([], "COMMAND"),
+    (["no-such-command"], "invalid choice"),
+    ([""], "invalid choice"),
+    (["--", "status"], "the command comes first"),
+    (["status"], "LOCK"),
+    (["status", "--no-such-option", "L"], "--no-such-option"),
+    (["status", "--js", "L"], "--js"),
+    (["status", "L", "M"], "M"),
+    (["run"], "LOCK"),
+    (["run", "L"], "no command"),
+    (["run", "L", "--"], "no command"),
+    (["run", "L", "--", ""], "no command"),
+    (["run", "L", "make", "-j"], "put -- before the command: holdfast run [options] L -- make -j"),
+    (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
+    (["run", "--mode", "9", "L", "--", "true"], "octal"),
+    (["run", "--mode", "400", "L", "--", "true"], "mode"),
+    (["run", "-p", "no-such", "L", "--", "true"], "sema"),
+    (["run", "--stale-after", "0", "L", "--", "true"], "stale_after"),
+]
+
+
+def test_a_mistake_in_the_call_is_told_with_status_2(world: World) -> None:
+    for done, (arguments, wanted) in zip(world.each(row for row, _ in MISTAKES), MISTAKES, strict=True):
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert wanted in done.stderr
+        assert "Traceback" not in done.stderr
     assert [*world.directory.iterdir()] == []
 
 
@@ -82,21 +81,20 @@ def test_the_version_is_on_stdout(world: World) -> None:
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\n", done.stdout)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_tells_every_exit_status(world: World, command: str) -> None:
-    done = world.do(command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "exit status: " in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 88
-    assert command in world.do("--help").stdout
+def test_help_tells_every_exit_status(world: World) -> None:
+    every, *those = world.each([["--help"], *([command, "--help"] for command in COMMANDS)])
+    for command, done in zip(COMMANDS, those, strict=True):
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "exit status: " in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 88
+        assert command in every.stdout
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", ["empty", "directory", "fifo", "symlink", "socket", "device"])
-def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, command: str, kind: str) -> None:
+def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, kind: str) -> None:
     given: object = path
     if kind == "empty":
         given = ""
@@ -112,8 +110,9 @@ def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, c
     else:
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(path))
-    complaint = complaint_of(world.do(*words(command, given)), 3)
-    assert {"empty": "is empty", "symlink": "symbolic link"}.get(kind, kind.replace("fifo", "FIFO")) in complaint
+    for done in world.each(words(command, given) for command in COMMANDS):
+        complaint = complaint_of(done, 3)
+        assert {"empty": "is empty", "symlink": "symbolic link"}.get(kind, kind.replace("fifo", "FIFO")) in complaint
     if kind == "symlink":
         assert path.with_name("target").read_text() == "precious"
 
@@ -143,8 +142,8 @@ def test_a_file_where_a_directory_should_be_is_told(world: World, path: Path) ->
 
 
 def test_a_name_that_is_too_long_is_told(world: World, path: Path) -> None:
-    for command in COMMANDS:
-        assert "too long" in complaint_of(world.do(*words(command, "x" * 300)), 3)
+    for done in world.each(words(command, "x" * 300) for command in COMMANDS):
+        assert "too long" in complaint_of(done, 3)
 
 
 def test_a_path_that_is_not_utf_8_works_and_is_escaped(world: World, path: Path) -> None:
@@ -231,18 +230,21 @@ def test_a_reader_that_has_gone_away_is_no_traceback(world: World, path: Path) -
     assert (path.parent / "status").read_text() in ("0\n", "141\n")
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_tag_reaches_no_terminal_and_breaks_no_json(world: World, path: Path, kind: str) -> None:
-    tag = HOSTILE[kind]
-    script = '$H try -t "$2" "$1"; echo $?; $H status -j "$1"; $H status "$1"; $H try "$1"'
-    done = world.shell(script, path, tag)
-    status, line, *text = done.stdout.split("\n")
-    assert status == "0", done.stderr
-    found = json.loads(line)
-    assert found["holder"]["pid"] == found["record"]["pid"] > 1
-    assert len(found["holder"]["tag"]) <= 10_000
-    assert all(character.isprintable() for row in (*text, *done.stderr.splitlines()) for character in row)
-    assert max(map(len, done.stderr.splitlines())) < 1000
+def test_a_hostile_tag_reaches_no_terminal_and_breaks_no_json(world: World, path: Path) -> None:
+    calls: list[list[object]] = []
+    for kind, tag in HOSTILE.items():
+        lock = path.with_name(kind)
+        calls += [["try", "-t", tag, lock], ["status", "-j", lock], ["status", lock], ["try", lock]]
+    every = world.each(calls)
+    for kind, first, seen, *more in zip(HOSTILE, every[::4], every[1::4], every[2::4], every[3::4], strict=True):
+        assert first.returncode == 0, (kind, first.stderr)
+        found = json.loads(seen.stdout)
+        assert found["holder"]["pid"] == found["record"]["pid"] > 1
+        assert len(found["holder"]["tag"]) <= 10_000
+        text = [row for done in (first, seen, *more) for row in done.stderr.splitlines()]
+        text += [row for done in more for row in done.stdout.splitlines()]
+        assert all(character.isprintable() for row in text for character in row), kind
+        assert max(map(len, more[1].stderr.splitlines())) < 1000
 
 
 def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path: Path) -> None:

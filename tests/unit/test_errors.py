@@ -141,3 +141,23 @@ def test_advice_is_missing_for_some_state() -> None:
         assert advice(status)
         assert "7" in sentence(status)
         assert ("why" in sentence(status)) is (liveness is not Liveness.ALIVE)
+
+
+def test_a_holder_in_another_container_is_taken_for_a_process_of_this_one() -> None:
+    """Its number is most often 1, which is another's here: so where it is belongs to it."""
+    record = Record("sema", {}, pid=1)
+    alive = Status(
+        "/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=1, host="web-1"), record
+    )
+    assert sentence(alive) == "held by process 1 on web-1; alive: e"
+    here = Status(
+        "/p",
+        "sema",
+        True,
+        False,
+        Liveness.ALIVE,
+        Evidence("guard", "e"),
+        Holder(pid=7, host="h", command="job"),
+        record,
+    )
+    assert sentence(here) == "held by process 7 (job); alive: e"

@@ -77,7 +77,8 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if holder is None or holder.pid is None:
         return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
-    if holder.host and status.evidence.source in ("none", "server"):
+    unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container: its number is another's here
+    if holder.host and (unseen or status.evidence.source in ("none", "server")):
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
         words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))

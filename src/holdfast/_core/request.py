@@ -13,7 +13,7 @@ from .locate import check_path, locate, queue_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Mapping
     from typing import Any, Literal, TypedDict
 
     from ..errors import LockLost
@@ -107,13 +107,11 @@ class Request:
         self.given, located = locate(path, self.protocol)
         self.path = located if lock_file is None else check_path(lock_file, self.protocol.name)
         self.directory, self.name = os.path.split(self.path)
-        self.tag = check_tag(options.get("tag"))
-        self.timeout = check_timeout(options.get("timeout"))
+        self._set_common(options)
         self.stale = _stale(options.get("stale", "safe"))
         self.mode = _mode(options.get("mode"), self.protocol.mode)
         self.durable = bool(options.get("durable", False))
         self.parents = bool(options.get("parents", self.protocol.makes_parents))
-        self.owner = options.get("owner")
         self.fair = bool(options.get("fair", True))
         self.shared = bool(options.get("shared", False))
         if self.shared and not self.protocol.shareable:
@@ -130,15 +128,8 @@ class Request:
         # What the caller named, and the number of the slot if that is a semaphore.
         self.target = self.path
         self.slot: int | None = None
-        self.on_lost = options.get("on_lost")
-        if self.on_lost is not None and not callable(self.on_lost):
-            raise TypeError("on_lost is a callable that takes the LockLost error")
-        self.on_event = options.get("on_event")
-        if self.on_event is not None:
-            check_callback("on_event", self.on_event)
         # Whether somebody waits to be told of a loss: then it is to be noticed at once.
         self.watched = self.on_lost is not None or self.on_event is not None
-        hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
         self.stale_after = own if chosen is None else chosen
@@ -150,14 +141,27 @@ class Request:
         self.method = "unnamed"
         # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
         self.look_every = math.inf
+        # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
+        self.unmarked = False
+
+    def _set_common(self, options: Options) -> None:
+        """What means the same wherever locks are stored."""
+        self.tag = check_tag(options.get("tag"))
+        self.timeout = check_timeout(options.get("timeout"))
+        self.owner = options.get("owner")
+        hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
+        self.on_lost = options.get("on_lost")
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError("on_lost is a callable that takes the LockLost error")
+        self.on_event = options.get("on_event")
+        if self.on_event is not None:
+            check_callback("on_event", self.on_event)
         # Called once, with what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Refusal], None] | None = None
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
         # The same, but a keeper process has the guard, and with it the proof of life.
         self.kept_for: int | None = None
-        # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
-        self.unmarked = False
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
@@ -188,9 +192,7 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
 
 def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
     """Those options that only this protocol has; TypeError or ValueError for what it or any lock has not."""
-    unknown = options.keys() - Options.__annotations__.keys() - protocol.options
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}")
+    check_known(options, protocol.options)
     for name in _OF_PROTOCOLS:
         if options.get(name) is not None and name not in protocol.options:
             raise ValueError(f"{name} is no option of the {protocol.name} protocol")
@@ -198,6 +200,13 @@ def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
     if more:
         protocol.check_options(more)
     return more
+
+
+def check_known(options: Options, more: Collection[str] = ()) -> None:
+    """TypeError for an option that no lock has, nor is one of those `more`."""
+    unknown = options.keys() - Options.__annotations__.keys() - set(more)
+    if unknown:
+        raise TypeError(f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}")
 
 
 def _require_meaning(protocol: str, options: Options) -> None:

@@ -14,11 +14,11 @@ from abc import abstractmethod
 
 from .._core.hold import Held
 from .._core.refusal import Refusal
-from .._core.request import Options, Request, check_seconds, check_tag, check_timeout
+from .._core.request import Options, Request, check_known, check_seconds
 from .._core.story import Story
 from .._drive.sync import drive
 from ..errors import LockLost, MalformedRecord
-from ..events import check_callback, listeners
+from ..events import listeners
 from ..protocols import Protocol
 
 TYPE_CHECKING = False
@@ -79,27 +79,16 @@ class RemoteRequest(Request):
         self.directory = self.queue = ""
         self.protocol = Unfiled(engine.name)
         self.more = {}
-        self.tag = check_tag(options.get("tag"))
-        self.timeout = check_timeout(options.get("timeout"))
-        self.owner = options.get("owner")
-        hash(self.owner)
+        self._set_common(options)
         self.fair, self.shared, self.durable = True, False, False
         self.fencing = True  # a server gives a token with every hold
         self.slot = None
-        self.on_lost = options.get("on_lost")
-        if self.on_lost is not None and not callable(self.on_lost):
-            raise TypeError("on_lost is a callable that takes the LockLost error")
-        self.on_event = options.get("on_event")
-        if self.on_event is not None:
-            check_callback("on_event", self.on_event)
         self.watched = True
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         self.beat_every = math.inf if every == 0 else every or 0.0
         """0: as the engine likes; infinity: never."""
         self.lease = check_seconds("stale_after", options.get("stale_after"), zero=False)
         """Seconds after which the server frees the lock of a holder that says nothing; None: as the engine likes."""
-        self.notice = None
-        self.on_behalf_of = self.kept_for = None
 
 
 class Attempt:
@@ -246,9 +235,7 @@ class RemoteHeld(Held):
 
 
 def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> None:
-    unknown = options.keys() - Options.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}")
+    check_known(options)
     neutral: dict[str, Any] = {"protocol": engine, "stale": "safe", "fair": True, "shared": False, "durable": False}
     for name, value in options.items():
         if name not in allowed and value is not None and value != neutral.get(name):

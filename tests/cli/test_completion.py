@@ -54,11 +54,11 @@ def test_an_option_or_a_command_is_left_out() -> None:
 
 def test_the_catalogue_leaves_something_out(world: World) -> None:
     """Each command of the overview is there, and each option of each command's help."""
-    overview = world.do("--help").stdout.partition("commands:\n")[2].partition("\n\n")[0]
+    every, *helps = world.each([["--help"], *([*command.name.split(), "--help"] for command in commands())])
+    overview = every.stdout.partition("commands:\n")[2].partition("\n\n")[0]
     named = {line.split()[0] for line in overview.splitlines() if line.startswith("  ") and line[2] != " "}
     assert named == {command.name.split()[0] for command in commands()}
-    for command in commands():
-        told = world.do(*command.name.split(), "--help")
+    for command, told in zip(commands(), helps, strict=True):
         text = told.stdout + told.stderr
         flags = {flag for option in command.options for flag in option.flags}
         assert flags, command.name

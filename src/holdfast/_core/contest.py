@@ -15,6 +15,7 @@ from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
 from .kernel_sight import KernelSight
+from .limits import Limits
 from .queue import NAP, PATIENCE, Place
 from .refusal import Refusal
 from .request import Request
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..model import Holder
 
-_NOTICE_AFTER = 1.0
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
 
@@ -48,10 +48,7 @@ class Contest:
         self._env = env
         self._context = context
         self._request = requests[0]
-        self._generation = env.generation
-        self._started = env.monotonic()
-        self._deadline = None if timeout is None else self._started + timeout
-        self._noticed = self._request.notice is None
+        self._limits = Limits(env, self._request, timeout)
         self._story = story
         self.joined = False
         """Whether the share is one of a hold that was there already."""
@@ -68,10 +65,10 @@ class Contest:
         self._inside = False
         """Whether we passed those ahead because we are inside already, as a reader."""
         self.sights = [_sight(env, request) for request in requests]
-        self._place = Place(env, self._request, self._started) if queued and self._request.fair else None
+        self._place = Place(env, self._request, self._limits.started) if queued and self._request.fair else None
 
     def close(self) -> None:
-        if self._generation != self._env.generation:
+        if self._limits.is_inherited:
             return  # forked meanwhile: the numbers of our descriptors may be other files' by now
         for sight in self.sights:
             sight.rest()
@@ -82,7 +79,7 @@ class Contest:
 
     def look(self, *, strict: bool = True) -> bool:
         """Look at all lock files; whether one of them could be had."""
-        self._require_same_process()
+        self._limits.require_same_process()
         changed, self._changed = self._changed, []
         for sight in changed:
             sight.look()
@@ -159,10 +156,10 @@ class Contest:
         return share
 
     def is_over(self) -> bool:
-        return self._deadline is not None and self._env.monotonic() >= self._deadline
+        return self._limits.is_over()
 
     def refusal(self) -> Refusal:
-        waited = self._env.monotonic() - self._started
+        waited = self._env.monotonic() - self._limits.started
         story = self._story or Story(self._env, self._request, ())
         return Refusal(self._request.target, waited, self._statuses, story)
 
@@ -179,7 +176,7 @@ class Contest:
 
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the caller itself is in the way everywhere."""
-        if self._deadline is None and all(sight.is_held_by(self._context) for sight in self.sights):
+        if self._limits.deadline == math.inf and all(sight.is_held_by(self._context) for sight in self.sights):
             raise self.sights[0].deadlock(len(self.sights))
 
     @property
@@ -200,9 +197,9 @@ class Contest:
 
         That is at once only once in a row, and then after a short wait: a caller who waits must get to wait (A7).
         """
-        self._require_same_process()
+        self._limits.require_same_process()
         now = self._env.monotonic()
-        self._notify(now)
+        self._notify()
         place = self._place
         if place is not None:
             place.queue_up(now)
@@ -232,7 +229,7 @@ class Contest:
             fds, until, signal = place.plan(now)
             until = self._bounded(min(until, self._recheck_at), now)
             yield Wait(fds, until, signal)
-            self._require_same_process()
+            self._limits.require_same_process()
             over = self._env.monotonic() >= until
             if place.woke(over=over) or over:
                 return
@@ -241,7 +238,7 @@ class Contest:
         env = self._env
         if self._place is not None and len(self.sights) == 1 and self._place.takes_turn():
             yield Wait((), self._bounded(now + NAP, now))  # Q5: until then each release would wake us for nothing
-            self._require_same_process()
+            self._limits.require_same_process()
             return
         spun = self._spins >= _MAX_SPINS
         while True:
@@ -251,7 +248,7 @@ class Contest:
             if self._place is not None:
                 until = min(until, self._place.due)
             yield Wait(fds, until)
-            self._require_same_process()
+            self._limits.require_same_process()
             after = env.monotonic()
             over = after >= until or not fds
             if self._woke(after - now, over=over) or over:
@@ -273,29 +270,18 @@ class Contest:
 
     def _bounded(self, until: float, now: float) -> float:
         """The earliest of: the pause, the caller's deadline, the notice, the moment when a record's age decides."""
-        if self._deadline is not None:
-            until = min(until, self._deadline)
-        if not self._noticed:
-            until = min(until, self._started + _NOTICE_AFTER)
+        until = self._limits.bounded(until)
         for sight in self.sights:
             if sight.there and sight.verdict.stale_at is not None:
                 until = min(until, max(now + FIRST_POLL, now + sight.verdict.stale_at - self._env.time()))
         return until
 
-    def _require_same_process(self) -> None:
-        """After a fork in the midst of it, by a signal handler, the descriptors are closed or other files' by now."""
-        if self._generation != self._env.generation:
-            raise RuntimeError(
-                f"the process was forked while it waited for {self._request.target}; acquire again in the child"
-            )
-
-    def _notify(self, now: float) -> None:
+    def _notify(self) -> None:
         if self._story is not None:
             self._story.waiting(self.who)
-        if not self._noticed and self._request.notice is not None and now >= self._started + _NOTICE_AFTER:
-            self._noticed = True
+        if self._limits.announces:
             self.look()
-            self._request.notice(self.refusal())
+            self._limits.announce(self.refusal)
 
 
 def _sight(env: Environment, request: Request) -> Sight:

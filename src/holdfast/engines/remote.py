@@ -13,6 +13,7 @@ import math
 from abc import abstractmethod
 
 from .._core.hold import Held
+from .._core.limits import Limits
 from .._core.refusal import Refusal
 from .._core.request import Options, Request, check_known, check_seconds
 from .._core.story import Story
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ..model import Holder, Identity, Liveness, Record, Status
     from .base import Engine
 
-_NOTICE_AFTER = 1.0
 _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})
 
 
@@ -91,50 +91,24 @@ class RemoteRequest(Request):
         """Seconds after which the server frees the lock of a holder that says nothing; None: as the engine likes."""
 
 
-class Attempt:
+class Attempt(Limits):
     """One contender's wait, as far as it is the same for all servers: how long, and what is told of it."""
 
     def __init__(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> None:
-        self.env = env
-        self.request = requests[0]
+        super().__init__(env, requests[0], timeout)
         self.context = context
-        self.started = env.monotonic()
-        self.deadline = math.inf if timeout is None else self.started + timeout
         self.story = Story(env, self.request, context)
-        self._noticed = self.request.notice is None
-        self._generation = env.generation
-
-    def is_over(self) -> bool:
-        return self.env.monotonic() >= self.deadline
-
-    @property
-    def announces(self) -> bool:
-        """Whether the next `waiting` announces the wait: worth a fresh look first."""
-        return not self._noticed and self.env.monotonic() >= self.started + _NOTICE_AFTER
-
-    def bounded(self, until: float) -> float:
-        """The earliest of: that moment, the caller's deadline, the moment when a wait is to be announced."""
-        return min(until, self.deadline, math.inf if self._noticed else self.started + _NOTICE_AFTER)
 
     def waiting(self, look: Callable[[], tuple[Status, ...]], who: Callable[[], Holder | None]) -> None:
         """To be called before each wait: tells that it begins, and announces one that has lasted a second."""
         self.require_same_process()
         self.story.waiting(who)
-        notice = self.request.notice
-        if notice is not None and self.announces:
-            self._noticed = True
-            notice(self.refusal(look))
+        self.announce(lambda: self.refusal(look))
 
     def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
         return Refusal(self.request.target, self.env.monotonic() - self.started, look, self.story)
-
-    def require_same_process(self) -> None:
-        if self._generation != self.env.generation:
-            raise RuntimeError(
-                f"the process was forked while it waited for {self.request.target}; acquire again in the child"
-            )
 
 
 class RemoteHeld(Held):

@@ -1,0 +1,58 @@
+"""How long one waits, wherever the lock is stored: the caller's deadline, the notice of a long wait, and a fork."""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .environment import Environment
+    from .refusal import Refusal
+    from .request import Request
+
+_NOTICE_AFTER = 1.0
+
+
+class Limits:
+    """Those of one contender, from its first step."""
+
+    def __init__(self, env: Environment, request: Request, timeout: float | None) -> None:
+        self.env = env
+        self.request = request
+        self.started = env.monotonic()
+        self.deadline = math.inf if timeout is None else self.started + timeout
+        self._noticed = request.notice is None
+        self._generation = env.generation
+
+    def is_over(self) -> bool:
+        return self.deadline < math.inf and self.env.monotonic() >= self.deadline
+
+    @property
+    def announces(self) -> bool:
+        """Whether the wait has lasted long enough to be announced, and has not been: worth a fresh look first."""
+        return not self._noticed and self.env.monotonic() >= self.started + _NOTICE_AFTER
+
+    def announce(self, refusal: Callable[[], Refusal]) -> None:
+        """Tell whoever wants to know of it, if it is time to."""
+        notice = self.request.notice
+        if notice is not None and self.announces:
+            self._noticed = True
+            notice(refusal())
+
+    def bounded(self, until: float) -> float:
+        """The earliest of: that moment, the caller's deadline, the moment when a wait is to be announced."""
+        return min(until, self.deadline, math.inf if self._noticed else self.started + _NOTICE_AFTER)
+
+    def require_same_process(self) -> None:
+        """After a fork in the midst of it, by a signal handler, the descriptors are closed or other files' by now."""
+        if self.is_inherited:
+            raise RuntimeError(
+                f"the process was forked while it waited for {self.request.target}; acquire again in the child"
+            )
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that waits."""
+        return self._generation != self.env.generation

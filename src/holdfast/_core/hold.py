@@ -290,12 +290,11 @@ class Held:
         return self.request.protocol.decode(self.data)
 
     def lost_error(self) -> LockLost:
-        return LockLost(
-            f"{self.path} was removed, replaced or written over while it was held here; another process may be inside. "
-            "Stop, and check what the lock protects before going on.",
-            path=self.path,
-            protocol=self.request.protocol.name,
-        )
+        text = f"{self.path} {self._how_lost()} Stop, and check what the lock protects before going on."
+        return LockLost(text, path=self.path, protocol=self.request.protocol.name)
+
+    def _how_lost(self) -> str:
+        return "was removed, replaced or written over while it was held here; another process may be inside."
 
     def _was_released(self) -> bool:
         return self.released

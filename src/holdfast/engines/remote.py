@@ -18,7 +18,7 @@ from .._core.refusal import Refusal
 from .._core.request import Options, Request, check_known, check_seconds
 from .._core.story import Story
 from .._drive.sync import drive
-from ..errors import LockLost, MalformedRecord
+from ..errors import MalformedRecord
 from ..events import listeners
 from ..protocols import Protocol
 
@@ -184,14 +184,9 @@ class RemoteHeld(Held):
     def record(self) -> Record:
         return self._record
 
-    def lost_error(self) -> LockLost:
+    def _how_lost(self) -> str:
         why = self.why_lost or "its time has run out without a word from the server"
-        return LockLost(
-            f"{self.path} was lost while it was held here: {why}. Another process may be inside. Stop, and check what "
-            "the lock protects before going on.",
-            path=self.path,
-            protocol=self.request.protocol.name,
-        )
+        return f"was lost while it was held here: {why}. Another process may be inside."
 
     def _is_ours(self) -> bool:
         return not self.why_lost and self.env.monotonic() < self.lapses

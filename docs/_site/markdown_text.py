@@ -30,11 +30,11 @@ def lines(text: str) -> Iterator[tuple[str, str]]:
             yield "text", line
 
 
-def prose(text: str, change: Callable[[str], str]) -> str:
-    """The text, with whatever is not code changed."""
+def prose(text: str, change: Callable[[str], str], spans: bool = False) -> str:
+    """The text, with whatever is not code changed; `spans`: those of code, too."""
     made = []
     for kind, line in lines(text):
-        made.append(_outside_spans(line, change) if kind == "text" else line)
+        made.append(line if kind != "text" else change(line) if spans else _outside_spans(line, change))
     return "\n".join(made)
 
 

@@ -17,6 +17,9 @@ import markdown_text
 ROOT = Path(__file__).parents[2]
 PREFIX = "repository/"
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=(?:\s+\"[^\"]*\")?\))|(?<=\]: )(\S+)$")
+_CITATION = re.compile(r"(?<!\[)`(tests/[\w./-]+\.py)(?:::(\w+(?:::\w+)*))?(?:\[[^\]`]*\])?`")
+"""A test that a page names for what it says. On the site it is a link."""
+_NO_SEARCH = "---\nsearch:\n  exclude: true\n---\n\n"
 _LANGUAGES = {".py": "python", ".sh": "bash", ".mjs": "javascript", ".toml": "toml", ".json": "json", ".yml": "yaml",
               ".service": "ini", ".rs": "rust", ".go": "go", ".c": "c"}  # fmt: skip
 
@@ -57,6 +60,7 @@ def reached(starts: Iterable[str]) -> set[str]:
 def _targets(path: str) -> Iterator[str]:
     for kind, line in markdown_text.lines(content(path)):
         if kind == "text":
+            yield from (cited[1] for cited in _CITATION.finditer(line) if (ROOT / cited[1]).exists())
             for link in _LINK.finditer(line):
                 target = _resolved(link[0].partition("#")[0], path)
                 if target:
@@ -83,24 +87,43 @@ def content(path: str) -> str:
         return text
     fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
     language = _LANGUAGES.get(file.suffix, "bash" if text.startswith("#!") and "sh" in text.split("\n")[0] else "text")
-    return f"# {path}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"
+    return f"{_NO_SEARCH}# {path}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
 def _list(path: str) -> str:
     names = sorted(name for name in os.listdir(ROOT / path) if not name.startswith((".", "__")))
     rows = [f"- [`{name}`]({name})" for name in names if (ROOT / path / name).is_file()]
-    return "\n".join([f"# {path}/", "", *rows, ""])
+    return "\n".join([f"{_NO_SEARCH}# {path}/", "", *rows, ""])
 
 
 def relinked(text: str, uri: str) -> str:
     """A page with its links as they are on the site."""
     path = path_of(uri)
+    base = posixpath.dirname(uri) or "."
+
+    def to(target: str) -> str:
+        return posixpath.relpath(uri_of(target), base)
 
     def moved(link: re.Match[str]) -> str:
         name, hash_, anchor = link[0].partition("#")
         target = _resolved(name, path)
         if not target or (path.startswith("docs/") and target.startswith("docs/")):
             return link[0]
-        return posixpath.relpath(uri_of(target), posixpath.dirname(uri) or ".") + hash_ + anchor
+        return to(target) + hash_ + anchor
 
-    return markdown_text.prose(text, lambda line: _LINK.sub(moved, line))
+    def linked(cited: re.Match[str]) -> str:
+        if not (ROOT / cited[1]).exists():
+            return cited[0]
+        line = _line(cited[1], (cited[2] or "").rpartition("::")[2])
+        return f"[{cited[0]}]({to(cited[1])}{line and f'#__span-0-{line}'})"
+
+    text = markdown_text.prose(text, lambda line: _LINK.sub(moved, line))
+    return markdown_text.prose(text, lambda line: _CITATION.sub(linked, line), spans=True)
+
+
+def _line(path: str, name: str) -> int | str:
+    """Where a test is, from 1; empty if it is not to be found."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines() if name else []
+    return next(
+        (number for number, line in enumerate(lines, 1) if re.match(rf"\s*(async )?(def|class) {name}\b", line)), ""
+    )

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 
-from worker import Storm, increment, inside, prepare
+from worker import KILLS_A_SECOND, Storm, increment, inside, prepare
 
 
 class SlotsStorm(Storm):
@@ -41,7 +41,7 @@ class SlotsStorm(Storm):
 
     def enough(self, seconds: float) -> bool:
         """Each slot was used, and somebody was killed in one: an `i` that no `d` follows."""
-        if not super().enough(seconds):
+        if len(self.killed) <= KILLS_A_SECOND * seconds:
             return False
         kinds = [self.kinds(slot) for slot in range(self.slots)]
         return all(each.count("d") > seconds for each in kinds) and any("ii" in each for each in kinds)

@@ -52,7 +52,7 @@ def storm(place: Path, seconds: float, env: dict[str, str], shell: str = "") -> 
     )
     assert outcome.overlaps == []
     assert outcome.mistakes == []
-    assert outcome.done > 50 * seconds
+    assert outcome.counter > 50 * seconds  # worker.py goes on until it is so
     assert len(told["killed"]) > 5 * seconds
     assert outcome.done + outcome.unfinished >= outcome.counter >= outcome.done
 

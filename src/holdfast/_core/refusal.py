@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..errors import WouldDeadlock
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..events import Event
     from ..model import Status
+    from .request import Request
     from .story import Story
 
 
@@ -37,3 +40,15 @@ class Refusal:
     def event(self) -> Event:
         """That somebody waits, and for whom, as of now."""
         return self._story.describe("waiting", None, self.status.holder)
+
+
+def deadlock(request: Request, slots: int) -> WouldDeadlock:
+    """The caller itself holds it, or each of so many slots, and would wait for ever."""
+    target = request.target
+    held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
+    return WouldDeadlock(
+        f"{held} held by this very thread or task, which would wait for itself for ever. Release first, pass a "
+        "timeout, or pass the same owner= to both for a re-entrant lock.",
+        path=target,
+        protocol=request.protocol.name,
+    )

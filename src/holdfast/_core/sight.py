@@ -9,13 +9,13 @@ A6  The watch is on an inode. When the path names another one, we start over wit
 
 from __future__ import annotations
 
-from ..errors import WouldDeadlock
 from .environment import CLOSED, DYING, RECHECK, Environment, Watch
 from .hold import Held, Share
 from .liveness import Assessment, assess
 from .observe import Observation, explained, forget, observe, require_same_protocol, reread
 from .policy import Verdict, describe, judge
 from .publish import publish
+from .refusal import deadlock
 from .request import Request
 from .takeover import complete, take_over
 
@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from ..errors import WouldDeadlock
     from ..model import Status
     from .environment import Wait
 
@@ -151,14 +152,8 @@ class Sight:
         return True
 
     def deadlock(self, slots: int) -> WouldDeadlock:
-        target = self.request.target
-        held = f"{target} is" if self.request.slot is None else f"all {slots} slots of {target} are"
-        return WouldDeadlock(
-            f"{held} held by this very thread or task, which would wait for itself for ever. Release first, pass a "
-            "timeout, or pass the same owner= to both for a re-entrant lock.",
-            path=target,
-            protocol=self.request.protocol.name,
-        )
+        """The error for a caller that would wait for itself."""
+        return deadlock(self.request, slots)
 
     # -- trying --------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ KN2  A caller that holds the lock itself, or every slot, and would wait for ever
 from __future__ import annotations
 
 from .._core.environment import Signal, Wait
+from .._core.refusal import deadlock
 from .._os import forking
-from ..errors import WouldDeadlock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +49,7 @@ def require_no_deadlock(
         if any(share.context[: len(context)] == context for share in list(held.shares))
     ]
     if len(own) >= len(requests):
-        held = f"{target} is" if requests[0].slot is None else f"all {len(requests)} slots of {target} are"
-        raise WouldDeadlock(
-            f"{held} held by this very thread or task, which would wait for itself for ever. Release first, pass a "
-            "timeout, or pass the same owner= to both for a re-entrant lock.",
-            path=target,
-            protocol=requests[0].protocol.name,
-        )
+        raise deadlock(requests[0], len(requests))
 
 
 def join(attempt: Attempt) -> Share | None:

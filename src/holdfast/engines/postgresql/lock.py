@@ -28,8 +28,8 @@ import math
 
 from ..._core.environment import Wait
 from ..._core.hold import Share
-from ..._core.refusal import Refusal
-from ...errors import EngineUnavailable, HoldfastError, WouldDeadlock
+from ..._core.refusal import Refusal, deadlock
+from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record, Status
 from ..remote import Attempt
 from .connect import connect, only, refusal, unreachable
@@ -318,12 +318,7 @@ class Contest:
         if self.attempt.deadline < math.inf or held is None or held.lost:
             return
         if any(share.context[: len(self.context)] == self.context for share in list(held.shares)):
-            raise WouldDeadlock(
-                f"{self.place.shown} is held by this very thread or task, which would wait for itself for ever. "
-                "Release first, pass a timeout, or pass the same owner= to both for a re-entrant lock.",
-                path=self.place.shown,
-                protocol=NAME,
-            )
+            raise deadlock(self.request, 1)
 
     def _holder(self) -> Holder | None:
         return self.statuses[0].holder if self.statuses else None

@@ -21,7 +21,7 @@ from handoff import pause, turns
 from peers import Holdfast, Subject, waiting
 from procs import Failed, Slots, forget, spawn
 from references import BlockingFlock
-from series import Series
+from series import Series, failures
 from tables import Goal, Outcome, timing_table
 
 _HELD, _GO, _ANNOUNCED, _ACQUIRED, _DONE = range(5)
@@ -37,7 +37,7 @@ def run(context: Context) -> Outcome:
                 try:
                     series[one.label].add(number, _batch(context, one, context.tmpfs / f"crash-{number}.{one.label}"))
                 except Failed as error:
-                    series[one.label].error = str(error)
+                    series[one.label].fail(error)
     ours = series.get(Holdfast.label, Series())
     median = ours.median()
     goal = Goal(
@@ -51,7 +51,7 @@ def run(context: Context) -> Outcome:
         [timing_table("SIGKILL of the holder to acquired by a waiter, tmpfs", series, BlockingFlock.label, 1_000)],
         [goal],
         {name: one.data() for name, one in series.items()},
-        [f"{name}: {one.error}" for name, one in series.items() if one.error],
+        failures(series),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from marks import between
 from procs import Failed
 from tables import show
 
@@ -35,11 +36,7 @@ def fill(page: Path, report: dict[str, Any]) -> None:
     inputs = {engine: numbers_of(report["engines"][engine]) for engine in ENGINES}
     text = page.read_text(encoding="utf-8")
     for mark, table in (("measured", measured(inputs, report)), ("computed", computed(inputs))):
-        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-        if begin not in text or end not in text:
-            raise Failed(f"{page} has no place for a table: no {begin.strip()} or no {end}")
-        head, _, rest = text.partition(begin)
-        text = f"{head}{begin}{table}\n{end}{rest.partition(end)[2]}"
+        text = between(text, mark, table, str(page))
     page.write_text(text, encoding="utf-8")
 
 

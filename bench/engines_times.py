@@ -25,7 +25,7 @@ from engines_relay import Relay, round_trips
 from engines_servers import Server
 from peers import Holdfast
 from procs import Child, Failed, kill, spawn
-from series import Series
+from series import Series, failures
 from tables import Goal, Outcome, show, timing_table
 from turns import alternate
 
@@ -77,7 +77,7 @@ def timed(bench: Bench, what: str, series: dict[str, Series], notes: list[str] |
         [timing_table(bench.title(what), series, bench.reference, _MS, notes)],
         [],
         {name: one.data() for name, one in series.items()},
-        [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing],
+        failures(series),
     )
 
 

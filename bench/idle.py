@@ -1,8 +1,9 @@
 """Idle: what processes cost that wait for a lock which is not given back.
 
-Measured: processor time and wake-ups (voluntary context switches) of each waiter, all its threads together, over the
-window, read from outside before and after it. All libraries wait through the same window, side by side.
-Not measured: the holder, memory, and the first ten seconds of a wait (a library may look often at first).
+Measured: processor time and wake-ups (voluntary context switches) of each waiter, all its threads together, over each
+window, read from outside before and after it. All libraries wait through the same windows, side by side.
+Not measured: the holder, memory, and the first seconds of a wait, as long as a window (a library may look often at
+first).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 
 from context import Context
 from peers import Holdfast, Subject, waiting
-from procs import Child, Failed, Slots, spawn, wake_ups
+from procs import Child, Failed, NotAvailable, Slots, spawn, wake_ups
 from references import BlockingFlock
 from tables import Goal, Outcome, Table, show
 
@@ -24,7 +26,7 @@ WAITERS = 20
 
 @dataclass(frozen=True)
 class Cost:
-    """One waiter's counters at one moment, or their difference over the window."""
+    """One waiter's counters at one moment, or their difference over a window."""
 
     wake_ups: int
     cpu_ns: int
@@ -34,38 +36,51 @@ class Cost:
 
 
 def run(context: Context) -> Outcome:
-    """One window for everyone."""
-    seconds = context.pick(3, 10)
-    costs, failures = _measure(context, seconds)
+    """The same windows for everyone."""
+    seconds, windows = context.pick(3, 10), int(context.pick(2, 3))
+    costs, errors = _measure(context, seconds, windows)
     table = Table(
-        f"Idle: {WAITERS} waiters for {seconds:.0f} s, tmpfs",
+        f"Idle: {WAITERS} waiters, {windows} windows of {seconds:.0f} s, tmpfs",
         ["", "wake-ups each, median", "max", "CPU ms, all together", "CPU ms a minute and waiter"],
-        notes=[f"{name}: {why}" for name, why in failures.items()],
+        notes=[f"{name}: {why}" for name, why in errors.items()],
     )
     for name, each in costs.items():
-        woken = [cost.wake_ups for cost in each]
-        cpu_ms = sum(cost.cpu_ns for cost in each) / 1e6
-        per_minute = cpu_ms / len(each) * 60 / seconds
+        woken = [cost.wake_ups for window in each for cost in window]
+        cpu_ms = sum(cost.cpu_ns for window in each for cost in window) / 1e6 / windows
+        per_minute = cpu_ms / WAITERS * 60 / seconds
         table.rows.append([name, show(statistics.median(woken)), str(max(woken)), f"{cpu_ms:.2f}", f"{per_minute:.2f}"])
     ours = costs.get(Holdfast.label)
     goal = Goal(
         f"idle: wake-ups of a waiter in {seconds:.0f} s, worst of {WAITERS}",
-        max(cost.wake_ups for cost in ours) if ours else None,
+        max(cost.wake_ups for window in ours for cost in window) if ours else None,
         1,
         "wake-ups",
-        why_not=context.holdfast_missing or failures.get(Holdfast.label, ""),
+        why_not=context.holdfast_missing or str(errors.get(Holdfast.label, "")),
     )
-    data = {
-        name: {"wake_ups": [cost.wake_ups for cost in each], "cpu_ns": [cost.cpu_ns for cost in each]}
-        for name, each in costs.items()
-    }
-    return Outcome([table], [goal], {"seconds": seconds, **data}, [f"{k}: {why}" for k, why in failures.items()])
+    return Outcome(
+        [table],
+        [goal],
+        {
+            "seconds": seconds,
+            "waiters": WAITERS,
+            "each": {
+                name: {
+                    "wake_ups": [[cost.wake_ups for cost in window] for window in each],
+                    "cpu_ns": [[cost.cpu_ns for cost in window] for window in each],
+                }
+                for name, each in costs.items()
+            },
+            "errors": {name: str(why) for name, why in errors.items()},
+        },
+        [f"{name}: {why}" for name, why in errors.items() if not isinstance(why, NotAvailable)],
+    )
 
 
-def _measure(context: Context, seconds: float) -> tuple[dict[str, list[Cost]], dict[str, str]]:
+def _measure(context: Context, seconds: float, windows: int) -> tuple[dict[str, list[list[Cost]]], dict[str, Failed]]:
+    """By subject: the cost of each waiter in each window; and why there is none."""
     groups: dict[str, Child] = {}
     waiters: dict[str, list[int]] = {}
-    failures: dict[str, str] = {}
+    failed: dict[str, Failed] = {}
     try:
         for one in context.subjects(waiting(BlockingFlock)):
             groups[one.label] = spawn(_group, one, str(context.tmpfs / f"idle.{one.label}"))
@@ -73,22 +88,31 @@ def _measure(context: Context, seconds: float) -> tuple[dict[str, list[Cost]], d
             try:
                 waiters[name] = group.answer(60)
             except Failed as error:
-                failures[name] = str(error)
-        time.sleep(seconds)
-        before = {name: [_read(pid) for pid in pids] for name, pids in waiters.items()}
-        time.sleep(seconds)
-        costs = {
-            name: [_read(pid) - earlier for pid, earlier in zip(pids, before[name], strict=True)]
-            for name, pids in waiters.items()
-        }
+                failed[name] = error
+        readings: list[dict[str, list[Cost]]] = []
+        for _ in range(windows + 1):
+            time.sleep(seconds)
+            readings.append({})
+            for name, pids in list(waiters.items()):
+                try:
+                    readings[-1][name] = [_read(pid) for pid in pids]
+                except OSError:
+                    del waiters[name]
         for name, group in groups.items():
-            if name in costs and group.pipe.poll():
-                del costs[name]
-                failures[name] = "the holder or a waiter ended"
+            if name not in failed and (name not in waiters or group.pipe.poll()):
+                waiters.pop(name, None)
+                failed[name] = Failed("the holder or a waiter ended")
     finally:
         for group in groups.values():
             group.end()
-    return costs, failures
+    costs = {
+        name: [
+            [later - earlier for later, earlier in zip(after[name], before[name], strict=True)]
+            for before, after in pairwise(readings)
+        ]
+        for name in waiters
+    }
+    return costs, failed
 
 
 def _group(pipe: Connection, subject: type[Subject], path: str) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from context import Context
-from procs import Failed
-from series import Series
+from procs import Failed, NotAvailable
+from series import Series, failures
 from tables import Goal, Outcome, Table, show
 
 LOCKS, FILES, A_DIRECTORY = 10_000, 100_000, 100
@@ -32,13 +32,13 @@ def run(context: Context) -> Outcome:
     """Rounds of one run each, in an order drawn anew."""
     commands = _commands(context)
     series = {name: Series() for name in commands}
-    for number in range(-1, int(context.pick(3, 9))):
+    for number in range(-1, int(context.pick(2, 9))):
         for name in context.random.sample(list(commands), len(commands)):
             if series[name].error is None:
                 try:
                     used = _cpu(commands[name])
                 except Failed as error:
-                    series[name].error = str(error)
+                    series[name].fail(error)
                     continue
                 if number >= 0:
                     series[name].add(number, [used])
@@ -50,9 +50,8 @@ def run(context: Context) -> Outcome:
         median = one.median()
         cells = [None if median is None else median / 1e6, over[name], ratio]
         table.rows.append([name, str(one.count), *map(show, cells)])
-    return Outcome([table], _goals(context, series, over), {name: one.data() for name, one in series.items()}, [
-        f"{name}: {one.error}" for name, one in series.items() if one.error
-    ])  # fmt: skip
+    data = {name: one.data() for name, one in series.items()}
+    return Outcome([table], _goals(context, series, over), data, failures(series))
 
 
 def _commands(context: Context) -> dict[str, list[str]]:
@@ -94,7 +93,7 @@ def _cpu(command: list[str]) -> int:
     try:
         process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
     except FileNotFoundError:
-        raise Failed("not installed") from None
+        raise NotAvailable("not installed") from None
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

@@ -117,11 +117,20 @@ def _be_child(parent: int, function: Callable[..., None], pipe: Connection | Non
             traceback.print_exc()
         if pipe is not None:
             try:
-                pipe.send(error if isinstance(error, Failed) else Failed(f"{type(error).__name__}: {error}"))
+                pipe.send(_told(error))
             except OSError:
                 pass
     finally:
         os._exit(status)
+
+
+def _told(error: BaseException) -> Failed:
+    """What a child that fails tells its parent."""
+    if isinstance(error, Failed):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        return NotAvailable(f"not installed: no module {error.name}")
+    return Failed(f"{type(error).__name__}: {error}")
 
 
 def kill(pid: int) -> None:

@@ -1,9 +1,10 @@
-"""Run the benchmarks: `make bench`, or `python bench/run.py [suite ...] [--quick] [--json FILE]`. See README.md."""
+"""The benchmarks: `make bench`, or `python bench/run.py [suite ...]`; or draws an earlier run. See README.md."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -22,11 +23,14 @@ import startup
 import uncontended
 import waiters
 from context import Context
-from machine import filesystem_of, machine_line, versions_of
+from machine import command_version, filesystem_of, machine_line, revision, versions_of
 from procs import Failed, spawn
+from report import FORMAT, Unreadable, load, page, renew
 from session import directories
 from syscalls import show_calls
 from tables import Goal, Outcome, goals_table
+
+ROOT = Path(__file__).parents[1]
 
 SUITES: dict[str, Callable[[Context], Outcome]] = {
     "startup": startup.run,
@@ -43,9 +47,12 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
 
 
 def main() -> int:
-    """0: measured, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
+    """0: measured or drawn, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
     options = _parse()
     try:
+        if options.stored:
+            _draw(options, load(options.stored))
+            return 0
         with directories(options.tmpfs, options.disk) as (tmpfs, disk):
             context = Context(tmpfs, disk, options.quick, options.peers_only)
             if not options.peers_only:
@@ -54,7 +61,7 @@ def main() -> int:
                 print(show_calls(context.disk))
                 return 0
             return _run(context, options)
-    except (Failed, OSError) as error:
+    except (Failed, Unreadable, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -64,8 +71,11 @@ def _parse() -> argparse.Namespace:
         prog="bench/run.py", description="Measure holdfast side by side with other lock libraries."
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; all when omitted")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 1 min instead of under 6 min")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 3 min instead of under 12 min")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every number to FILE as well")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="draw them on one page as well")
+    parser.add_argument("--from", dest="stored", metavar="JSON", type=Path, help="measure nothing: draw an earlier run")
+    parser.add_argument("--docs", action="store_true", help="renew the chart, and the tables of the documentation")
     parser.add_argument("--tmpfs", metavar="DIR", type=Path, default=Path("/dev/shm"), help="default /dev/shm")
     parser.add_argument("--disk", metavar="DIR", type=Path, default=Path(), help="default the current directory")
     parser.add_argument("--strace", action="store_true", help="print the system calls of one cycle, measure nothing")
@@ -76,6 +86,10 @@ def _parse() -> argparse.Namespace:
         parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(SUITES)})")
     if options.strace and options.peers_only:
         parser.error("--strace shows holdfast, --peers-only leaves it out")
+    if options.stored and (options.suites or options.json or options.strace):
+        parser.error("--from draws what another run has measured: with --html and --docs only")
+    if options.stored and not (options.html or options.docs):
+        parser.error("--from needs --html FILE or --docs: what to draw")
     return options
 
 
@@ -93,8 +107,7 @@ def _require_holdfast() -> None:
 def _import_holdfast(pipe: Connection) -> None:
     import holdfast
 
-    assert holdfast.Lock
-    pipe.send(None)
+    pipe.send(holdfast.__version__)
 
 
 def _run(context: Context, options: argparse.Namespace) -> int:
@@ -102,31 +115,53 @@ def _run(context: Context, options: argparse.Namespace) -> int:
     for name, value in facts.items():
         print(f"{name}: {value}")
     goals: list[Goal] = []
-    data: dict[str, Any] = {}
-    failures: list[str] = []
+    report: dict[str, Any] = {"format": FORMAT, "facts": facts, "seconds": {}, "suites": {}, "failures": []}
     begin = time.monotonic()
     for name in options.suites or SUITES:
+        since = time.monotonic()
         outcome = SUITES[name](context)
+        report["seconds"][name] = round(time.monotonic() - since, 1)
         for table in outcome.tables:
             print(f"\n{table}", flush=True)
         goals += outcome.goals
-        data[name] = outcome.data
-        failures += [f"{name}: {failure}" for failure in outcome.failures]
+        report["suites"][name] = outcome.data
+        report["failures"] += [f"{name}: {failure}" for failure in outcome.failures]
+    report["goals"] = [goal.data() for goal in goals]
+    facts["load at the end"] = f"{os.getloadavg()[0]:.2f}, of which the run has a share"
     print(f"\n{goals_table(goals)}\n\n{time.monotonic() - begin:.0f} s")
+    text = _anonymous(json.dumps(report, indent=1, sort_keys=False), context)
     if options.json:
-        report = {"facts": facts, "suites": data, "goals": [goal.data() for goal in goals], "failures": failures}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for failure in failures:
+        options.json.write_text(text + "\n", encoding="utf-8")
+    _draw(options, json.loads(text))
+    for failure in report["failures"]:
         print(f"failed: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return 1 if report["failures"] else 0
+
+
+def _anonymous(text: str, context: Context) -> str:
+    """Without the directories of this machine, which the text of an error may name."""
+    for directory, word in ((context.tmpfs, "TMPFS"), (context.disk, "DISK"), (sys.prefix, "PYTHON"), (ROOT, "ROOT")):
+        text = text.replace(json.dumps(str(directory))[1:-1], word)
+    return text
+
+
+def _draw(options: argparse.Namespace, report: dict[str, Any]) -> None:
+    if options.html:
+        options.html.parent.mkdir(parents=True, exist_ok=True)
+        options.html.write_text(page(report), encoding="utf-8")
+    if options.docs:
+        renew(ROOT, report)
 
 
 def _facts(context: Context) -> dict[str, str]:
+    commit = revision(ROOT)
     return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine_line(),
         "Python": platform.python_version(),
         "filesystems": f"tmpfs: {_named(context.tmpfs, True)}; disk: {_named(context.disk, False)}",
-        "versions": versions_of(context.packages),
+        "versions": f"{versions_of(context.packages)}, {command_version('flock')}",
+        **({"commit": commit} if commit else {}),
         "run": "quick" if context.quick else "full",
     }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from procs import Failed, NotAvailable
 
-# Fewer samples than this have no 99th percentile worth the name.
-ENOUGH_FOR_P99 = 100
+# Fewer samples than this have no 99th percentile worth the name, and no 5th and 95th.
+ENOUGH_FOR_P99, ENOUGH_FOR_P95 = 100, 20
 
 
 class Series:
@@ -66,12 +66,23 @@ class Series:
 
     def data(self) -> dict[str, Any]:
         """The numbers for --json."""
+        shares = (25, 75, *((5, 95) if self.count >= ENOUGH_FOR_P95 else ()))
         return {
             "samples": self.count,
             "rounds": len(self.rounds),
             "median_ns": self.median(),
             "p99_ns": self.p99(),
+            "min_ns": self._at(0.0),
             "max_ns": self.worst(),
-            "round_medians_ns": [statistics.median(samples) for samples in self.rounds.values() if samples],
+            "percentiles_ns": {str(share): self._at(share / 100) for share in shares} if self.count else {},
+            "round_medians_ns": {
+                str(number): statistics.median(samples) for number, samples in self.rounds.items() if samples
+            },
             "error": self.error,
+            "missing": self.missing,
         }
+
+
+def failures(series: Mapping[str, Series]) -> list[str]:
+    """What went wrong, a line for each subject. That the installed version has no such thing is nothing wrong."""
+    return [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing]

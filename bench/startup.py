@@ -1,9 +1,10 @@
-"""Start-up: what `import holdfast` and one `holdfast try` cost a process that does nothing else.
+"""Start-up: what an import, one `holdfast try` and one `holdfast run` cost a process that does nothing else.
 
 Measured: from before the process is started until it has ended, by the wall clock, in interleaved runs after an
 uncounted first one (so from the page cache, with byte code compiled). `holdfast try` includes whatever it must finish
 before it returns, not what a keeper process does afterwards; the keeper is ended and the lock file removed before the
-next run. Not measured: a cold disk, memory.
+next run. `holdfast run LOCK -- true` stands beside `flock FILE true`; both include starting `true`. The imports are of
+the module that the adapter in peers.py uses. Not measured: a cold disk, memory.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import time
 from pathlib import Path
 
 from context import Context
-from procs import Failed, end_adopted
-from series import Series
+from procs import Failed, NotAvailable, end_adopted
+from series import Series, failures
 from tables import Goal, Outcome, timing_table
 
-BARE, IMPORT, TRY, OTHER = "bare interpreter", "import holdfast", "holdfast try", "import filelock"
+BARE, IMPORT, TRY, RUN = "bare interpreter", "import holdfast", "holdfast try", "holdfast run, true"
+FLOCK = "flock(1), true"
+MODULES = ("filelock", "portalocker", "fasteners", "flufl.lock", "zc.lockfile")
 
 
 def run(context: Context) -> Outcome:
@@ -29,13 +32,13 @@ def run(context: Context) -> Outcome:
     lock = context.tmpfs / "startup.lock"
     commands = _commands(context, lock)
     series = {name: Series() for name in commands}
-    for number in range(-1, int(context.pick(20, 40))):
+    for number in range(-1, int(context.pick(12, 40))):
         for name in context.random.sample(list(commands), len(commands)):
             if series[name].error is None:
                 try:
                     elapsed = _once(commands[name], lock, leaves_lock=name == TRY)
                 except Failed as error:
-                    series[name].error = str(error)
+                    series[name].fail(error)
                     continue
                 if number >= 0:
                     series[name].add(number, [elapsed])
@@ -43,7 +46,7 @@ def run(context: Context) -> Outcome:
         [timing_table("Start-up, process start to end", series, BARE, 1_000_000)],
         _goals(context, series),
         {name: one.data() for name, one in series.items()},
-        [f"{name}: {one.error}" for name, one in series.items() if one.error],
+        failures(series),
     )
 
 
@@ -52,8 +55,11 @@ def _commands(context: Context, lock: Path) -> dict[str, list[str]]:
     commands = {BARE: [*isolated, "pass"]}
     if not context.peers_only:
         commands[IMPORT] = [*isolated, "import holdfast"]
-        commands[TRY] = [str(Path(sys.executable).with_name("holdfast")), "try", str(lock)]
-    commands[OTHER] = [*isolated, "import filelock"]
+        holdfast = str(Path(sys.executable).with_name("holdfast"))
+        commands[TRY] = [holdfast, "try", str(lock)]
+        commands[RUN] = [holdfast, "run", str(lock), "--", "true"]
+    commands[FLOCK] = ["flock", f"{lock}.flock", "true"]
+    commands |= {f"import {module}": [*isolated, f"import {module}"] for module in MODULES}
     return commands
 
 
@@ -71,6 +77,8 @@ def _once(command: list[str], lock: Path, leaves_lock: bool) -> int:
         if status != 0:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines()
+            if said and said[-1].startswith("ModuleNotFoundError"):
+                raise NotAvailable(f"not installed: {said[-1].partition(': ')[2]}")
             raise Failed(f"exit status {status}" + (f": {said[-1]}" if said else ""))
     if leaves_lock and not left:
         raise Failed("exit status 0, but no lock file")
@@ -83,7 +91,7 @@ def _timed(command: list[str], stderr: int) -> tuple[int, int]:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr)
     except FileNotFoundError:
-        raise Failed("not installed") from None
+        raise NotAvailable("not installed") from None
     # Not wait(timeout=...): that polls, and rounds the time up to its next look.
     ended = os.pidfd_open(process.pid)
     in_time = bool(select.select([ended], [], [], 20)[0])

@@ -19,7 +19,7 @@ from machine import filesystem_of
 from peers import LIBRARIES, Fasteners, FileLock, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject
 from procs import Child, Failed, NotAvailable, spawn
 from references import PythonCalls
-from series import Series
+from series import Series, failures
 from tables import Goal, Outcome, timing_table
 
 C_LOOP = "C loop"
@@ -41,7 +41,7 @@ def run(context: Context) -> Outcome:
             table.notes.append(f"Creating a file is slow here (C loop {base / 1e3:.0f} µs): see README, Disk.")
         outcome.goals += _goals(context, place, series)
         outcome.data[place] = {name: one.data() for name, one in series.items()}
-        outcome.failures += [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing]
+        outcome.failures += failures(series)
     return outcome
 
 

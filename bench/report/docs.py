@@ -1,0 +1,99 @@
+"""What of a run stands in the documentation: tables between marks, and a chart. Nobody copies a number by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marks import between
+from peers import Fasteners, FileLock, Flufl, Holdfast, Portalocker, SoftFileLock, Subject
+from references import BlockingFlock
+from tables import show
+
+from .figures import figures
+from .markdown import goals, grid, markdown
+from .numbers import Absent, AnyFigure, Figure
+from .poster import poster
+from .verdicts import comparisons
+from .words import VERDICTS, described, verdict_says
+
+PAGE, CHART, README = "docs/benchmarks.md", "docs/benchmarks.svg", "README.md"
+_COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, BlockingFlock)
+_README_ROWS = (
+    ("uncontended-tmpfs", "acquire and release, nobody else, µs"),
+    ("handoff-own", "hand-off to a waiter, ms"),
+    ("crash", "SIGKILL of the holder to the next one's acquire, ms"),
+    ("idle-cpu", "processor time of a waiter, ms a minute"),
+    ("fairness-rate", "16 processes without a pause: acquisitions a second"),
+    ("fairness-longest", "16 processes without a pause: longest wait, ms"),
+)
+
+
+def renew(root: Path, report: Mapping[str, Any]) -> None:
+    """Everything in the working tree that is made of a run."""
+    for name, mark, content in ((PAGE, "measured", measured(report)), (README, "benchmarks", readme(report))):
+        path = root / name
+        path.write_text(between(path.read_text(encoding="utf-8"), mark, content, name), encoding="utf-8")
+    (root / CHART).write_text(poster(report), encoding="utf-8")
+
+
+def warnings(report: Mapping[str, Any]) -> list[str]:
+    """What to know before a number is believed."""
+    facts, found = report["facts"], []
+    if facts.get("run") != "full":
+        found.append(
+            "From a quick run: few rounds, wide spread. It shows that the benchmarks work, not what to expect."
+        )
+    if "busy" in facts.get("machine", ""):
+        found.append("The machine was busy when the run began: long tails, and medians above those of a quiet machine.")
+    return found
+
+
+def measured(report: Mapping[str, Any]) -> str:
+    """The part of the page that is made of a run."""
+    found = figures(report)
+    parts = [f"> {words}" for words in warnings(report)]
+    parts.append("\n".join(f"- {name}: {value}" for name, value in report["facts"].items()))
+    compared = comparisons(found)
+    for key, title in VERDICTS.items():
+        listed = [f"- {one.title}: {', '.join(getattr(one, key))}" for one in compared if getattr(one, key)]
+        parts += [f"## {title}", verdict_says(key), "\n".join(listed) or "Nowhere."]
+    parts += ["## Goals", "What holdfast has promised itself. What is missed stands first.", markdown(goals(report))]
+    for figure in found:
+        parts += [f"## {figure.title}", described(figure), _table(figure)]
+    if report.get("failures"):
+        parts += ["## What went wrong", "\n".join(f"- {one}" for one in report["failures"])]
+    return "\n\n".join(parts)
+
+
+def _table(figure: AnyFigure) -> str:
+    numbers = grid(figure)
+    gap = figure.gap if isinstance(figure, Absent) else ""
+    return f"Not measured. {gap}" if numbers is None else markdown(numbers)
+
+
+def readme(report: Mapping[str, Any]) -> str:
+    """Medians of the figures that most people ask for."""
+    by_key = {one.key: one for one in figures(report)}
+    lines = [f"| median | {' | '.join(one.label for one in _COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}"]
+    for key, title in _README_ROWS:
+        figure = by_key[key]
+        lines.append(f"| {title} | {' | '.join(_cell(figure, one.label) for one in _COLUMNS)} |")
+    facts = report["facts"]
+    run = "a quick run, which shows less than a full one" if facts.get("run") != "full" else "a full run"
+    machine = facts["machine"].partition(", load")[0]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"*{facts.get('date', 'no date')}, {run}: {machine}; Python {facts['Python']}; {facts['versions']}.*",
+        ]
+    )
+
+
+def _cell(figure: AnyFigure, label: str) -> str:
+    row = figure.row(label) if isinstance(figure, Figure) else None
+    if row is None or row.middle is None:
+        return "–"  # noqa: RUF001
+    return f"**{show(row.middle)}**" if row.role == "ours" else show(row.middle)

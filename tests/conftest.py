@@ -66,8 +66,8 @@ def pytest_collection_finish() -> None:
 def _heed_signals() -> None:
     """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):
-        number = getattr(signal, name)
-        if signal.getsignal(number) is signal.SIG_IGN:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 

@@ -1,7 +1,8 @@
 """Python as it is on another system, as far as that can be had here: without the modules and names that it lacks there.
 
 `python elsewhere.py SYSTEM DIRECTORY` takes them away, then imports every module of holdfast, and uses locks. What this
-cannot show is what another kernel does: that an open file cannot be removed on Windows, say.
+cannot show is what another kernel does: that an open file cannot be removed on Windows, say. On such a system itself,
+SYSTEM is `here`, and nothing is taken away.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import pkgutil
 import select
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -162,7 +164,8 @@ def commands(place: Path) -> None:
     status, out = command("doctor", place)
     assert (status, "some promises are weaker" in out) == (1, True), out
     assert command("clean", place)[0] == 0
-    for words in (("run", lock, "--", "true"), ("beads", "daemon", place, "--", "true")):
+    waiting = (("run", lock, "--", "true"), ("beads", "daemon", place, "--", "true"))
+    for words in () if hasattr(signal, "sigtimedwait") else waiting:
         status, out = command(*words)
         assert (status, "needs a call that this system does not have" in out) == (3, True), out
         assert not lock.exists()
@@ -174,7 +177,8 @@ def commands(place: Path) -> None:
 
 
 if __name__ == "__main__":
-    become(sys.argv[1])
+    if sys.argv[1] != "here":
+        become(sys.argv[1])
     for module in every_module():
         importlib.import_module(module)
     import holdfast._os

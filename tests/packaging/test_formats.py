@@ -1,0 +1,51 @@
+"""Formats on the disk, as docs/versioning.md says that they may change: what a newer version writes is held by all."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import Liveness, Lock
+
+PROTOCOLS = ("sema", "semats", "sidecar", "beads")
+HOLDER = """
+import os, sys
+from holdfast import Lock
+for protocol in sys.argv[2:]:
+    print(Lock(f"{sys.argv[1]}/{protocol}", protocol=protocol).acquire().path)
+os._exit(0)
+"""
+
+
+def dead(place: Path) -> dict[str, Path]:
+    """The lock files of a holder that is dead, by protocol."""
+    (place / "beads").mkdir()
+    command = [sys.executable, "-u", "-c", HOLDER, place, *PROTOCOLS]
+    paths = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return dict(zip(PROTOCOLS, map(Path, paths), strict=True))
+
+
+def of_next_version(data: bytes, age: int) -> bytes:
+    newer = re.sub(rb'(holdfast(?:=|": "))1 ', rb"\g<1>2 ", data)
+    assert newer != data
+    newer = re.sub(rb"timestamp=(\d+)", lambda found: b"timestamp=%d" % (int(found[1]) - age), newer)
+    return re.sub(rb'("(?:createdAt|started_at)": ")\d{4}', rb"\g<1>2020", newer) if age else newer
+
+
+@pytest.mark.parametrize("age", [0, 100_000])
+def test_a_marker_of_a_newer_version_is_proof_of_death(disk: Path, age: int) -> None:
+    for protocol, path in dead(disk).items():
+        path.write_bytes(of_next_version(path.read_bytes(), age))
+        os.utime(path, (time.time() - age, time.time() - age))
+        lock = Lock(disk / protocol, protocol=protocol)
+        status = lock.status()
+        assert (status.locked, status.stale, status.liveness) == (True, False, Liveness.UNKNOWN), protocol
+        assert "newer version" in status.evidence.text
+        if protocol != "sidecar" or not age:  # that one leaves a stale lock to its caller: LockStale
+            assert lock.try_acquire() is None

@@ -32,7 +32,7 @@ from typing import Any
 from holdfast import AcquireTimeout, Hold, Lock, WouldDeadlock
 from holdfast._os import environment
 
-PROMPTLY = 2.0
+PROMPTLY = 10.0
 """Seconds within which a lock is to be had that nobody holds."""
 WAIT = 0.004
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""

@@ -24,8 +24,9 @@ from typing import Any
 from holdfast import Lock
 from holdfast._os import environment
 
-PROMPTLY = 1.0
-"""Seconds within which a dead process's lock is to be had."""
+PROMPTLY = 5.0
+"""Seconds within which a dead process's lock is to be had, on a machine that does much else. Who overlooks that it has
+died looks again after ten."""
 
 
 def fork(body: Callable[[], None]) -> int:

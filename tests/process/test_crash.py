@@ -83,7 +83,7 @@ def test_a_waiter_sleeps_on_after_the_holder_was_killed(spawn: Callable[..., Pee
     holder.kill()
     moment, pid, tag = waiter.hear().split()
     assert (int(pid), tag) == (holder.pid, "holder")
-    assert float(moment) - killed < 0.5
+    assert float(moment) - killed < 5  # it would look again after ten seconds
     waiter.finish()
     assert not os.path.exists(path)
 

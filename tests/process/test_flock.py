@@ -26,8 +26,9 @@ from process.support import Peer, descriptors, eventually, polling
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "12")) * 4 / 30
 SHARING = Path(__file__).with_name("sharing.py")
-PROMPTLY = 1.0
-"""Seconds in which a lock that was released by an event, or within its re-check of 0.1 s, is to be had."""
+PROMPTLY = 5.0
+"""Seconds in which a lock that was released by an event, or within its re-check of 0.1 s, is to be had on a machine that
+does much else; who is told of nothing looks again after ten."""
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +160,7 @@ def test_flock_1_sleeps_on_when_holdfast_is_done(path: str, lock: Lock) -> None:
         waiter = subprocess.Popen(["flock", *timeout, path, "true"])
         eventually(lambda pid=waiter.pid: [w.pid for w in lock.status().waiters] == [pid])
         hold.release()
-        assert waiter.wait(PROMPTLY * 5) == 0
+        assert waiter.wait(PROMPTLY) == 0
 
 
 def test_a_shell_that_unlocks_without_closing_is_waited_for(

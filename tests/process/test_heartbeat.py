@@ -156,9 +156,9 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
     assert not hold.lost
     stolen = time.monotonic()
     steal(path)
-    eventually(lambda: told, within=5, what="the message")
+    eventually(lambda: told, what="the message")
     moment, error, thread = told[0]
-    assert moment - stolen < 1.0
+    assert moment - stolen < 5  # without an event, it would be a matter of minutes
     assert isinstance(error, LockLost)
     assert error.path == path
     assert thread != threading.main_thread().name
@@ -281,7 +281,7 @@ def test_a_holder_in_another_process_is_not_told(spawn: Callable[..., Peer], pat
     assert record.pid == holder.pid
     word, moment = holder.hear().split()
     assert word == "lost"
-    assert float(moment) - broken < 0.5
+    assert float(moment) - broken < 5
     with Lock(path).acquire(timeout=1) as mine:
         holder.say("end")
         holder.wait()

@@ -108,7 +108,7 @@ def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
     end(holder)
     killed = time.monotonic()
     moment, recovered = contender.hear().split()
-    assert float(moment) - killed < 1
+    assert float(moment) - killed < 5  # it would look again after ten seconds
     assert recovered == pid
     contender.say("release")
     contender.finish()
@@ -126,7 +126,7 @@ def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[...,
     holder.expect("released")
     released = time.monotonic()
     moment, recovered = contender.hear().split()
-    assert float(moment) - released < 1
+    assert float(moment) - released < 5
     assert recovered == "None"
     contender.say("release")
     contender.finish()

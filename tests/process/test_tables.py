@@ -128,6 +128,7 @@ def test_a_holder_or_those_who_block_are_not_shown(file: Path, spawn: Spawn) -> 
     eventually(lambda: owners(file) == wanted, what="the two waiters")
     holder.kill()
     exclusive.kill()
+    exclusive.wait()
     shared.hear()
     assert owners(file) == {(shared.pid, False, False)}
 

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from engines.faces import Tasks, Threads
 from holdfast import events
+from holdfast._core import limits
 from holdfast._drive.sync import drive
 from holdfast._os import environment
 from holdfast.engines import engine_of
@@ -174,6 +175,29 @@ def test_an_owner_waits_behind_itself(prefix: str, face: Any) -> None:
     for each in got:
         each.release()
     eventually(lambda: not face.lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
+
+
+def test_who_waits_behind_its_owner_waits_in_silence_or_in_two_places(
+    prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
+    monkeypatch.setattr(limits, "_NOTICE_AFTER", 0.05)
+    hold = face.lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
+    told: list[list[Any]] = [[], [], []]
+    heard: list[events.Event] = []
+    locks = [face.lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
+    for lock, notices in zip(locks, told, strict=True):
+        lock._announce(notices.append)
+    waiters = [face.begin(lock.acquire) for lock in locks]
+    eventually(lambda: all(told))
+    assert [notices[0].status.holder.tag for notices in told] == ["deploy v1"] * 3
+    assert len(face.lock(prefix + "a").status().waiters) == 1
+    hold.release()
+    for waiter in waiters:
+        waiter.result().release()
+    assert (
+        sorted(event.kind for event in heard if event.kind in ("waiting", "joined")) == ["joined"] * 2 + ["waiting"] * 3
+    )
 
 
 def test_a_hold_that_was_broken_is_believed_in_or_its_release_frees_the_next(prefix: str, face: Any) -> None:

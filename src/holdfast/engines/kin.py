@@ -2,10 +2,14 @@
 
 KN1  Of one owner's callers only one contends. The others wait for what it gets, and share that; if it gives up, the
      next of them contends. In the server's queue they would stand behind themselves.
+     In line, they are told of and announced as all who wait.
 KN2  A caller that holds the lock itself, or every slot, and would wait for ever, is told so at once.
 """
 
 from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
 
 from .._core.environment import Signal, Wait
 from .._core.refusal import deadlock
@@ -13,50 +17,95 @@ from .._os import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator
 
-    from .._core.environment import Environment
-    from .._core.hold import Held, Share
+    from .._core.hold import Share
     from .._core.refusal import Refusal
-    from .._core.request import Request
-    from .remote import Attempt
+    from ..model import Holder, Status
+    from .remote import Attempt, RemoteHeld, RemoteRequest
 
     Result = Share | Refusal
 
+_held: dict[tuple[object, ...], list[RemoteHeld]] = {}
+"""By process and lock. What is in it of a parent is never looked at."""
 _waiting: dict[tuple[object, ...], list[Signal]] = {}
 """Of each owner that contends, by process, lock and owner: the signals of its callers, the first of them contends."""
 
 
-def holds_of(env: Environment, target: str) -> list[Held]:
+class Contender(ABC):
+    """One caller who wants a lock on a server, as its engine makes it."""
+
+    attempt: Attempt
+
+    @abstractmethod
+    def acquire(self) -> Generator[Wait, None, Result]:
+        """Contend, until there is a hold or the time is up."""
+
+    @abstractmethod
+    def look_kindly(self) -> Generator[Wait, None, None]:
+        """See who holds it, for people; if nobody answers soon, what was seen before is told."""
+
+    @abstractmethod
+    def last(self) -> tuple[Status, ...]:
+        """What was seen last."""
+
+    def who(self) -> Holder | None:
+        """The holder that was seen last."""
+        return next((status.holder for status in self.last() if status.locked), None)
+
+    def refuse(self) -> Refusal:
+        """The time is up."""
+        self.attempt.story.gave_up(self.who)
+        return self.attempt.refusal(self.last)
+
+    def refuse_kindly(self) -> Generator[Wait, None, Refusal]:
+        yield from self.look_kindly()
+        return self.refuse()
+
+
+def enrol(held: RemoteHeld) -> None:
+    """This process has it from now on."""
+    with forking:
+        _held.setdefault(_name(held.env.generation, held.request), []).append(held)
+
+
+def forget(held: RemoteHeld) -> None:
+    """Idempotent."""
+    name = _name(held.generation, held.request)
+    with forking:
+        left = [one for one in _held.pop(name, ()) if one is not held]
+        if left:
+            _held[name] = left
+
+
+def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:
+    return (generation, *request.key)
+
+
+def _holds_of(attempt: Attempt) -> list[RemoteHeld]:
     """What this process holds of it."""
-    return [
-        held
-        for held in list(env.holds.values())
-        if held.waits and held.request.target == target and not held.released and not held.lost
-    ]
+    holds = _held.get(_name(attempt.env.generation, attempt.request), ())
+    return [held for held in list(holds) if not held.released and not held.lost]
 
 
-def require_no_deadlock(
-    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-) -> None:
+def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
     """WouldDeadlock where the caller itself is in the way everywhere (KN2)."""
-    if timeout is not None:
+    if attempt.deadline < math.inf:
         return
-    target = requests[0].target
+    context = attempt.context
     own = [
         held
-        for held in holds_of(env, target)
+        for held in _holds_of(attempt)
         if any(share.context[: len(context)] == context for share in list(held.shares))
     ]
-    if len(own) >= len(requests):
-        raise deadlock(requests[0], len(requests))
+    if len(own) >= slots:
+        raise deadlock(attempt.request, slots)
 
 
-def join(attempt: Attempt) -> Share | None:
+def _join(attempt: Attempt) -> Share | None:
     """A share in what this owner holds already."""
-    request = attempt.request
-    for held in holds_of(attempt.env, request.target) if request.owner is not None else ():
-        if held.request.owner == request.owner:
+    for held in _holds_of(attempt):
+        if held.request.owner == attempt.request.owner:
             share = held.join(attempt.context)
             if share is not None:
                 attempt.story.joined()
@@ -64,31 +113,30 @@ def join(attempt: Attempt) -> Share | None:
     return None
 
 
-def together(
-    attempt: Attempt,
-    contend: Callable[[], Generator[Wait, None, Result]],
-    refuse: Callable[[], Generator[Wait, None, Refusal]],
-) -> Generator[Wait, None, Result]:
-    """What `contend` gets; or a share in what another caller of the same owner has got meanwhile (KN1)."""
-    env, request = attempt.env, attempt.request
-    if request.owner is None:
-        return (yield from contend())
-    key = (env.generation, request.target, request.owner)
+def together(contender: Contender) -> Generator[Wait, None, Result]:
+    """What it gets; or a share in what another caller of the same owner has got meanwhile (KN1)."""
+    attempt = contender.attempt
+    owner = attempt.request.owner
+    if owner is None:
+        return (yield from contender.acquire())
+    key = (*_name(attempt.env.generation, attempt.request), owner)
     signal = Signal()
     with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
         line = _waiting.setdefault(key, [])
         line.append(signal)
     try:
         while True:
-            share = join(attempt)
+            share = _join(attempt)
             if share is not None:
                 return share
             if line[0] is signal:
-                return (yield from contend())
+                return (yield from contender.acquire())
             if attempt.is_over():
-                return (yield from refuse())
-            attempt.require_same_process()
-            yield Wait((), attempt.deadline, signal)
+                return (yield from contender.refuse_kindly())
+            if attempt.announces:
+                yield from contender.look_kindly()
+            attempt.waiting(contender.last, contender.who)
+            yield Wait((), attempt.bounded(attempt.deadline), signal)
             signal.is_set = False
     finally:
         with forking:

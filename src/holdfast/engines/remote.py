@@ -21,6 +21,7 @@ from .._drive.sync import drive
 from ..errors import MalformedRecord
 from ..events import listeners
 from ..protocols import Protocol
+from .kin import enrol, forget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,13 +91,21 @@ class RemoteRequest(Request):
         self.lease = check_seconds("stale_after", options.get("stale_after"), zero=False)
         """Seconds after which the server frees the lock of a holder that says nothing; None: as the engine likes."""
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What this process knows the lock by, however many slots it has."""
+        return (self.protocol.name, self.target)
+
 
 class Attempt(Limits):
     """One contender's wait, as far as it is the same for all servers: how long, and what is told of it."""
 
+    request: RemoteRequest
+
     def __init__(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> None:
+        assert isinstance(requests[0], RemoteRequest)
         super().__init__(env, requests[0], timeout)
         self.context = context
         self.story = Story(env, self.request, context)
@@ -117,9 +126,10 @@ class RemoteHeld(Held):
     __slots__ = ("_key", "_record", "lapses", "why_lost")
 
     waits = True
+    request: RemoteRequest
 
     def __init__(
-        self, env: Environment, request: Request, name: tuple[object, ...], record: Record, token: int | None
+        self, env: Environment, request: RemoteRequest, name: tuple[object, ...], record: Record, token: int | None
     ) -> None:
         self._key = name
         self._record = record
@@ -193,8 +203,10 @@ class RemoteHeld(Held):
 
     def _enrol(self) -> None:
         self.env.holds[self._key] = self
+        enrol(self)
 
     def _forget(self) -> None:
+        forget(self)
         if self.env.holds.get(self._key) is self:
             del self.env.holds[self._key]
 

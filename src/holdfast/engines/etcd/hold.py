@@ -18,7 +18,7 @@ from __future__ import annotations
 from ..._core.environment import RECHECK, Wait
 from ..._drive.agent import agent
 from ...errors import EngineUnavailable
-from ..remote import RemoteHeld
+from ..remote import RemoteHeld, RemoteRequest
 from .http import Unreachable
 from .look import record_of
 from .queue import Seen
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from ..._core.environment import Environment
-    from ..._core.request import Request
     from ..._drive.agent import Job
     from ...model import Record
     from .client import Cluster
@@ -47,7 +46,9 @@ class EtcdHeld(RemoteHeld):
 
     __slots__ = ("_job", "_waited", "cluster", "entrant")
 
-    def __init__(self, env: Environment, request: Request, cluster: Cluster, entrant: Entrant, *, waited: bool) -> None:
+    def __init__(
+        self, env: Environment, request: RemoteRequest, cluster: Cluster, entrant: Entrant, *, waited: bool
+    ) -> None:
         self.cluster = cluster
         self.entrant = entrant
         self._job: Job | None = None

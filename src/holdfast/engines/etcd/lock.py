@@ -15,7 +15,7 @@ import math
 
 from ..._core.environment import RECHECK, Wait
 from ...errors import EngineUnavailable
-from ..kin import require_no_deadlock, together
+from ..kin import Contender, require_no_deadlock, together
 from ..remote import Attempt
 from .client import cluster_of
 from .hold import EtcdHeld
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..._core.environment import Environment
     from ..._core.hold import Share
     from ..._core.refusal import Refusal
-    from ...model import Holder, Status
+    from ...model import Status
     from . import EtcdRequest
     from .client import Cluster
     from .queue import Seen
@@ -44,7 +44,7 @@ _GRACE = 1.0
 _AGAIN = 0.1
 
 
-class Contest:
+class Contest(Contender):
     """One caller's attempt, from its first question to its hold."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Contest:
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Generator[Wait, None, Share | Refusal]:
-        require_no_deadlock(self.env, self.requests, self.timeout, self.attempt.context)
+        require_no_deadlock(self.attempt, len(self.requests))
         if self.timeout == 0:
             seen = yield from self._look()
             if len(seen) >= self.queue.room:
@@ -128,8 +128,8 @@ class Contest:
                 if self.attempt.is_over():
                     return (yield from self.refuse_kindly())
                 if self.attempt.announces:
-                    yield from self._look_kindly()
-                self.attempt.waiting(self._last, self._who)
+                    yield from self.look_kindly()
+                self.attempt.waiting(self.last, self.who)
                 yield from self._watch_those(entrant, before)
             except (Unreachable, EngineUnavailable):
                 self._end_watch()
@@ -174,7 +174,7 @@ class Contest:
     # -- waiting until it is free --------------------------------------------------------------------------------------
 
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
-        require_no_deadlock(self.env, self.requests, self.timeout, self.attempt.context)
+        require_no_deadlock(self.attempt, len(self.requests))
         failing_since: float | None = None
         try:
             while True:
@@ -186,7 +186,7 @@ class Contest:
                         return None
                     if self.attempt.is_over():
                         return self.refuse()
-                    self.attempt.waiting(self._last, self._who)
+                    self.attempt.waiting(self.last, self.who)
                     yield from self._watch_holders(seen, revision)
                 except (Unreachable, EngineUnavailable):
                     self._end_watch()
@@ -224,21 +224,12 @@ class Contest:
 
     # -- what both need ------------------------------------------------------------------------------------------------
 
-    def refuse_kindly(self) -> Generator[Wait, None, Refusal]:
-        yield from self._look_kindly()
-        return self.refuse()
-
-    def refuse(self) -> Refusal:
-        self.attempt.story.gave_up(self._who)
-        return self.attempt.refusal(self._last)
-
     def _look(self) -> Generator[Wait, None, list[Seen]]:
         seen, slots, _ = yield from keys_of(self.cluster, self.queue, self._until())
         self._note(seen, slots)
         return seen
 
-    def _look_kindly(self) -> Generator[Wait, None, None]:
-        """Who holds it now, for people; if nobody answers soon, what was seen before is told."""
+    def look_kindly(self) -> Generator[Wait, None, None]:
         try:
             seen, slots, _ = yield from keys_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
             if len(seen) >= self.queue.room:
@@ -250,11 +241,8 @@ class Contest:
         shown = self.requests[0].target
         self._statuses = statuses_of(self.env, self.queue, shown, seen, list(slots))
 
-    def _last(self) -> tuple[Status, ...]:
+    def last(self) -> tuple[Status, ...]:
         return self._statuses or statuses_of(self.env, self.queue, self.requests[0].target, [], [])
-
-    def _who(self) -> Holder | None:
-        return next((status.holder for status in self._last() if status.locked), None)
 
     def _until(self, patience: float = _PATIENCE) -> float:
         now = self.env.monotonic()
@@ -285,7 +273,7 @@ def acquire(
 ) -> Generator[Wait, None, Share | Refusal]:
     contest = Contest(env, requests, timeout, context)
     try:
-        return (yield from together(contest.attempt, contest.acquire, contest.refuse_kindly))
+        return (yield from together(contest))
     except BaseException:
         contest.attempt.story.gave_up()
         raise

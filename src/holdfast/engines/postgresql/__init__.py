@@ -16,7 +16,7 @@ from ..base import Engine
 from .connect import refusal, unreachable
 from .hold import PostgresqlRequest
 from .link import Broken, Refused
-from .lock import Contest
+from .lock import acquire, wait_until_free
 from .schema import ddl as ddl
 from .schema import init as init
 from .sight import look, look_at_all
@@ -67,12 +67,12 @@ class Postgresql(Engine):
     def acquire(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Share | Refusal]:
-        return Contest(env, _only(requests), timeout, context).acquire()
+        return acquire(env, _only(requests), timeout, context)
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
-        return Contest(env, _only(requests), timeout, context).wait_until_free()
+        return wait_until_free(env, _only(requests), timeout, context)
 
     def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
         place = _only(requests).place

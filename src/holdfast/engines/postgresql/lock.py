@@ -27,15 +27,14 @@ from __future__ import annotations
 import math
 
 from ..._core.environment import Wait
-from ..._core.hold import Share
-from ..._core.refusal import Refusal, deadlock
 from ...errors import EngineUnavailable, HoldfastError
-from ...model import Record, Status
+from ...model import Record
+from ..kin import Contender, require_no_deadlock, together
 from ..remote import Attempt
 from .connect import connect, only, refusal, unreachable
 from .hold import PostgresqlHeld, PostgresqlRequest
 from .link import Broken, Link, Refused
-from .sight import comment, look
+from .sight import comment, free, look
 from .spare import leave, obtain
 from .url import NAME
 
@@ -44,7 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from ..._core.environment import Environment
-    from ...model import Holder
+    from ..._core.hold import Share
+    from ..._core.refusal import Refusal
+    from ...model import Status
     from .link import Row
 
 _REACH_WITHIN = 10.0
@@ -56,8 +57,6 @@ _PATIENCE = 15.0
 _RETRY_EVERY = 0.25
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
-_OWNER_EVERY = 0.1
-"""Seconds between looks of one who waits whether its owner has got in by another call."""
 _ASK_EVERY = 60.0
 """Seconds after which one who waits makes sure that the server still knows of it."""
 _TIMED_OUT, _CANCELLED = "55P03", "57014"
@@ -82,8 +81,8 @@ select got.it, raised.* from got left join raised on true"""
 _WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and not granted"
 
 
-class Contest:
-    """One contender, from its first step until it has the lock or has given up."""
+class Contest(Contender):
+    """One caller, from its first step until it has the lock or has given up."""
 
     def __init__(
         self, env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
@@ -93,7 +92,7 @@ class Contest:
         self.place = request.place
         self.context = context
         self.attempt = Attempt(env, (request,), timeout, context)
-        self.statuses: tuple[Status, ...] = ()
+        self._status = free(request.place.shown)
         """What was seen last."""
         self._link: Link | None = None
         self._fresh = False
@@ -106,29 +105,27 @@ class Contest:
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
     def acquire(self) -> Generator[Wait, None, Share | Refusal]:
-        story = self.attempt.story
-        try:
-            result = yield from self._through_failures(shared=False)
-            if isinstance(result, Share):
-                if result.held.story is not story:
-                    story.joined()
-                return result
-            if isinstance(result, Refusal):
-                story.gave_up(self._holder)
-                return result
-            raise AssertionError("neither a hold nor a refusal")  # pragma: no cover
-        except BaseException:
-            story.gave_up()
-            raise
-        finally:
-            self.close()
+        require_no_deadlock(self.attempt)
+        result = yield from self._through_failures(shared=False)
+        assert not isinstance(result, bool)
+        return result or self.refuse()
 
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+        """None once it is free."""
+        require_no_deadlock(self.attempt)
+        result = yield from self._through_failures(shared=True)
+        return None if result else self.attempt.refusal(self.last)
+
+    def last(self) -> tuple[Status, ...]:
+        return (self._status,)
+
+    def look_kindly(self) -> Generator[Wait, None, None]:
         try:
-            result = yield from self._through_failures(shared=True)
-            return result if isinstance(result, Refusal) else None
+            yield from self._look((yield from self._connected()))
+        except (Broken, Refused, EngineUnavailable):
+            pass
         finally:
-            self.close()
+            self.close()  # who waits in line needs no session
 
     def close(self) -> None:
         """PG15. Never waits."""
@@ -138,7 +135,7 @@ class Contest:
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, Share | Refusal | None]:
+    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
         """All of it, again and again while the server goes away and comes back."""
         while True:
             try:
@@ -156,12 +153,9 @@ class Contest:
             except Refused as refused:
                 raise refusal(self.place, refused) from None
 
-    def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | Refusal | None]:
+    def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
+        """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
-            share = None if shared else self._join()
-            if share is not None:
-                return share
-            self._require_no_deadlock()
             link = yield from self._connected()
             link.spotless = shared
             if shared:
@@ -170,16 +164,18 @@ class Contest:
                 sent = self.env.monotonic()
                 row = only((yield from link.ask_often(self._sql(_TRY), self._facts(), self._limit())))
             if row[0] == "t":
-                return None if shared else self._won(link, row[1:], sent)
+                return shared or self._won(link, row[1:], sent)
             link.spotless = True
-            status = yield from look(self.env, link, self.place, self._limit())
-            self.statuses = (status,)
-            if not status.locked and not self._spin():
+            yield from self._look(link)
+            if not self._status.locked and not self._spin():
                 continue  # released between the two, or somebody looked whether it was free
             if self.attempt.is_over():
-                return self.attempt.refusal(lambda: self.statuses)
+                return None
             if (yield from self._queue(link, shared=shared)):
-                return None if shared else (yield from self._raise_token(link))
+                return shared or (yield from self._raise_token(link))
+
+    def _look(self, link: Link) -> Generator[Wait, None, None]:
+        self._status = yield from look(self.env, link, self.place, self._limit())
 
     def _spin(self) -> bool:
         """Whether this has happened too often for it to be chance."""
@@ -197,10 +193,8 @@ class Contest:
         link.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
-            attempt.waiting(lambda: self.statuses, self._holder)
+            attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
-            if self.request.owner is not None:
-                until = min(until, env.monotonic() + _OWNER_EVERY)
             yield link.wait(until)
             attempt.require_same_process()
             try:
@@ -217,9 +211,6 @@ class Contest:
             if now >= ask_at:
                 yield from self._require_known(link)
                 ask_at = env.monotonic() + _ASK_EVERY
-            if self._has_joinable():
-                self.close()
-                return False
 
     def _require_known(self, link: Link) -> Generator[Wait, None, None]:
         """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""
@@ -299,26 +290,25 @@ class Contest:
         now = self.env.monotonic()
         return min(now + _REACH_WITHIN, max(self.attempt.deadline, self.attempt.started + _REACH_AT_LEAST, now + 1.0))
 
-    # -- within this process -------------------------------------------------------------------------------------------
 
-    def _own(self) -> PostgresqlHeld | None:
-        held = self.env.holds.get(self.request.key)
-        return held if isinstance(held, PostgresqlHeld) else None
+def acquire(
+    env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Share | Refusal]:
+    contest = Contest(env, request, timeout, context)
+    try:
+        return (yield from together(contest))
+    except BaseException:
+        contest.attempt.story.gave_up()
+        raise
+    finally:
+        contest.close()
 
-    def _has_joinable(self) -> bool:
-        held = self._own()
-        return self.request.owner is not None and held is not None and held.request.owner == self.request.owner
 
-    def _join(self) -> Share | None:
-        held = self._own()
-        return held.join(self.context) if held is not None and self._has_joinable() else None
-
-    def _require_no_deadlock(self) -> None:
-        held = self._own()
-        if self.attempt.deadline < math.inf or held is None or held.lost:
-            return
-        if any(share.context[: len(self.context)] == self.context for share in list(held.shares)):
-            raise deadlock(self.request, 1)
-
-    def _holder(self) -> Holder | None:
-        return self.statuses[0].holder if self.statuses else None
+def wait_until_free(
+    env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, Refusal | None]:
+    contest = Contest(env, request, timeout, context)
+    try:
+        return (yield from contest.wait_until_free())
+    finally:
+        contest.close()

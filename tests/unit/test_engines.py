@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import logging
 import os
 import pickle
@@ -65,7 +66,8 @@ def test_an_engine_of_an_installed_package_is_not_found(monkeypatch: pytest.Monk
     kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "no holdfast.engines.Engine", "a:b": "cannot be loaded"}
     for value, wrong in kinds.items():
         entry = EntryPoint("another", value, registry.GROUP)
-        monkeypatch.setattr(registry, "_installed", lambda entry=entry: [entry])
+        offered = {registry.GROUP: [entry]}
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group, offered=offered: offered[group])
         monkeypatch.setattr(registry, "_made", {})
         if wrong:
             with pytest.raises(holdfast.HoldfastError, match=wrong):

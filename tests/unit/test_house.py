@@ -26,14 +26,15 @@ FACES = ("sema", "semats", "sidecar", "beads")
 LAYERS = {
     "errors": {"model"},
     "model": set(),
-    "protocols": {"errors", "model", "protocols"},
+    "_installed": {"errors"},
+    "protocols": {"_installed", "errors", "model", "protocols"},
     "events": {"model"},
     "_core": {"_core", "protocols", "events", "errors", "model"},
     "_operator": {"_operator", "_core", "protocols", "errors", "model"},
     "_os": {"_os", "_core.environment", "_operator.findings", "_core.publish", "errors", "model"},
     "_drive": {"_drive", "_core", "protocols", "errors", "model"},
     "hold": {"_drive", "_core", "_os", "errors", "model"},
-    "engines": {"engines", "_drive", "_core", "_os", "protocols", "events", "errors", "model"},
+    "engines": {"_installed", "engines", "_drive", "_core", "_os", "protocols", "events", "errors", "model"},
     # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.
     "lock": {"engines", "hold", "_drive", "_core", "_os", "protocols", "events", "errors", "model", "aio"},
     "semaphore": {"lock", "engines", "_drive", "_core", "model"},

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import os
 
-from ..errors import EngineUnavailable, HoldfastError, InvalidPath
+from .. import _installed
+from ..errors import EngineUnavailable, InvalidPath
+from .base import Engine
 from .files import FILES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from importlib.metadata import EntryPoint
-
-    from .base import Engine
 
 GROUP = "holdfast.engines"
 _BUILT_IN: dict[str, tuple[str, str, str]] = {
@@ -43,9 +38,9 @@ def engine_of(resource: str | os.PathLike[str]) -> Engine:
         pass
     if scheme in _BUILT_IN:
         return _made.setdefault(scheme, _import(scheme))
-    for entry in _installed():
-        if entry.name == scheme:
-            return _made.setdefault(scheme, _load(entry))
+    found = _installed.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
+    if found is not None:
+        return _made.setdefault(scheme, found)
     raise InvalidPath(
         f"no engine stores locks at {scheme}://; there are: {', '.join(f'{name}://' for name in names())}. A file of "
         f"that name is ./{scheme}://…",
@@ -64,7 +59,7 @@ def scheme_of(resource: str | os.PathLike[str]) -> str:
 
 def names() -> list[str]:
     """The schemes of all engines but files, sorted. Nothing is loaded."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in _installed())})
+    return sorted(_BUILT_IN.keys() | _installed.names(GROUP))
 
 
 def _import(scheme: str) -> Engine:
@@ -80,25 +75,3 @@ def _import(scheme: str) -> Engine:
             protocol=extra,
         ) from error
     return found
-
-
-def _installed() -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return entry_points(group=GROUP)
-
-
-def _load(entry: EntryPoint) -> Engine:
-    from .base import Engine
-
-    what = f"the engine {entry.name!r} of an installed package (entry point {entry.name} = {entry.value})"
-    try:
-        found = entry.load()
-        engine = found() if isinstance(found, type) and issubclass(found, Engine) else found
-    except Exception as error:
-        raise HoldfastError(
-            f"{what} cannot be loaded: {type(error).__name__}: {error}. Repair or remove that package"
-        ) from error
-    if not isinstance(engine, Engine):
-        raise HoldfastError(f"{what} is no holdfast.engines.Engine, but {engine!r}")
-    return engine

@@ -6,6 +6,7 @@ of `Protocol`, and is called what that protocol's `name` says. What holdfast has
 
 from __future__ import annotations
 
+from .. import _installed
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
@@ -13,8 +14,7 @@ from .sema import Sema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from importlib.metadata import EntryPoint
+    from collections.abc import Callable
 
 GROUP = "holdfast.protocols"
 
@@ -63,9 +63,9 @@ def get(name: str) -> Protocol:
     make = _BUILT_IN.get(name) if isinstance(name, str) else None
     if make is not None:
         return _made.setdefault(name, make())
-    for entry in _installed():
-        if entry.name == name:
-            return _made.setdefault(name, _load(entry))
+    found = _offered(name) if isinstance(name, str) else None
+    if found is not None:
+        return _made.setdefault(name, found)
     raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}")
 
 
@@ -74,7 +74,16 @@ def names() -> list[str]:
 
     Nothing is loaded; but the installed packages are searched, which takes some milliseconds.
     """
-    return sorted(_BUILT_IN.keys() | {entry.name for entry in _installed()})
+    return sorted(_BUILT_IN.keys() | _installed.names(GROUP))
+
+
+def _offered(name: str) -> Protocol | None:
+    """What an installed package offers by that name."""
+
+    def wrong(found: Protocol) -> str:
+        return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
+
+    return _installed.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
 
 
 def is_persistent(name: str) -> bool:
@@ -102,28 +111,3 @@ def recognise(data: bytes) -> str | None:
                 return name  # a damaged one is not a sidecar, whose payload may be any object
             continue
     return None
-
-
-def _installed() -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return entry_points(group=GROUP)
-
-
-def _load(entry: EntryPoint) -> Protocol:
-    """The protocol behind an entry point."""
-    what = f"the protocol {entry.name!r} of an installed package (entry point {entry.name} = {entry.value})"
-    try:
-        found = entry.load()
-        protocol = found() if isinstance(found, type) and issubclass(found, Protocol) else found
-    except Exception as error:
-        raise HoldfastError(
-            f"{what} cannot be loaded: {type(error).__name__}: {error}. Repair or remove that package, or choose "
-            "another protocol",
-            protocol=entry.name,
-        ) from error
-    if not isinstance(protocol, Protocol):
-        raise HoldfastError(f"{what} is no holdfast.protocols.Protocol, but {protocol!r}", protocol=entry.name)
-    if protocol.name != entry.name:
-        raise HoldfastError(f"{what} calls itself {protocol.name!r}; the two names must be one", protocol=entry.name)
-    return protocol

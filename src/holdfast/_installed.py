@@ -1,0 +1,54 @@
+"""What installed packages add to holdfast, by entry points: protocols and engines."""
+
+from __future__ import annotations
+
+from .errors import HoldfastError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from importlib.metadata import EntryPoint
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
+def names(group: str) -> set[str]:
+    """What there is, by name. Nothing is loaded."""
+    return {entry.name for entry in _entries(group)}
+
+
+def find(group: str, kind: type[T], name: str, instead: str = "", wrong: Callable[[T], str] = lambda _: "") -> T | None:
+    """What a package offers by that name: an instance of `kind`, or of a subclass, which is made; None if none does.
+
+    HoldfastError, which says what to do (or else, `instead`), where what is offered is broken, the cause chained; or
+    where something is `wrong` with it.
+    """
+    for entry in _entries(group):
+        if entry.name == name:
+            what = f"the {kind.__name__.lower()} {name!r} of an installed package (entry point {name} = {entry.value})"
+            made = _load(entry, kind, what, instead)
+            if text := wrong(made):
+                raise HoldfastError(f"{what} {text}", protocol=name)
+            return made
+    return None
+
+
+def _entries(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=group)
+
+
+def _load(entry: EntryPoint, kind: type[T], what: str, instead: str) -> T:
+    try:
+        found = entry.load()
+        made = found() if isinstance(found, type) and issubclass(found, kind) else found
+    except Exception as error:
+        raise HoldfastError(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}. Repair or remove that package{instead}",
+            protocol=entry.name,
+        ) from error
+    if not isinstance(made, kind):
+        raise HoldfastError(f"{what} is no {entry.group}.{kind.__name__}, but {made!r}", protocol=entry.name)
+    return made

@@ -27,8 +27,8 @@ from process.support import Peer, descriptors, eventually, polling
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "12")) * 4 / 30
 SHARING = Path(__file__).with_name("sharing.py")
 PROMPTLY = 5.0
-"""Seconds in which a lock that was released by an event, or within its re-check of 0.1 s, is to be had on a machine that
-does much else; who is told of nothing looks again after ten."""
+"""Seconds in which a lock that was released by an event, or within its re-check of 0.1 s, is to be had on a machine
+that does much else; who is told of nothing looks again after ten."""
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from docs import pages, wanted
+from docs import pages, typed, wanted
 from docs.pages import Block, Command
 from docs.session import Failed, Session
 
@@ -106,6 +106,9 @@ class _Run:
         if problem := parse(block):
             self._fail(block.line, problem)
             return
+        if block.not_run or block.language not in pages.RUN:
+            for problem in typed.problems(block):
+                self._fail(block.line, problem)
         if block.file:
             self._session.write(block.file, block.text)
         if block.language == "ini":

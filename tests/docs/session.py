@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds for one block or command. No page waits so long on purpose."""
-_END = 5.0
+_END = 20.0
 """Seconds in which what ends with the shell has to have ended."""
 
 _HERE = Path(__file__).parent

@@ -79,6 +79,8 @@ hello, …
 <!-- not run: there is no such machine -->
 ```sh
 reboot
+make test ARGS="-k x"
+holdfast run -w 3 -t "a b" --slots=2 lock -- make -n install # as root
 ```
 
 ```json
@@ -120,6 +122,9 @@ def test_a_good_page_fails(tmp_path: Path) -> None:
         ("<!-- not run: -->\n```sh\ntrue\n```\n", 1, "'not run' needs words"),
         ("<!-- not run: no machine -->\n```python\nx = = 1\n```\n", 3, "no python"),
         ("<!-- not run: no machine -->\n```sh\nif true\n```\n", 3, "bash cannot parse this"),
+        ("<!-- not run: minutes -->\n```console\n$ make nonesuch\n```\n", 3, "no target 'nonesuch'"),
+        ("<!-- not run: minutes -->\n```sh\nholdfast run -w 3 --slot 4 l -- x --y\n```\n", 3, "no option --slot"),
+        ("```ini\n[Service]\nExecStart=/usr/bin/env holdfast reap -Z /x\n```\n", 2, "no option -Z"),
         ("<!-- needs: oracle -->\n```python\nx = 1\n```\n", 2, "needs oracle?"),
         ("<!-- file: x -->\n\nSome text.\n", 3, "no block follows"),
         ("<!-- file: ../x -->\n```sh\ntrue\n```\n", 3, "outside"),

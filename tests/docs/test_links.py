@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_the_checker_finds_what_is_broken(tmp_path: Path) -> None:
     assert _CITATION.findall("`tests/unit/test_x.py::test_y[a-1]`") == [("tests/unit/test_x.py", "test_y")]
 
 
+@functools.cache
 def names_of_tests(path: Path) -> set[str]:
     """`test_x` and `Class::test_x` of a file."""
     found = set()

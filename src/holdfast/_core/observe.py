@@ -39,6 +39,7 @@ _NEEDS = {
 """What is missing, by the error that says so."""
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
+NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
 # A file that was created but not yet written carries this bit; see publish.py, X2.
 UNFINISHED = stat.S_ISVTX
 
@@ -133,7 +134,7 @@ def reread(env: Environment, request: Request, seen: Observation) -> None:
             record = record.replaced(created=seen.modified)
         seen.record = record
     except MalformedRecord as error:
-        seen.problem = str(error) if data else "the record is empty"
+        seen.problem = str(error) if data else NO_RECORD
 
 
 def read_record(env: Environment, fd: int) -> bytes:

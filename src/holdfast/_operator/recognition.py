@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import stat
 
+from .._core.observe import NO_RECORD
 from ..errors import MalformedRecord
 from ..model import Record
 from ..protocols import get
@@ -125,7 +126,7 @@ def damaged(name: str, data: bytes) -> str | None:
 def problem(protocol: str, data: bytes) -> str:
     """What is wrong with a damaged record."""
     if not data:
-        return "the record is empty"
+        return NO_RECORD
     try:
         get(protocol).decode(data)
     except MalformedRecord as error:

@@ -23,7 +23,7 @@ from .._core.environment import Environment, LockOwner
 from .._core.fencing import is_counter
 from .._core.liveness import Assessment, assess
 from .._core.locate import queue_of
-from .._core.observe import UNFINISHED, read_record
+from .._core.observe import NO_RECORD, UNFINISHED, read_record
 from .._core.policy import Verdict, describe, judge
 from .._core.request import Request
 from .._core.waiters import read_ticket
@@ -173,7 +173,7 @@ class Survey:
     def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found:
         request = self._request("sema" if record is None else record.protocol, where, name, path)
         if record is None:
-            seen.problem = "the record is empty"
+            seen.problem = NO_RECORD
         elif record.created is None and request.protocol.ages_by_mtime:
             record = record.replaced(created=seen.modified)
         seen.record = record

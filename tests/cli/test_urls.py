@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+
 import pytest
 
 from engines.toy import Toy
-from holdfast import Lock
+from holdfast import Lock, LockLost
 from holdfast._os import environment
-from holdfast.cli import clean, doctor, ls, reap, url_doctor, url_watch
+from holdfast.cli import breaking, clean, doctor, ls, reap, url_doctor, url_watch
 from holdfast.cli.arguments import parse
 from holdfast.cli.urls import id_of, is_url, masked
 from holdfast.engines import registry
 from holdfast.model import Evidence, Holder, Liveness, Record, Status, Waiter
+from process.support import eventually
 
 ALIVE = Evidence("server", "it says so")
 
@@ -106,6 +110,46 @@ def test_tokens_that_fall_are_called_good(toy: Toy, monkeypatch: pytest.MonkeyPa
     assert [one.level for one in found] == ["good", "good"]
     monkeypatch.setattr(toy.server, "tokens", iter([5, 4]))
     assert [one.level for one in url_doctor._holding("toy://host")] == ["good", "unusable"]
+
+
+class Terminal(io.StringIO):
+    """Somebody types `break`; `meanwhile` is what happens until then."""
+
+    meanwhile: Callable[[], object]
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int = -1, /) -> str:
+        self.meanwhile()
+        return "break\n"
+
+
+def test_the_next_hold_is_ended_for_the_one_that_was_meant(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "toy://host/db#one"
+    typed, said = Terminal(), Terminal()
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr("sys.stderr", said)
+    holds = [Lock(url).acquire(timeout=1)]
+
+    def change_hands() -> None:
+        holds.pop().release()
+        holds.append(Lock(url, tag="the next").acquire(timeout=1))
+
+    typed.meanwhile = change_hands
+    assert breaking.break_(parse(["break", "--force", url])) == 1
+    assert "it has changed hands since it was looked at" in said.getvalue()
+    holds[0].ensure_held()
+    typed.meanwhile = lambda: holds.pop().release()
+    assert breaking.break_(parse(["break", "--force", url])) == 0
+    assert said.getvalue().endswith("not held\n")
+    holds.append(Lock(url).acquire(timeout=1))
+    typed.meanwhile = lambda: None
+    assert breaking.break_(parse(["break", "--force", url])) == 0
+    assert said.getvalue().endswith("broken\n")
+    eventually(lambda: holds[0].lost)
+    with pytest.raises(LockLost):
+        holds[0].release()
 
 
 @pytest.mark.parametrize("words", [["clean", "etcd://host"], ["reap", "etcd://host"]])

@@ -152,6 +152,30 @@ def test_one_waits_for_itself_for_ever(prefix: str, face: Any) -> None:
     assert not face.lock(prefix + "a").status().locked
 
 
+def test_another_hold_is_broken_than_the_one_that_was_looked_at(prefix: str) -> None:
+    """The lock changes hands between the look and the end of the hold; the next holder keeps it."""
+    lock, env = holdfast.Lock(prefix + "a"), environment()
+    first = lock.acquire(timeout=10)
+    later: list[holdfast.Hold] = []
+    seen: list[holdfast.Record] = []
+
+    def agreed(record: holdfast.Record) -> bool:
+        seen.append(record)
+        if not later:
+            first.release()
+            later.append(lock.acquire(timeout=10))
+        return len(seen) == 1
+
+    engine = engine_of(prefix + "a")
+    assert drive(engine.break_if(env, lock._request, agreed)) is None
+    later[0].ensure_held()
+    broken = drive(engine.break_if(env, lock._request, lambda record: record.fields["token"] == later[0].token))
+    assert broken is not None
+    eventually(lambda: later[0].lost)
+    with pytest.raises(holdfast.LockLost):
+        later[0].release()
+
+
 def test_an_owner_waits_for_itself(prefix: str, face: Any) -> None:
     face.twice(prefix + "a", owner="me")
     first = face.lock(prefix + "a", owner="me").acquire(timeout=10)

@@ -127,7 +127,8 @@ class Toy(Engine):
             return Status(name, "toy", False, False, Liveness.UNKNOWN, NOTHING)
         alive = Evidence("server", "the server says so", proven=True)
         holder = Holder(queue[0].env.identity().pid, tag=queue[0].request.tag)
-        return Status(name, "toy", True, False, Liveness.ALIVE, alive, holder, Record("toy", {}, holder.pid))
+        record = Record("toy", {"session": id(queue[0])}, holder.pid)
+        return Status(name, "toy", True, False, Liveness.ALIVE, alive, holder, record)
 
     def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
         yield Wait((), env.monotonic())

@@ -142,10 +142,12 @@ def break_(options: argparse.Namespace) -> int:
         print(f"Type {_WORD!r} to end this hold: ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip() != _WORD:
             return refused("that was not confirmed")
-    record = lock.break_lock()
-    if record is not None and _name_of(status.path, record) != its_id and not options.quiet:
-        say(f"{status.path}: it had changed hands since it was looked at, and it is that hold which was ended")
-    return ended("broken" if record is not None else "not held")
+    steps = lock._engine.break_if(lock._env, lock._request, lambda record: _name_of(status.path, record) == its_id)
+    if drive(steps) is not None:
+        return ended("broken")
+    if lock.status().locked:
+        return refused("it has changed hands since it was looked at. Look at its status, and decide anew")
+    return ended("not held")
 
 
 def release_(options: argparse.Namespace) -> int:

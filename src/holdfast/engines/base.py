@@ -66,6 +66,18 @@ class Engine(ABC):
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
         """End the hold, whoever has it; what is known of it, or None if there was none."""
 
+    def break_if(
+        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
+    ) -> Generator[Wait, None, Record | None]:
+        """End the hold that is there, if `agreed` says so of its record; else None, and nothing has changed.
+
+        An engine that can end the very hold that was agreed to does it better than this, which may end the next one.
+        """
+        (status,) = yield from self.look(env, (request,))
+        if status.record is None or not agreed(status.record):
+            return None
+        return (yield from self.break_lock(env, request))
+
     # What the command line shows. Optional: an engine without them cannot be listed or followed.
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:  # noqa: ARG002

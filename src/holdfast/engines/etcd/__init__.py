@@ -89,14 +89,21 @@ class Etcd(Engine):
         return statuses_of(env, queue, own[0].target, seen, slots)
 
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
-        place = _own([request])[0].place
-        return (yield from _told(place, self._break(env, place)))
+        return self.break_if(env, request, lambda _: True)
 
-    def _break(self, env: Environment, place: Place) -> Generator[Wait, None, Record | None]:
+    def break_if(
+        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
+    ) -> Generator[Wait, None, Record | None]:
+        place = _own([request])[0].place
+        return (yield from _told(place, self._break(env, place, agreed)))
+
+    def _break(
+        self, env: Environment, place: Place, agreed: Callable[[Record], bool]
+    ) -> Generator[Wait, None, Record | None]:
         """Delete the first key, if it is still the one that was seen. Its holder watches it (ET10)."""
         cluster, queue = cluster_of(env, place.access), Queue(place, None)
         seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
-        if not seen:
+        if not seen or not agreed(record_of(seen[0])):
             return None
         body: Json = {
             "compare": [compare_of(seen[0].key, seen[0].created)],

@@ -44,7 +44,9 @@ _OPTIONS = frozenset({"heartbeat", "stale_after"})
 _BREAK = """
 select l.pid, pg_terminate_backend(l.pid, $2::bigint)
   from pg_locks l
- where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ExclusiveLock'
+ where l.pid = $3::integer
+   and ($4::bigint is null or exists (select from {table} k where k.key = $1 and k.backend = l.pid and k.token = $4))
+   and l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ExclusiveLock'
    and l.database = (select oid from pg_database where datname = current_database())
    and ((l.classid::bigint << 32) | l.objid::bigint) = $1::bigint"""
 
@@ -83,25 +85,13 @@ class Postgresql(Engine):
         return ((yield from _asking(env, place, steps)),)
 
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+        return self.break_if(env, request, lambda _: True)
+
+    def break_if(
+        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
+    ) -> Generator[Wait, None, Record | None]:
         place = _only((request,)).place
-
-        def steps(link: Link, until: float) -> Generator[Wait, None, Record | None]:
-            status = yield from look(env, link, place, until)
-            try:
-                yield from link.ask(_BREAK, (place.key, _BREAK_WITHIN_MS), until)
-            except Refused as refused:
-                if refused.code != "42501":
-                    raise
-                raise HoldfastError(
-                    f"{place.shown} is held by another role's session, and this role may not end it: {refused}. A "
-                    "member of that role may, or of pg_signal_backend (GRANT pg_signal_backend TO …), or a superuser",
-                    path=place.shown,
-                    protocol=NAME,
-                    holder=status.holder,
-                ) from None
-            return status.record
-
-        return (yield from _asking(env, place, steps))
+        return (yield from _asking(env, place, lambda link, until: _break(env, link, place, agreed, until)))
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         return survey(env, resource)
@@ -114,6 +104,35 @@ def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ..
     """
     place = parse(url, named=False)
     return (yield from _asking(env, place, lambda link, until: look_at_all(link, place, until)))
+
+
+def _break(
+    env: Environment, link: Link, place: Place, agreed: Callable[[Record], bool], until: float
+) -> Generator[Wait, None, Record | None]:
+    """End the session that has it, if it has still that very hold; else look again."""
+    while True:
+        status = yield from look(env, link, place, until)
+        record = status.record
+        if record is None or not agreed(record):
+            return None
+        values = (place.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
+        try:
+            if (yield from link.ask(_BREAK.format(table=place.table), values, until)):
+                return record
+        except Refused as refused:
+            if refused.code != "42501":
+                raise
+            raise HoldfastError(
+                f"{place.shown} is held by another role's session, and this role may not end it: {refused}. A "
+                "member of that role may, or of pg_signal_backend (GRANT pg_signal_backend TO …), or a superuser",
+                path=place.shown,
+                protocol=NAME,
+                holder=status.holder,
+            ) from None
+        if env.monotonic() >= until:
+            raise HoldfastError(
+                f"{place.shown} was not broken: it changed hands each time that it was looked at", path=place.shown
+            )
 
 
 def _asking(

@@ -3,7 +3,7 @@
     @pytest.mark.needs("events")     skips the test where there are none, and says who took them away
     abilities.need("flock")          the same, in the midst of a fixture or of a test
     abilities.has("flock")           where a test can do with less
-    abilities.need_own_device(path)  skips where the kernel's tables name files by another device (btrfs)
+    abilities.need_own_device(path)  skips where the kernel's tables name files by another device (btrfs, overlays)
 
 A test that gives its processes an environment of their own needs nothing of this.
 """
@@ -55,7 +55,7 @@ def need_own_device(path: object) -> None:
     device = os.stat(str(path)).st_dev
     with open("/proc/self/mountinfo") as mounts:
         if not any(f" {os.major(device)}:{os.minor(device)} " in line for line in mounts):
-            pytest.skip("needs a filesystem whose files have the device of its mount, which btrfs has not")
+            pytest.skip("needs files that have the device of their mount: on btrfs and some overlays they have not")
 
 
 def skip_the_unable(items: list[pytest.Function]) -> None:

@@ -31,7 +31,7 @@ from holdfast._os.linux import LinuxEnvironment
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
 from unit.failing import ANSWERS, DOCUMENTED, Tap
-from unit.stepping import sema_record
+from unit.stepping import device_in, sema_record
 
 NOBODY = 2**22 + 5
 """A pid that no process has."""
@@ -170,7 +170,7 @@ class Scene:
 
     @property
     def device(self) -> int:
-        return self.place.stat().st_dev
+        return device_in(self.place)
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from holdfast._core.acquire import acquire
@@ -164,6 +166,12 @@ class Contender:
 
     def crash(self) -> None:
         self.env.crash()
+
+
+def device_in(directory: Path) -> int:
+    """The device of the files in a directory: on an overlay of two filesystems, it is not that of the directory."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        return os.fstat(file.fileno()).st_dev
 
 
 def sema_record(pid: int | str, timestamp: float | str, tag: str | None = None, marker: str | None = None) -> bytes:

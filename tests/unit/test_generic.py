@@ -12,7 +12,7 @@ import pytest
 from holdfast._core.acquire import look
 from holdfast._core.hold import Held
 from holdfast.model import Identity, Liveness, marker_text
-from unit.stepping import Contender, Crash, Stepped, sema_record
+from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
 
 Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
@@ -31,7 +31,7 @@ def dead(disk: Path, portable: Contend, dead_pid: int) -> Path:
     """The lock of a process that is gone: known by its process alone, and that proves it."""
     who = portable(disk / "x").env.identity()
     gone = Identity(dead_pid, who.boot, who.pid_namespace, "-", who.host)
-    text = marker_text(False, disk.stat().st_dev, gone)
+    text = marker_text(False, device_in(disk), gone)
     (disk / "l").write_bytes(sema_record(dead_pid, time.time(), marker=text))
     return disk / "l"
 

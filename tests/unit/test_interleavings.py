@@ -16,7 +16,7 @@ import pytest
 
 from holdfast._core.hold import Held
 from holdfast.model import Identity, marker_text
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contender, Stepped, device_in, sema_record
 
 Environments = Callable[..., Stepped]
 GONE = 2**22 + 5
@@ -88,7 +88,7 @@ class Stage:
         who = self.envs[0].identity()
         gone = Identity(GONE, who.boot, who.pid_namespace, "-", who.host)
         if state == "dead":
-            text = marker_text(self.guards, self.path.parent.stat().st_dev, gone)
+            text = marker_text(self.guards, device_in(self.path.parent), gone)
             self.path.write_bytes(sema_record(GONE, time.time(), marker=text))
         elif state == "stale":
             self.path.write_bytes(sema_record(GONE, 1000))

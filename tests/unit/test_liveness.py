@@ -13,7 +13,7 @@ import pytest
 from holdfast._core.acquire import look
 from holdfast._core.environment import Presence, Process
 from holdfast.model import Identity, Liveness, Status, marker_text
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contender, Stepped, device_in, sema_record
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
 Contend = Callable[..., Contender]
@@ -69,7 +69,7 @@ def test_a_guard_that_is_gone_proves_nothing(disk: Path, contend: Contend) -> No
 def test_a_guard_is_missed_that_was_never_there(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L2: only where the marker says that the holder took it, on this boot and this device."""
     env = contend(disk / "x").env
-    who, device = env.identity(), disk.stat().st_dev
+    who, device = env.identity(), device_in(disk)
     pid = os.getpid()
     assert verdict(sema_record(pid, time.time(), marker=marker(True, device, who)))[0] is DEAD
     for text in (
@@ -90,7 +90,7 @@ def test_an_unknown_boot_passes_for_this_one(verdict: Judge, disk: Path, environ
     mine = env.identity()
     blind = Identity(mine.pid, "-", "-", mine.started, mine.host)
     env.real._identity = blind
-    text = marker(True, disk.stat().st_dev, blind)
+    text = marker(True, device_in(disk), blind)
     assert verdict(sema_record(os.getpid(), time.time(), marker=text), env) == (UNKNOWN, "none", False)
 
 
@@ -140,7 +140,7 @@ def test_a_fresh_holder_looks_recycled(verdict: Judge) -> None:
 
 def test_a_process_table_is_believed_more_or_less_than_it_says(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L3: with a marker of this boot and PID namespace; proven only for a holder that is known by its process alone."""
-    who, device = contend(disk / "x").env.identity(), disk.stat().st_dev
+    who, device = contend(disk / "x").env.identity(), device_in(disk)
     by_process = sema_record(who.pid, 1, marker=marker(False, device, who))
     by_guard = sema_record(who.pid, 1, marker=marker(True, device + 1, who))
     cases = {
@@ -172,7 +172,7 @@ def test_a_number_that_is_no_pid_reaches_the_kernel(pid: int, verdict: Judge, co
 
 def test_a_reboot_proves_a_death(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L4: by rule only, as host names repeat; and never between numbers of machines, which outlive a boot."""
-    who, device = contend(disk / "x").env.identity(), disk.stat().st_dev
+    who, device = contend(disk / "x").env.identity(), device_in(disk)
 
     def written(**changes: str) -> bytes:
         return sema_record(who.pid, 1, marker=marker(True, device, who, **changes))
@@ -186,7 +186,7 @@ def test_a_reboot_proves_a_death(verdict: Judge, disk: Path, contend: Contend) -
 
 def test_an_unknown_holder_is_called_dead(verdict: Judge, disk: Path, contend: Contend, dead_pid: int) -> None:
     """L5: another host, another PID namespace, nothing readable, a marker that is torn or newer."""
-    who, device = contend(disk / "x").env.identity(), disk.stat().st_dev
+    who, device = contend(disk / "x").env.identity(), device_in(disk)
     gone = Process(Presence.GONE)
     for content in (
         b"",

@@ -17,7 +17,7 @@ from holdfast._core.hold import Held
 from holdfast._core.request import Request
 from holdfast.errors import LockStale
 from holdfast.model import Identity, Liveness, Status, marker_text
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contender, Stepped, device_in, sema_record
 
 Contend = Callable[..., Contender]
 OLD, FRESH = 1000, 9e9
@@ -77,9 +77,9 @@ def test_a_guess_is_taken_for_a_proof(disk: Path, environments: Callable[..., St
     """V3: proven dead at once; dead by less, only if the rule holds too; alive or unknown, never."""
     env = environments()
     who = env.identity()
-    proof = marker_text(True, disk.stat().st_dev, who)
-    by_process = marker_text(False, disk.stat().st_dev, who)
-    elsewhere = marker_text(False, disk.stat().st_dev, Identity(who.pid, "b", "1", "t1", "elsewhere"))
+    proof = marker_text(True, device_in(disk), who)
+    by_process = marker_text(False, device_in(disk), who)
+    elsewhere = marker_text(False, device_in(disk), Identity(who.pid, "b", "1", "t1", "elsewhere"))
     cases = [
         (proof, Presence.RUNNING, FRESH, True),
         (proof, Presence.RUNNING, OLD, True),
@@ -102,7 +102,7 @@ def test_a_guess_is_taken_for_a_proof(disk: Path, environments: Callable[..., St
 def test_the_letter_of_a_protocol_is_bent(disk: Path, environments: Callable[..., Stepped]) -> None:
     """V4: `protocol` asks for the age and for nothing else; `never` for nothing at all."""
     env, now = environments(), int(time.time())
-    proof = marker_text(True, disk.stat().st_dev, env.identity())
+    proof = marker_text(True, device_in(disk), env.identity())
     for marker in (None, proof):
         for found in Presence:
             for age, stale in ((3500, False), (3700, True)):

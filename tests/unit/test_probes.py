@@ -36,6 +36,8 @@ PLENTY = Limits(
 
 def test_a_local_filesystem_is_called_weak(place: Path, environments: Environments) -> None:
     can = probes.abilities(environments().real, str(place))
+    if can.guard_by_mounts:
+        pytest.skip(f"a guard here is not seen in {can.guard_by_mounts[0]}, which doctor notes")
     assert {finding.level for finding in of_abilities(can, os.geteuid())} == {GOOD}
     assert can.guard_by_mounts == ()
     assert (can.link_proc, can.link_empty is not None) == (True, True)

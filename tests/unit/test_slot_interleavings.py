@@ -11,7 +11,7 @@ import pytest
 
 from holdfast._core.hold import Held
 from holdfast.model import Identity, marker_text
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contender, Stepped, device_in, sema_record
 from unit.test_interleavings import GONE, WAYS, Player, Schedules, run
 
 Environments = Callable[..., Stepped]
@@ -39,7 +39,7 @@ class Stage:
             path = self.path(slot)
             path.unlink(missing_ok=True)
             if state == "dead":
-                text = marker_text(self.guards, path.parent.stat().st_dev, gone)
+                text = marker_text(self.guards, device_in(path.parent), gone)
                 path.write_bytes(sema_record(GONE, time.time(), marker=text))
             elif state == "held":
                 Contender(self.envs[3], str(path), fair=False).get()

@@ -244,8 +244,8 @@ def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
     disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W8: where the tables name the device otherwise, an inode number is a hint, and the file is asked about itself."""
-    abilities.need_own_device(disk)
     (disk / "data").write_bytes(b"data")
+    abilities.need_own_device(disk / "data")
     (disk / "other").write_bytes(b"data")
     contend(disk / "data", protocol="flock").get()
     one = environments().real.census()
@@ -297,10 +297,10 @@ def test_a_file_that_vanishes_meanwhile_is_told_as_an_error(disk: Path, environm
 @needs_root
 def test_a_lock_that_may_not_be_read_is_left_out(disk: Path, contend: Contend) -> None:
     """E2: by its name, or by the kernel's tables; other files that may not be read are nobody's business."""
-    abilities.need_own_device(disk)
     for name in ("theirs.lock", "diary", "locked"):
         (disk / name).write_text("secret")
         (disk / name).chmod(0o600)
+    abilities.need_own_device(disk / "locked")
     contend(disk / "locked", protocol="flock").get()
 
     def look() -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from holdfast._core.takeover import SETTLE
 from holdfast.model import marker_text
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contender, Stepped, device_in, sema_record
 
 Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
@@ -331,7 +331,7 @@ def test_a_record_promises_a_guard_after_a_takeover_without_one(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
     path, env = disk / "l", environments("flock")
-    text = marker_text(False, disk.stat().st_dev, env.identity())
+    text = marker_text(False, device_in(disk), env.identity())
     path.write_bytes(sema_record(dead_pid, time.time(), marker=text))
     held = contend(path, env).get()
     assert held.recovered_from is not None

@@ -161,7 +161,8 @@ class Flufl(Subject):
     def __init__(self, path: str) -> None:
         import flufl.lock
 
-        self._lock = flufl.lock.Lock(path)
+        # Its default lifetime of 15 s ends a hold, with others waiting: a limit that would end a measurement.
+        self._lock = flufl.lock.Lock(path, lifetime=round(FOREVER))
 
     def acquire(self) -> None:
         self._lock.lock()

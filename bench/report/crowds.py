@@ -14,6 +14,7 @@ from .numbers import Curves, Figure, Line, Row, of_rounds, point
 from .words import says
 
 Suite = Mapping[str, Any]
+TOO_LATE = "not all came within the limit"
 _PROCESSES: tuple[type[Subject], ...] = (BlockingFlock, Holdfast, FileLock, Portalocker, Fasteners)
 
 
@@ -26,7 +27,7 @@ def _line(label: str, sizes: Mapping[str, Any], value: Callable[[Mapping[str, fl
         if known and len(known) == len(values):
             points[int(name)] = point(known)
         else:
-            gaps[int(name)] = found.get("error") or ("not all came within the limit" if values else "not in this run")
+            gaps[int(name)] = found.get("error") or (TOO_LATE if values else "not in this run")
     return Line(label, role_of(label), points, gaps)
 
 
@@ -160,11 +161,14 @@ def held_memory(suite: Suite) -> Figure:
 
 
 def largest(curves: Curves) -> Figure | None:
-    """The same subjects at the largest size that ours has, as a figure of rows."""
-    ours = next((line for line in curves.lines if line.label == curves.ours and line.points), None)
-    if ours is None:
+    """The same subjects at the largest size that ours has or was too slow for, as a figure of rows."""
+    ours = next((line for line in curves.lines if line.label == curves.ours), None)
+    tried = [
+        size for size in curves.sizes if ours is not None and (size in ours.points or ours.gaps.get(size) == TOO_LATE)
+    ]
+    if not tried:
         return None
-    size = max(ours.points)
+    size = max(tried)
     rows = [
         of_rounds(
             line.label, line.role, line.points[size].rounds if size in line.points else {}, line.gaps.get(size, "")

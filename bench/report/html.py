@@ -131,8 +131,9 @@ def _table(found: Grid, caption: str, class_: str = "") -> str:
         rows.append(f'<tr class="ours">{cells}</tr>' if number in found.ours else f"<tr>{cells}</tr>")
     named = f' class="{class_}"' if class_ else ""
     return (
-        f'<div class="scroll"><table{named}><caption>{_text(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        # A region that can be scrolled has to be reached by the keyboard.
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table{named}>'
+        f"<caption>{_text(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

@@ -47,9 +47,7 @@ def _of_rows(figure: Figure) -> Grid:
             cells += [_reach(row.ends)]
         if figure.reference:
             times = ratio(row.rounds, base.rounds) if base is not None and base is not row else None
-            cells.append(
-                "1" if base is row else str(times) if times is not None else "-"
-            )
+            cells.append("1" if base is row else str(times) if times is not None else "-")
         rows.append(cells)
     return Grid(heads, rows, frozenset(n for n, row in enumerate(figure.rows) if row.role == "ours"))
 

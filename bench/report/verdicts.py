@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .crowds import largest
+from .crowds import TOO_LATE, largest
 from .numbers import AnyFigure, Curves, Figure, Ratio, Row, ratio
 
 
@@ -32,12 +32,15 @@ def comparisons(figures: Iterable[AnyFigure]) -> list[Comparison]:
 
 
 def _compare(figure: Figure) -> Comparison | None:
-    ours = figure.row(figure.ours)
-    others = [row for row in figure.measured if row.role == "peer"]
-    if ours is None or not others:
+    ours = next((row for row in figure.rows if row.label == figure.ours), None)
+    others = [row for row in figure.rows if row.role == "peer" and (row.middle is not None or row.gap == TOO_LATE)]
+    if ours is None or not others or (ours.middle is None and ours.gap != TOO_LATE):
         return None
     found = Comparison(figure.key, figure.title, figure.ours)
     for other in others:
+        if ours.middle is None or other.middle is None:
+            _too_late(found, ours, other)
+            continue
         # Above 1 is worse, whatever the figure counts.
         times, inverse = ratio(ours.rounds, other.rounds), ratio(other.rounds, ours.rounds)
         if figure.more_is_better:
@@ -51,6 +54,16 @@ def _compare(figure: Figure) -> Comparison | None:
         else:
             found.neither.append(_named(other, times))
     return found
+
+
+def _too_late(found: Comparison, ours: Row, other: Row) -> None:
+    """One of them, or both, needed more time than there was: that has no number, and is a verdict all the same."""
+    if ours.middle is None and other.middle is None:
+        found.neither.append(f"{other.label} ({TOO_LATE}, with either)")
+    elif ours.middle is None:
+        found.worse.append(f"{other.label} (of {ours.label}, {TOO_LATE})")
+    else:
+        found.better.append(f"{other.label} ({TOO_LATE})")
 
 
 def _by_zero(found: Comparison, figure: Figure, ours: Row, other: Row) -> None:

@@ -14,8 +14,9 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import Lock
 from ..model import Status
 from ..protocols import is_persistent
-from . import DONE, FAILED, HELD, USAGE, say, show
+from . import DONE, FAILED, USAGE, say, show
 from .output import as_json, lock_options
+from .released import tell_refused, tell_released
 from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
 from .urls import is_url
 from .urls import release_ as release_url
@@ -131,19 +132,12 @@ def release_(options: argparse.Namespace) -> int:
     if not end_keeper(lock, None if options.force else identity):
         removed = drive(remove_if(lock._env, lock._request, agreed))
     if refused:
-        if options.json:
-            show(as_json("refused", before))
-        else:
-            say(f"{lock.path} was not released: {refused}. Use --force to remove it all the same")
-        return HELD
+        why = f"{lock.path} was not released: {refused}. Use --force to remove it all the same"
+        return tell_refused(options, before, why)
     if unkept and not options.force and not options.quiet:
         say(f"{lock.path}: its keeper had ended before, so anybody could have taken it over since; nobody has")
     result = "released" if removed is not None or before.locked else "not held"
-    if options.json:
-        show(as_json(result, before))
-    if options.verbose:
-        say(f"{lock.path}: {result}")
-    return DONE
+    return tell_released(options, lock, before, result)
 
 
 def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
@@ -151,16 +145,8 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
     try:
         lock.break_lock()
     except HoldfastError as error:
-        if options.json:
-            show(as_json("refused", before))
-        else:
-            say(str(error))
-        return HELD
-    if options.json:
-        show(as_json("not held", before))
-    if options.verbose:
-        say(f"{lock.path}: not held")
-    return DONE
+        return tell_refused(options, before, str(error))
+    return tell_released(options, lock, before, "not held")
 
 
 def wait_(options: argparse.Namespace) -> int:

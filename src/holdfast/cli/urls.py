@@ -152,7 +152,7 @@ def break_(options: argparse.Namespace) -> int:
 
 def release_(options: argparse.Namespace) -> int:
     """As `release` of a lock file: with --force, whoever holds it; else what a keeper holds for this owner."""
-    from .output import as_json
+    from .released import tell_refused, tell_released
     from .url_keeper import end_keeper
 
     lock = Lock(options.lock)
@@ -163,14 +163,7 @@ def release_(options: argparse.Namespace) -> int:
     elif before.locked:
         why = end_keeper(lock._env, before, options.owner)
         if why:
-            if options.json:
-                show(as_json("refused", before))
-            else:
-                say(f"{lock.path} was not released: {why}. Use --force to end that hold all the same")
-            return HELD_CODE
+            why = f"{lock.path} was not released: {why}. Use --force to end that hold all the same"
+            return tell_refused(options, before, why)
         result = "released"
-    if options.json:
-        show(as_json(result, before))
-    if options.verbose:
-        say(f"{lock.path}: {result}")
-    return DONE
+    return tell_released(options, lock, before, result)

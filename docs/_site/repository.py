@@ -28,8 +28,8 @@ def uri_of(path: str) -> str:
     """Where a file of the repository is on the site."""
     if path == "docs" or path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if (ROOT / path).is_dir():
-        return f"{PREFIX}{path}/README.md"
+    if path.endswith("/README.md") or (ROOT / path).is_dir():
+        return f"{PREFIX}{path.removesuffix('/README.md')}.md"  # not README.md: that would be the page of its section
     return f"{PREFIX}{path}" if path.endswith(".md") else f"{PREFIX}{path}.md"
 
 
@@ -38,7 +38,7 @@ def path_of(uri: str) -> str:
     if not uri.startswith(PREFIX):
         return f"docs/{uri}"
     path = uri.removeprefix(PREFIX)
-    return path if (ROOT / path).exists() else path.removesuffix("/README.md").removesuffix(".md")
+    return path if (ROOT / path).exists() else path.removesuffix(".md")
 
 
 def reached(starts: Iterable[str]) -> set[str]:
@@ -52,7 +52,7 @@ def reached(starts: Iterable[str]) -> set[str]:
             continue
         if outside:
             found.add(path)
-        if uri_of(path).endswith("README.md") or path.endswith(".md"):
+        if path.endswith(".md") or (ROOT / path).is_dir():
             todo += [target for target in _targets(path) if not target.startswith("docs/")]
     return found
 

@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.pages import pages
+
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    path
-    for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-        *ROOT.glob("docs/**/*.md"),
-    )
-    if path.exists()
-)
+PAGES = pages()
 NAMES = {path: path.relative_to(ROOT).as_posix() for path in PAGES}
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")

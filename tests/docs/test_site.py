@@ -33,15 +33,14 @@ def navigation() -> list[str]:
     return [*uris(yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)["nav"])]
 
 
-def test_a_page_is_forgotten_in_the_navigation() -> None:
+def test_a_page_is_forgotten_in_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
+    path_of = loaded("repository", monkeypatch).path_of
     listed = set()
     for entry in navigation():
         if entry.endswith("/*"):
             listed.update(ROOT.glob(f"docs/{entry.removesuffix('*')}*.md"))
         else:
-            listed.add(
-                ROOT / (entry.removeprefix("repository/") if entry.startswith("repository/") else f"docs/{entry}")
-            )
+            listed.add(ROOT / path_of(entry))
     assert {path for path in listed if not path.exists()} == set()
     assert set(ROOT.glob("docs/**/*.md")) - listed == set()
 
@@ -109,14 +108,29 @@ def test_a_link_out_of_the_pages_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
     text = "[a](../bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](../tests/README.md)\n"
     code = "```text\n[e](../bench/README.md)\n```\n"
     assert repository.relinked(text + code, "testing.md") == (
-        "[a](repository/bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](repository/tests/README.md)\n"
-        + code
+        "[a](repository/bench.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](repository/tests.md)\n" + code
     )
     assert (
         repository.relinked("[a](docs/cli.md) [b](LICENSE)", "repository/README.md") == "[a](../cli.md) [b](LICENSE.md)"
     )
     assert repository.path_of("repository/LICENSE.md") == "LICENSE"
-    assert "bench/README.md" in repository.reached(["docs/testing.md", "bench/README.md"])
+    assert (
+        repository.relinked("[a](run.py) [b](../docs/cli.md)", "repository/bench.md")
+        == "[a](bench/run.py.md) [b](../cli.md)"
+    )
+    assert repository.path_of("repository/bench.md") == "bench"
+    assert "tests/README.md" in repository.reached(["docs/testing.md"])
+
+
+def test_columns_and_invariants_of_a_docstring_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    griffe = ModuleType("griffe")
+    griffe.Extension = griffe.Module = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "griffe", griffe)
+    text = "What it is.  And so on.\n\nT1  One thing\n    that counts.\nT2  Another.\n\na.py    this\nb.py    that"
+    assert loaded("docstrings", monkeypatch).as_markdown(text) == (
+        "What it is.  And so on.\n\n- **T1** One thing\n    that counts.\n- **T2** Another.\n\n"
+        "```text\na.py    this\nb.py    that\n```"
+    )
 
 
 def test_what_is_for_the_tests_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

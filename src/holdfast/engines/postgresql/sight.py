@@ -24,12 +24,14 @@ _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")
 _APPLICATION = re.compile(r"^holdfast (\d+)@(.*)$")
 
+# Not the view pg_stat_activity, which adds the names of databases and roles to what this function tells: planning that
+# takes a quarter of a look, and 0.3 MiB in the session of each who waits.
 _LOCKS = """
 select k.key, k.name, l.pid, l.granted, l.mode, extract(epoch from coalesce(l.waitstart, a.query_start)),
        a.application_name, a.query, host(a.client_addr), extract(epoch from clock_timestamp()),
        k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since),
        k.token, k.pid, k.host, k.tag, extract(epoch from k.since)
-  from pg_locks l left join pg_stat_activity a on a.pid = l.pid, {keys} k
+  from pg_locks l left join pg_stat_get_activity(null) a on a.pid = l.pid, {keys} k
  where l.locktype = 'advisory' and l.objsubid = 1
    and l.database = (select oid from pg_database where datname = current_database())
    and ((l.classid::bigint << 32) | l.objid::bigint) = k.key

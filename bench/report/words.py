@@ -98,7 +98,7 @@ _HOW_TO_READ = """
     holdfast stands out by colour and weight. References are hollow or dashed: they show what the system itself allows,
     and are no locks that one would use as they are.
 
-    Compare ratios across machines, not microseconds. Most axes are logarithmic.
+    Compare ratios across machines, not microseconds. Most axes are logarithmic; what is 0 lies at their beginning.
 """
 
 

@@ -1,0 +1,379 @@
+"""The report of the benchmarks: drawn from a stored run, without measuring anything."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import statistics
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCH, STORED = ROOT / "bench", ROOT / "docs" / "benchmarks.json"
+
+# bench/ is no package: its modules find each other by the directory that run.py is in.
+sys.path.insert(0, str(BENCH))
+try:
+    import marks
+    from peers import LIBRARIES, FileLock, Holdfast, Portalocker
+    from procs import Failed
+    from references import BlockingFlock
+    from report import FORMAT, Unreadable, load, page, renew
+    from report.docs import CHART, PAGE, README
+    from report.figures import figures
+    from report.markdown import grid
+    from report.numbers import Absent, Curves, Figure, of_rounds, of_series, ratio
+    from report.svg import axis
+    from report.verdicts import comparisons
+    from tables import show
+finally:
+    sys.path.remove(str(BENCH))
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    return load(STORED)
+
+
+@pytest.fixture
+def run(stored: dict[str, Any]) -> dict[str, Any]:
+    """A run that a test may change."""
+    return copy.deepcopy(stored)
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """The page is XML as well, but for its first line."""
+    first, rest = html.split("\n", 1)
+    assert first == "<!DOCTYPE html>"
+    return ElementTree.fromstring(rest)
+
+
+@pytest.fixture(scope="module")
+def root(stored: dict[str, Any]) -> ElementTree.Element:
+    return parsed(page(stored))
+
+
+def sections(root: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    return {str(section.find("h2").get("id")): section for section in root.iter("section")}  # type: ignore[union-attr]
+
+
+def cells(section: ElementTree.Element) -> dict[str, list[str]]:
+    """By the name of the row."""
+    rows = [["".join(cell.itertext()) for cell in row] for row in section.iterfind(".//tbody/tr")]
+    return {row[0]: row[1:] for row in rows}
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_figure_has_no_chart_or_no_table(root: ElementTree.Element, stored: dict[str, Any]) -> None:
+    found, wanted = sections(root), [figure.key for figure in figures(stored)]
+    assert list(found) == wanted
+    for key, section in found.items():
+        charts = list(section.iter(f"{SVG}svg"))
+        assert [chart.get("class") for chart in charts] == ["wide", "narrow"], key
+        assert len(list(section.iter("table"))) == 1, key
+        assert all(len(list(chart.iter(f"{SVG}circle"))) or len(list(chart.iter(f"{SVG}rect"))) for chart in charts), (
+            key
+        )
+
+
+def test_the_page_leaves_out_what_was_asked_for(stored: dict[str, Any]) -> None:
+    wanted = {
+        "uncontended-tmpfs", "uncontended-disk", "handoff-own", "crash", "fairness-rate", "fairness-jain",
+        "fairness-longest", "idle-cpu", "asyncio", "tasks", "start", "imports", "waiters", "held",
+    }  # fmt: skip
+    assert wanted <= {figure.key for figure in figures(stored)}
+
+
+def test_a_chart_tells_nothing_to_who_does_not_see_it(root: ElementTree.Element) -> None:
+    ids = [one.get("id") for one in root.iter() if one.get("id")]
+    assert len(ids) == len(set(ids))
+    for chart in root.iter(f"{SVG}svg"):
+        assert chart.get("role") == "img"
+        names = str(chart.get("aria-labelledby")).split()
+        said = ["".join(one.itertext()) for name in names for one in chart.iter() if one.get("id") == name]
+        assert len(said) == 2
+        assert all(len(words) > 10 for words in said)
+
+
+def test_the_page_asks_another_host_for_something(stored: dict[str, Any], tmp_path: Path) -> None:
+    for text in (page(stored), (ROOT / CHART).read_text(encoding="utf-8")):
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+        assert not re.search(r"<script|<link|<iframe|<img|@import|url\(|\bsrc=|\son\w+=", text)
+        assert not [link for link in re.findall(r'href="([^"]*)"', text) if not link.startswith("#")]
+
+
+def test_a_link_of_the_page_leads_nowhere(root: ElementTree.Element) -> None:
+    ids = {one.get("id") for one in root.iter()}
+    assert not [one.get("href") for one in root.iter("a") if str(one.get("href"))[1:] not in ids]
+
+
+def test_the_page_names_this_machine(stored: dict[str, Any]) -> None:
+    text = STORED.read_text(encoding="utf-8") + page(stored)
+    assert not re.search(r"(?<![\w<])/(work|home|root|tmp|dev|usr|proc)/", text)
+
+
+def test_a_name_breaks_out_of_the_page(run: dict[str, Any]) -> None:
+    evil = '</title><script>"&`'
+    run["suites"]["crash"]["FileLock"] = {"median_ns": None, "error": evil}
+    run["failures"] = [evil]
+    found = sections(parsed(page(run)))["crash"]
+    assert "".join(cells(found)["FileLock"]).startswith("not measured: </title><script>")
+
+
+# -- its numbers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "suite", "place", "unit"),
+    [
+        ("uncontended-tmpfs", "uncontended", "tmpfs", 1e3),
+        ("handoff-own", "handoff", "own", 1e6),
+        ("crash", "crash", "", 1e6),
+    ],
+)
+def test_a_table_has_other_medians_than_the_run(
+    root: ElementTree.Element, stored: dict[str, Any], key: str, suite: str, place: str, unit: float
+) -> None:
+    numbers = stored["suites"][suite]
+    numbers = numbers[place] if place else numbers
+    table = cells(sections(root)[key])
+    compared = 0
+    for label, series in numbers.items():
+        if label in table and series["median_ns"] is not None:
+            count = f"{series['samples']} ({series['rounds']})"
+            assert table[label][:2] == [count, show(series["median_ns"] / unit)]
+            compared += 1
+    assert compared >= 6
+
+
+def test_a_ratio_is_that_of_the_medians_and_not_of_the_rounds(
+    root: ElementTree.Element, stored: dict[str, Any]
+) -> None:
+    ours, theirs = (stored["suites"]["crash"][name]["round_medians_ns"] for name in ("holdfast", BlockingFlock.label))
+    quotients = [ours[number] / theirs[number] for number in ours]
+    said = cells(sections(root)["crash"])["holdfast"][-1]
+    assert said.startswith(f"{show(statistics.median(quotients))} × (")  # noqa: RUF001
+
+
+def test_a_curve_has_other_points_than_the_run(root: ElementTree.Element, stored: dict[str, Any]) -> None:
+    suite = stored["suites"]["waiters"]
+    table, size = cells(sections(root)["waiters"]), suite["sizes"][-1]
+    for label in ("holdfast", "FileLock"):
+        rounds = suite["processes"][label][str(size)]["rounds"].values()
+        if all(one["acquisitions"] == size for one in rounds):
+            each = [one["seconds"] * 1e3 / size for one in rounds]
+            assert table[label][-1] == f"{show(statistics.median(each))} ({show(min(each))}–{show(max(each))})"  # noqa: RUF001
+
+
+def test_a_number_stands_without_its_runs_and_its_spread(stored: dict[str, Any]) -> None:
+    for figure in figures(stored):
+        rows = figure.measured if isinstance(figure, Figure) else []
+        assert all(len(row.rounds) >= 2 and row.ends is not None for row in rows), figure.key
+        for line in figure.measured if isinstance(figure, Curves) else []:
+            assert all(len(point.rounds) >= 2 for point in line.points.values()), figure.key
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_not_there_is_passed_over_in_silence(run: dict[str, Any]) -> None:
+    del run["suites"]["handoff"]["own"][Portalocker.label]
+    run["suites"]["handoff"]["own"][FileLock.label] = {"median_ns": None, "error": "not installed: no module filelock"}
+    section = sections(parsed(page(run)))["handoff-own"]
+    assert cells(section)[Portalocker.label] == ["not measured: not in this run"]
+    assert cells(section)[FileLock.label] == ["not measured: not installed: no module filelock"]
+    for chart in section.iter(f"{SVG}svg"):
+        drawn = " ".join("".join(text.itertext()) for text in chart.iter(f"{SVG}text"))
+        assert drawn.count("not measured") >= 2
+    better = next(one for one in comparisons(figures(run)) if one.key == "handoff-own")
+    assert not [name for name in (*better.better, *better.worse, *better.neither) if name.startswith(FileLock.label)]
+
+
+@pytest.mark.parametrize(
+    "suite", ["uncontended", "handoff", "crash", "idle", "fairness", "waiters", "many", "startup", "listing"]
+)
+def test_a_suite_that_was_left_out_breaks_the_page(run: dict[str, Any], suite: str) -> None:
+    del run["suites"][suite]
+    found = parsed(page(run))
+    gaps = [figure for figure in figures(run) if isinstance(figure, Absent)]
+    assert gaps
+    assert all(f"left out the suite {suite}" in figure.gap for figure in gaps)
+    assert {figure.key for figure in gaps} <= set(sections(found))
+
+
+def test_nothing_measured_is_more_than_the_page_can_bear(run: dict[str, Any]) -> None:
+    for emptied in ({}, {name: {} for name in run["suites"]}):
+        run |= {"suites": emptied, "goals": [], "failures": []}
+        root = parsed(page(run))
+        assert len(sections(root)) == len(figures(run))
+
+
+def test_holdfast_left_out_breaks_the_page(run: dict[str, Any]) -> None:
+    text = re.sub(r'"holdfast( AsyncLock|, protocol flock)?": ', r'"gone\1": ', json.dumps(run["suites"]))
+    run["suites"] = json.loads(text)
+    parsed(page(run))
+    assert not [one for one in comparisons(figures(run)) if one.key == "handoff-own"]
+
+
+def test_what_cannot_be_measured_has_no_reason(root: ElementTree.Element) -> None:
+    table = cells(sections(root)["crash"])
+    assert table["zc.lockfile"] == ["not measured: cannot wait"]
+    assert table["flufl.lock"] == ["not measured: its lock outlives its holder"]
+    assert {one.label for one in LIBRARIES} <= set(table)
+
+
+# -- who is better -----------------------------------------------------------------------------------------------------
+
+
+def figure_of(ours: list[float], theirs: list[float], more_is_better: bool = False) -> Figure:
+    def by_round(values: list[float]) -> dict[str, float]:
+        return {str(number): value for number, value in enumerate(values)}
+
+    rows = [of_rounds("holdfast", "ours", by_round(ours)), of_rounds("other", "peer", by_round(theirs))]
+    return Figure("k", "Title", "says", "ms", rows, "holdfast", more_is_better=more_is_better, of_samples=False)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "more", "wanted"),
+    [
+        ([1, 2], [3, 8], False, "better: other 3.50 × (3.00–4.00)"),  # noqa: RUF001
+        ([3, 8], [1, 2], False, "worse: other 3.50 × (3.00–4.00)"),  # noqa: RUF001
+        ([3, 8], [1, 2], True, "better: other 3.50 × (3.00–4.00)"),  # noqa: RUF001
+        ([1, 2], [3, 8], True, "worse: other 3.50 × (3.00–4.00)"),  # noqa: RUF001
+        ([1, 4], [2, 2], False, "neither: other 1.25 × (0.500–2.00)"),  # noqa: RUF001
+        ([0, 0], [1, 2], False, "better: other"),
+        ([1, 2], [0, 0], False, "worse: other (0 against more)"),
+        ([0, 0], [0, 0], False, "neither: other (0 both)"),
+    ],
+)
+def test_worse_is_told_as_better(ours: list[float], theirs: list[float], more: bool, wanted: str) -> None:
+    (found,) = comparisons([figure_of(ours, theirs, more)])
+    said = [f"{key}: {name}" for key in ("better", "worse", "neither") for name in getattr(found, key)]
+    assert said == [wanted]
+
+
+def test_a_peer_that_does_better_is_left_out(stored: dict[str, Any]) -> None:
+    """Each peer of each figure that has numbers, and so has holdfast, stands in one of the three lists."""
+    text = page(stored)
+    for figure in figures(stored):
+        if isinstance(figure, Figure) and figure.row(figure.ours) is not None:
+            one = next((one for one in comparisons([figure])), None)
+            peers = [row.label for row in figure.measured if row.role == "peer"]
+            named = [*one.better, *one.worse, *one.neither] if one is not None else []
+            assert len(named) == len(peers), figure.key
+            assert all(any(name.startswith(label) for name in named) for label in peers)
+            assert all(name in text for name in named)
+
+
+def test_who_was_too_slow_to_be_measured_is_not_judged(run: dict[str, Any]) -> None:
+    """At the largest size some did not get the lock in time, which has no number."""
+    suite = run["suites"]["waiters"]
+    size = str(suite["sizes"][-1])
+
+    def late(*labels: str) -> Any:
+        changed = copy.deepcopy(run)
+        for label in labels:
+            for one in changed["suites"]["waiters"]["processes"][label][size]["rounds"].values():
+                one["acquisitions"] = 1
+        return next(one for one in comparisons(figures(changed)) if one.key == "waiters")
+
+    slow = "not all came within the limit"
+    assert f"FileLock ({slow})" in late("FileLock").better
+    assert f"FileLock (of holdfast, {slow})" in late("holdfast").worse
+    assert f"FileLock ({slow}, with either)" in late("FileLock", "holdfast").neither
+
+
+def test_rounds_of_different_numbers_are_compared_with_each_other() -> None:
+    found = ratio({"0": 2.0, "1": 30.0, "2": 5.0}, {"0": 1.0, "1": 10.0, "3": 7.0})
+    assert found is not None
+    assert (found.middle, found.low, found.high) == (2.5, 2.0, 3.0)
+    assert ratio({"0": 1.0}, {"1": 1.0}) is None
+
+
+def test_few_samples_are_given_percentiles_that_they_do_not_have() -> None:
+    series = {
+        "median_ns": 2e6, "round_medians_ns": {"0": 2e6}, "samples": 3, "p99_ns": None, "min_ns": 1e6, "max_ns": 9e6,
+        "percentiles_ns": {"25": 1e6, "75": 9e6},
+    }  # fmt: skip
+    row = of_series("other", "peer", series, 1e6)
+    table = grid(Figure("k", "t", "s", "ms", [row], Holdfast.label))
+    assert table is not None
+    assert table.rows[0] == ["other", "3 (1)", "2.00", "1.00–9.00", "1.00–9.00 (all)", "-"]  # noqa: RUF001
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 3.0], [1.0, 1.0], [0.0042, 0.9], [17.5, 778_182.0], [1e-3, 1e6], []])
+def test_a_value_lies_outside_of_its_axis(values: list[float]) -> None:
+    for linear in (False, True):
+        scale = axis(values, 100.0, 400.0, linear)
+        places = [scale(value) for value in values]
+        assert all(100.0 <= place <= 400.0 for place in places)
+        assert sorted(places) == [scale(value) for value in sorted(values)]
+        ticks = [scale(tick) for tick in scale.ticks]
+        assert len(ticks) >= 2
+        assert all(later - one > 30 for one, later in pairwise(ticks))
+
+
+# -- the documentation -------------------------------------------------------------------------------------------------
+
+
+def test_the_documentation_shows_other_numbers_than_the_run(stored: dict[str, Any], tmp_path: Path) -> None:
+    names = (PAGE, README, CHART)
+    (tmp_path / "docs").mkdir()
+    for name in names:
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    renew(tmp_path, stored)
+    stale = [name for name in names if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()]
+    assert not stale, "make bench-docs"
+
+
+def test_a_page_without_a_place_for_the_numbers_loses_its_text() -> None:
+    text = "before\n<!-- here -->\nold\n<!-- /here -->\nafter\n"
+    assert marks.between(text, "here", "new", "page") == "before\n<!-- here -->\nnew\n<!-- /here -->\nafter\n"
+    for broken in ("before\nafter\n", "<!-- /here -->\n<!-- here -->\n", "<!-- here -->\nno end\n"):
+        with pytest.raises(Failed, match="page has no place"):
+            marks.between(broken, "here", "new", "page")
+
+
+def test_the_picture_of_the_readme_cannot_be_read_in_the_dark() -> None:
+    text = (ROOT / CHART).read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    style = "".join(next(root.iter(f"{SVG}style")).itertext())
+    assert "prefers-color-scheme:dark" in style
+    ground = next(root.iter(f"{SVG}rect"))
+    assert ground.get("class") == "ground"  # it does not rely on what it is put on
+    colours = set(re.findall(r"var\((--[\w-]+)\)", style))
+    light, dark = (set(re.findall(r"(--[\w-]+):", part)) for part in style.split("@media", 1))
+    assert colours <= light
+    assert colours <= dark
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_drawing_a_stored_run_needs_the_libraries(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "page.html"
+    # -S: none of the installed packages can be imported.
+    words = [sys.executable, "-S", str(BENCH / "run.py"), "--from", str(STORED), "--html", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    parsed(out.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', "no JSON"])
+def test_what_is_no_run_is_drawn(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Unreadable, match=re.escape(str(path))):
+        load(path)
+    assert FORMAT != 99

@@ -28,11 +28,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from marks import between
 from peers import Fasteners, FileLock, Flufl, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject, ZcLockfile
 from procs import Failed, kill, kill_all, spawn, wake_ups
 
 COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, ZcLockfile)
-BEGIN, END = "<!-- comparison: make comparison -->\n", "<!-- end of comparison -->\n"
+MARK = "comparison"
 NO, CANNOT_WAIT = "no", "cannot wait"
 _LOOKS, _KILLED, _STAGGER = 4.0, 3.0, 0.1
 """Seconds: of watching a waiter, of waiting for a dead holder's lock, between arrivals."""
@@ -372,9 +373,8 @@ def main() -> None:
         shutil.rmtree(directory, ignore_errors=True)
     print(text, end="")
     for name in sys.argv[1:]:
-        page = Path(name).read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        Path(name).write_text(before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+        page = Path(name)
+        page.write_text(between(page.read_text(encoding="utf-8"), MARK, text, name), encoding="utf-8")
 
 
 if __name__ == "__main__":

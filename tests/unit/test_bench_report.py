@@ -377,3 +377,24 @@ def test_what_is_no_run_is_drawn(tmp_path: Path, text: str) -> None:
     with pytest.raises(Unreadable, match=re.escape(str(path))):
         load(path)
     assert FORMAT != 99
+
+
+def test_what_is_no_run_is_no_error_of_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-S", str(BENCH / "run.py"), "--html", str(tmp_path / "page.html"), "--from"]
+    done = subprocess.run([*words, str(tmp_path / "missing.json")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "missing.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_numbers_of_a_run_name_a_path_of_the_machine(tmp_path: Path) -> None:
+    """The text of an error may; what is written down does not."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(BENCH)!r})\n"
+        "import json, run; from context import Context; from pathlib import Path\n"
+        f"where = Context(Path({str(tmp_path / 'memory')!r}), Path({str(tmp_path / 'disk')!r}))\n"
+        "errors = [f'{path}/x: gone' for path in (where.tmpfs, where.disk, sys.prefix, run.ROOT)]\n"
+        "print(*json.loads(run._anonymous(json.dumps(errors), where)), sep='; ')"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "TMPFS/x: gone; DISK/x: gone; PYTHON/x: gone; ROOT/x: gone", done.stderr

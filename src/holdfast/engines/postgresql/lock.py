@@ -92,8 +92,8 @@ class Contest(Contender):
         self.place = request.place
         self.context = context
         self.attempt = Attempt(env, (request,), timeout, context)
-        self._status = free(request.place.shown)
-        """What was seen last."""
+        self._seen: Status | None = None
+        """By the last look."""
         self._link: Link | None = None
         self._fresh = False
         """Whether a connection that was left is not good enough."""
@@ -117,7 +117,7 @@ class Contest(Contender):
         return None if result else self.attempt.refusal(self.last)
 
     def last(self) -> tuple[Status, ...]:
-        return (self._status,)
+        return (self._seen or free(self.place.shown),)
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
@@ -166,16 +166,17 @@ class Contest(Contender):
             if row[0] == "t":
                 return shared or self._won(link, row[1:], sent)
             link.spotless = True
-            yield from self._look(link)
-            if not self._status.locked and not self._spin():
+            status = yield from self._look(link)
+            if not status.locked and not self._spin():
                 continue  # released between the two, or somebody looked whether it was free
             if self.attempt.is_over():
                 return None
             if (yield from self._queue(link, shared=shared)):
                 return shared or (yield from self._raise_token(link))
 
-    def _look(self, link: Link) -> Generator[Wait, None, None]:
-        self._status = yield from look(self.env, link, self.place, self._limit())
+    def _look(self, link: Link) -> Generator[Wait, None, Status]:
+        self._seen = yield from look(self.env, link, self.place, self._limit())
+        return self._seen
 
     def _spin(self) -> bool:
         """Whether this has happened too often for it to be chance."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
 _LONGEST = 3600.0
-_MOST_VOID = 64
+_MOST_VOID = 256
 """Timers that are let lie in the heap, whatever their share of it."""
 _LIVE = tuple(getattr(selectors, name) for name in ("EpollSelector", "KqueueSelector") if hasattr(selectors, name))
 """Those that heed what another thread registers while they wait."""
@@ -134,7 +134,9 @@ class Agent:
         with self._mutex:
             if job in self._jobs and not job._begun and self._waits is not None:
                 self._waits.drop(job)
-                del self._jobs[job]
+                self._jobs.pop(job, None)
+                if self._waits.is_littered:
+                    self._ring()
             return job not in self._jobs
 
     def settle(self, seconds: float = _AT_EXIT) -> None:
@@ -268,13 +270,21 @@ class _Waits:
             jobs.pop(job, None)
             self._register(fd, jobs)
         self._void += 1
-        if self._void > _MOST_VOID and self._void * 2 > len(self._timers):
+
+    @property
+    def is_littered(self) -> bool:
+        """Whether most timers are void, so that the next plan does without them."""
+        return self._void > _MOST_VOID and self._void * 2 > len(self._timers)
+
+    def plan(self, until: float) -> None:
+        """Decide until when to sleep; that moment at the latest.
+
+        Only this thread throws timers away: no signal handler interrupts it, which could put another one in meanwhile.
+        """
+        if self.is_littered:
             self._void = 0
             self._timers = [timer for timer in self._timers if timer[2] == timer[3]._turn]
             heapq.heapify(self._timers)
-
-    def plan(self, until: float) -> None:
-        """Decide until when to sleep; that moment at the latest."""
         while self._timers and self._timers[0][2] != self._timers[0][3]._turn:
             heapq.heappop(self._timers)
         self.until = min(until, self._timers[0][0]) if self._timers else until

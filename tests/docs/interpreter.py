@@ -1,18 +1,22 @@
 """Runs the Python blocks of a session: a JSON line asks for each, a JSON line answers, by descriptors of their own.
 
-`await` may stand outside of functions; all of these run on one event loop.
+`await` may stand outside of functions; all of these run on one event loop. What takes long to import is so at need.
 """
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import json
 import os
 import sys
-import traceback
 import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+
+_ALLOW_TOP_LEVEL_AWAIT = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_runner: asyncio.Runner | None = None
 
 
 def main(requests: int, answers: int) -> None:
@@ -21,29 +25,42 @@ def main(requests: int, answers: int) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.path.insert(0, "")
-    with open(requests) as asked, open(answers, "w") as told, asyncio.Runner() as runner:
+    with open(requests) as asked, open(answers, "w") as told:
         for line in asked:
-            error = run(json.loads(line), module.__dict__, runner)
+            error = run(json.loads(line), module.__dict__)
             sys.stdout.flush()
             sys.stderr.flush()
             told.write(json.dumps({"error": error}) + "\n")
             told.flush()
+    if _runner is not None:
+        _runner.close()
 
 
-def run(block: dict[str, object], names: dict[str, object], runner: asyncio.Runner) -> str:
+def run(block: dict[str, object], names: dict[str, object]) -> str:
     """What went wrong, or nothing. Lines are numbered as on the page."""
     try:
         source = "\n" * (int(str(block["line"])) - 1) + str(block["source"])
-        code = compile(source, str(block["page"]), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        if code.co_flags & inspect.CO_COROUTINE:
-            runner.run(types.FunctionType(code, names)())
+        code = compile(source, str(block["page"]), "exec", flags=_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & _COROUTINE:
+            on_loop(types.FunctionType(code, names)())
         else:
             exec(code, names)
     except BaseException as error:
+        import traceback
+
         if error.__traceback__ is not None:
             error.__traceback__ = _of_page(error.__traceback__, str(block["page"]))
         return "".join(traceback.format_exception(error))
     return ""
+
+
+def on_loop(coroutine: types.CoroutineType[object, None, object]) -> None:
+    global _runner
+    if _runner is None:
+        import asyncio
+
+        _runner = asyncio.Runner()
+    _runner.run(coroutine)
 
 
 def _of_page(trace: types.TracebackType, page: str) -> types.TracebackType:

@@ -75,10 +75,10 @@ class _Run:
             self._verify_units()
         except Failed as failed:
             self._fail(self._line, str(failed))
-            self._session.end()
+            self._session.end(patient=False)
             return
         except BaseException:
-            self._session.end()
+            self._session.end(patient=False)
             raise
         left = self._session.end()
         if left and not self._planned.may_leave:

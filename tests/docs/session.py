@@ -142,12 +142,12 @@ class Session:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def end(self) -> list[str]:
+    def end(self, patient: bool = True) -> list[str]:
         """End the interpreter and the shell, wait for what ends with them, and remove the rest: its command lines."""
         for child in (self._python, self._shell):
             if child is not None:
                 child.end()
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + (_END if patient else 0.0)
         while self._processes() and time.monotonic() < deadline:
             time.sleep(0.01)
         left = self._processes()

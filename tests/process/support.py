@@ -6,6 +6,7 @@ again until it is so (`eventually`). Both give up loudly after a deadline that n
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -57,6 +58,19 @@ def become(user):
     os.setgid(user)
     os.setuid(user)
 """
+
+
+def inotify_instance(flags: int = os.O_CLOEXEC) -> int:
+    """A new one, as soon as this user may have another: there are 128, for all that runs on this machine."""
+    libc = ctypes.CDLL(None)
+    made: list[int] = []
+
+    def make() -> bool:
+        made.append(libc.inotify_init1(flags))
+        return made[-1] >= 0
+
+    eventually(make, what="an inotify instance for this user")
+    return made[-1]
 
 
 def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:

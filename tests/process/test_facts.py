@@ -22,7 +22,7 @@ import pytest
 
 from holdfast import Liveness, Lock
 from holdfast._os.linux import LinuxEnvironment
-from process.support import Peer, eventually, state
+from process.support import Peer, eventually, inotify_instance, state
 
 ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, MOVE_SELF, DELETE_SELF = 0x4, 0x8, 0x10, 0x800, 0x400
 IGNORED = 0x8000
@@ -81,8 +81,7 @@ class Events:
     """What inotify says about one file."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        assert self.fd >= 0
+        self.fd = inotify_instance(os.O_CLOEXEC | os.O_NONBLOCK)
         mask = ATTRIB | CLOSE_WRITE | CLOSE_NOWRITE | MOVE_SELF | DELETE_SELF
         assert libc.inotify_add_watch(self.fd, os.fsencode(path), mask) >= 0
 
@@ -325,7 +324,7 @@ def test_a_second_watch_on_one_inode_is_another_watch(place: Path) -> None:
     path = place / "l"
     path.touch()
     os.link(path, place / "also")
-    fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = inotify_instance(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         first = libc.inotify_add_watch(fd, os.fsencode(path), ATTRIB)
         assert libc.inotify_add_watch(fd, os.fsencode(place / "also"), CLOSE_WRITE) == first

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import abilities
-from process.support import Peer, eventually
+from process.support import Peer, eventually, inotify_instance
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -58,14 +58,7 @@ def opened() -> Iterator[Callable[..., int]]:
 
 @pytest.fixture
 def instance() -> Iterator[int]:
-    made: list[int] = []
-
-    def make() -> bool:
-        made.append(libc.inotify_init1(os.O_CLOEXEC))
-        return made[-1] >= 0
-
-    eventually(make, what="an inotify instance for this user")
-    fd = made[-1]
+    fd = inotify_instance()
     yield fd
     os.close(fd)
 

@@ -120,6 +120,8 @@ class Storm:
         self.killed: list[str] = []
         self.failed: list[str] = []
         self.started = 0
+        self.shell = False
+        """Whether a shell contends, too."""
 
     def start(self) -> None:
         name = f"w{self.started}"
@@ -168,7 +170,10 @@ class Storm:
 
     def enough(self, seconds: float) -> bool:
         """Whether it has been a storm; on a busy machine that takes longer."""
-        return len(self.killed) > KILLS_A_SECOND * seconds and self.counter() > INCREMENTS_A_SECOND * seconds
+        if len(self.killed) <= KILLS_A_SECOND * seconds or self.counter() <= INCREMENTS_A_SECOND * seconds:
+            return False
+        with open(f"{self.state}/journal", encoding="ascii") as file:
+            return not self.shell or any(line.endswith(" shell\n") for line in file)
 
     def counter(self) -> int:
         with open(f"{self.state}/counter", encoding="ascii") as file:
@@ -199,6 +204,7 @@ def main(path: str, state: str, seconds: str, workers: str, shell: str = "") -> 
 
     holdfast._os.environment().identity()
     storm = Storm(path, state)
+    storm.shell = bool(shell)
     other = subprocess.Popen([shell, "-c", SHELL, shell, path, state]) if shell else None
     try:
         storm.run(float(seconds), int(workers))

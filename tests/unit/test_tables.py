@@ -20,6 +20,7 @@ from holdfast._os import inotify, tables
 from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from holdfast._os.tables import Entry, Watched, parse_locks, parse_mounts, parse_watches
+from process.support import inotify_instance
 from unit.elsewhere import NOBODY, elsewhere, mount, needs_root
 
 LOCKS = """\
@@ -178,6 +179,7 @@ def watched(place: Path) -> Iterator[Path]:
     """A file that this process watches as a waiting lock does."""
     path = place / "w"
     path.touch()
+    os.close(inotify_instance())
     hub = inotify.Hub(set())
     hub.add(str(path))
     yield path
@@ -401,8 +403,7 @@ def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.Monk
     path.touch()
     env, wanted = LinuxEnvironment(), identity(path)
     libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.inotify_init1(os.O_CLOEXEC)
-    assert fd >= 0, os.strerror(ctypes.get_errno())
+    fd = inotify_instance()
     dont_follow, excl_unlink = 0x2000000, 0x4000000
     readable = os.open(path, os.O_RDONLY)  # on btrfs, only one that is open can be found
     try:

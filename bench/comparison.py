@@ -99,7 +99,7 @@ def who_holds(subject: type[Subject], path: str) -> str:
     holder = spawn(hold, subject, path)
     try:
         holder.answer(10)
-        contender = spawn(_refused, subject.label, path)
+        contender = spawn(_refused, subject, path)
         text = contender.answer(20)
         contender.end()
         return "yes" if re.search(rf"\b{holder.pid}\b", text) else NO
@@ -107,61 +107,16 @@ def who_holds(subject: type[Subject], path: str) -> str:
         holder.end()
 
 
-def _refused(pipe: Connection, label: str, path: str) -> None:
+def _refused(pipe: Connection, subject: type[Subject], path: str) -> None:
     """What a caller is told who does not wait, by an exception or by a line in the log."""
     said = io.StringIO()
     logging.basicConfig(stream=said, level=logging.INFO)
     try:
-        REFUSED[label](path)
+        subject.once(path)
     except Exception as error:
         pipe.send(f"{error} {vars(error)} {said.getvalue()}")
     else:
         pipe.send(said.getvalue())
-
-
-def _holdfast(path: str) -> None:
-    import holdfast
-
-    holdfast.Lock(path).acquire(timeout=0)
-
-
-def _filelock(name: str) -> Callable[[str], None]:
-    def refused(path: str) -> None:
-        import filelock
-
-        getattr(filelock, name)(path).acquire(timeout=0)
-
-    return refused
-
-
-def _portalocker(path: str) -> None:
-    import portalocker
-
-    portalocker.Lock(path, timeout=0, fail_when_locked=True).acquire()
-
-
-def _fasteners(path: str) -> None:
-    import fasteners
-
-    if fasteners.InterProcessLock(path).acquire(blocking=False):
-        raise Failed("two hold it")
-
-
-def _flufl(path: str) -> None:
-    import flufl.lock
-
-    flufl.lock.Lock(path).lock(timeout=0.1)
-
-
-REFUSED: dict[str, Callable[[str], None]] = {
-    Holdfast.label: _holdfast,
-    FileLock.label: _filelock("FileLock"),
-    SoftFileLock.label: _filelock("SoftFileLock"),
-    Portalocker.label: _portalocker,
-    Fasteners.label: _fasteners,
-    Flufl.label: _flufl,
-    ZcLockfile.label: lambda path: ZcLockfile(path).acquire(),
-}
 
 
 def loss(subject: type[Subject], path: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from procs import NotAvailable
+from procs import Failed, NotAvailable
 
 # "For ever" where a library insists on a number of seconds.
 FOREVER = 3600.0
@@ -41,6 +41,11 @@ class Subject:
         """Free the lock that `acquire` took."""
         raise NotImplementedError
 
+    @classmethod
+    def once(cls, path: str) -> None:
+        """One try, without a wait; raises what the library raises where the lock is held, if it raises."""
+        raise NotImplementedError
+
 
 class Holdfast(Subject):
     """holdfast.Lock with its defaults."""
@@ -59,6 +64,12 @@ class Holdfast(Subject):
 
     def release(self) -> None:
         self._hold.release()
+
+    @classmethod
+    def once(cls, path: str) -> None:
+        import holdfast
+
+        holdfast.Lock(path).acquire(timeout=0)
 
 
 class HoldfastFlock(Holdfast):
@@ -93,6 +104,12 @@ class _FileLock(Subject):
 
     def release(self) -> None:
         self._lock.release()
+
+    @classmethod
+    def once(cls, path: str) -> None:
+        import filelock
+
+        getattr(filelock, cls.class_name)(path).acquire(timeout=0)
 
 
 class FileLock(_FileLock):
@@ -132,6 +149,12 @@ class Portalocker(Subject):
     def release(self) -> None:
         self._lock.release()
 
+    @classmethod
+    def once(cls, path: str) -> None:
+        import portalocker
+
+        portalocker.Lock(path, timeout=0, fail_when_locked=True).acquire()
+
 
 class Fasteners(Subject):
     """fasteners.InterProcessLock: opens and lockf's a file that stays; polls, 10 ms growing to 100 ms."""
@@ -149,6 +172,13 @@ class Fasteners(Subject):
 
     def release(self) -> None:
         self._lock.release()
+
+    @classmethod
+    def once(cls, path: str) -> None:
+        import fasteners
+
+        if fasteners.InterProcessLock(path).acquire(blocking=False):
+            raise Failed("two hold it")
 
 
 class Flufl(Subject):
@@ -170,6 +200,12 @@ class Flufl(Subject):
     def release(self) -> None:
         self._lock.unlock()
 
+    @classmethod
+    def once(cls, path: str) -> None:
+        import flufl.lock
+
+        flufl.lock.Lock(path).lock(timeout=0.1)
+
 
 class ZcLockfile(Subject):
     """zc.lockfile.LockFile: opens, flocks, writes the process id; the file stays. It raises instead of waiting."""
@@ -189,6 +225,10 @@ class ZcLockfile(Subject):
 
     def release(self) -> None:
         self._lock.close()
+
+    @classmethod
+    def once(cls, path: str) -> None:
+        cls(path).acquire()
 
 
 LIBRARIES: tuple[type[Subject], ...] = (

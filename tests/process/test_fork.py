@@ -190,7 +190,7 @@ for number in range(150):
         if leaks:
             say("leak", *leaks)
         try:
-            with Lock(path + ".child", timeout=5):  # no lock of the library was left taken by a thread that is gone
+            with Lock(path + ".child", timeout=60):  # no lock of the library was left taken by a thread that is gone
                 pass
         except BaseException as error:
             say("error", error)
@@ -210,7 +210,7 @@ time.sleep(60)
 
 def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(FORK_STORM, path)
-    word, *rest = process.hear().split()
+    word, *rest = process.hear(90).split()
     assert word == "taken", rest
     assert int(rest[0]) > 100
     process.expect("holding")

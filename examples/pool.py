@@ -15,7 +15,7 @@ from pathlib import Path
 import holdfast
 
 JOBS, SLOTS = 12, 3
-DOOMED = 4
+DOOMED = 0
 
 
 def job(number: int, base: str, journal: str) -> None:
@@ -24,6 +24,8 @@ def job(number: int, base: str, journal: str) -> None:
         after = "-" if hold.recovered_from is None else hold.recovered_from.pid
         note(journal, f"begins {number} {hold.slot} {os.getpid()} {after}")
         if number == DOOMED:
+            while len(Path(journal).read_text().splitlines()) < SLOTS:
+                time.sleep(0.01)  # until others are at work, too
             os.kill(os.getpid(), 9)  # what the kernel does to who needs too much memory
         time.sleep(0.03)  # the work
         note(journal, f"ends {number} {hold.slot} {os.getpid()} -")
@@ -39,8 +41,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         base, journal = os.path.join(directory, "gpu"), os.path.join(directory, "journal")
         jobs = [multiprocessing.Process(target=job, args=(number, base, journal)) for number in range(JOBS)]
-        for process in jobs:
+        jobs[DOOMED].start()
+        while not os.path.exists(journal):
+            time.sleep(0.01)
+        for process in jobs[1:-1]:
             process.start()
+        jobs[DOOMED].join()
+        jobs[-1].start()  # so there is one who comes after it, on the slowest of machines
         for process in jobs:
             process.join()
         tell(Path(journal).read_text().splitlines(), [process.exitcode for process in jobs])

@@ -16,7 +16,7 @@ from process.foreign.play import Player
 from process.support import eventually
 
 SHORT = Path(__file__).with_name("on_filesystem.py")
-SECONDS = 1.5
+SECONDS = 1.0
 POLLED = ("fuse",)
 
 

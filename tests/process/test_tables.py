@@ -495,7 +495,7 @@ def test_processes_that_come_and_go_are_an_error_or_hide_a_holder(file: Path, sp
     holder = spawn(HOLD, file, "exclusive")
     holder.hear()
     env = LinuxEnvironment()
-    for _ in range(100):
+    for _ in range(40):
         assert env.lock_owners(identity(file)) == [LockOwner(holder.pid, True)]
         assert env.watchers(identity(file)) == []
     storm.say("end")

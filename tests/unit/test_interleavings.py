@@ -156,8 +156,17 @@ def rehearse(stage: Stage, state: str) -> int:
     return steps
 
 
-@pytest.mark.parametrize("state", ["free", "dead", "stale"])
-def test_two_contenders_are_inside_at_once(state: str, stage: Stage) -> None:
+CASES = [
+    (way, state)
+    for way in WAYS
+    for state in ("free", "dead", "stale")
+    if state == "free" or way not in ("named", "exclusive")  # a takeover publishes nothing, in that way or another
+]
+
+
+@pytest.mark.parametrize(("way", "state"), CASES, ids=["-".join(case) for case in CASES])
+def test_two_contenders_are_inside_at_once(way: str, state: str, shm: Path, environments: Environments) -> None:
+    stage = Stage(shm / "l", environments, way)
     steps = rehearse(stage, state)
     turns = Schedules(steps, steps)
     for switch, back in turns:

@@ -267,7 +267,8 @@ def main(path: str, operation: str, kind: str, every: str) -> None:
             Lock(path).acquire()
             os.write(holding, b"!")
             time.sleep(600)
-        os.read(ready, 1)
+        os.close(holding)
+        assert os.read(ready, 1), "the holder has failed"
     trial.handler()  # sets up events, which stay
     until = time.monotonic() + ("events" not in os.environ.get("HOLDFAST_WITHOUT", "")) * PROMPTLY
     while getattr(environment(), "_hub", 0) is None and time.monotonic() < until:

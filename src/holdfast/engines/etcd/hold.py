@@ -56,7 +56,8 @@ class EtcdHeld(RemoteHeld):
         super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.token)
         self.lapses = entrant.lease.lapses
         entrant.lease.on_kept, entrant.lease.on_over = self._kept, self._over
-        self._job = agent(env).start(self._watching(), f"while watching {self.path}")
+        first = Wait((), env.monotonic() + _MOMENT)
+        self._job = agent(env).start(self._watching(), f"while watching {self.path}", first=first)
 
     def _facts(self) -> Record:
         kv: Json = {"create_revision": self.entrant.created, "lease": self.entrant.lease.id}
@@ -96,9 +97,6 @@ class EtcdHeld(RemoteHeld):
     # -- what watches it -----------------------------------------------------------------------------------------------
 
     def _watching(self) -> Generator[Wait, None, None]:
-        begin = self.env.monotonic() + _MOMENT
-        while self.env.monotonic() < begin:
-            yield Wait((), begin)
         if self._waited:
             yield from self._tell_since()
         while not self.lost and not self.entrant.lease.is_over():

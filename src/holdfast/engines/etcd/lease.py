@@ -75,7 +75,9 @@ class Lease:
 
     def keep(self) -> None:
         """Have it kept from now on, until it is over or `end`."""
-        self._job = agent(self.env).start(self._keeping(), "while keeping a lease on etcd")
+        due = self._due()
+        first = Wait((), min(due, self.lapses))
+        self._job = agent(self.env).start(self._keeping(due), "while keeping a lease on etcd", first=first)
 
     def beat(self, until: float) -> Generator[Wait, None, None]:
         """One keep-alive. It may find that the lease is over (EL2)."""
@@ -103,9 +105,12 @@ class Lease:
         if self.on_kept is not None:
             self.on_kept(self.lapses)
 
-    def _keeping(self) -> Generator[Wait, None, None]:
+    def _due(self) -> float:
+        """When to beat next."""
+        return self.env.monotonic() + self.seconds / _BEATS
+
+    def _keeping(self, due: float) -> Generator[Wait, None, None]:
         while not self.is_over():
-            due = self.env.monotonic() + self.seconds / _BEATS
             while self.env.monotonic() < min(due, self.lapses):
                 yield Wait((), min(due, self.lapses))
             try:
@@ -119,6 +124,7 @@ class Lease:
                     self.why_over = f"etcd refuses to keep its lease: {error.message}"
                 else:
                     yield Wait((), min(self.lapses, self.env.monotonic() + 0.1))
+            due = self._due()
         if self.on_over is not None:
             self.on_over(self.why_over or f"etcd has not answered for {self.seconds} s")
 

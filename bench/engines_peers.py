@@ -19,15 +19,22 @@ from peers import FOREVER, Holdfast, Subject
 
 TTL = 30
 
-# What holdfast does on PostgreSQL, but for the name of the table.
-_TOKEN = """
+# What holdfast does on PostgreSQL, but for the name of the table: it tries, and takes the token, in one statement; if
+# the lock is held it queues, and takes the token then.
+_RAISE = """
 insert into bench.lock as l (key, name, token, backend, pid, host, tag, since)
-values (%s, %s, 1, pg_backend_pid(), %s, %s, %s, clock_timestamp())
+{facts}
 on conflict (key) do update
    set token = l.token + 1, backend = excluded.backend, pid = excluded.pid, host = excluded.host, tag = excluded.tag,
        since = excluded.since
  where l.name = excluded.name
 returning token, extract(epoch from since)"""
+_ROW = "%s::bigint, %s::text, 1, pg_backend_pid(), %s::integer, %s::text, %s::text, clock_timestamp()"
+_TOKEN = _RAISE.format(facts=f"values ({_ROW})")
+_TRY = f"""
+with got as materialized (select pg_try_advisory_lock(%s) as it),
+raised as ({_RAISE.format(facts=f"select {_ROW} from got where it")})
+select got.it, raised.token from got left join raised on true"""
 _FACTS = "select pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num')"
 _SETTINGS = "select " + ", ".join(
     f"set_config('{name}', '{value}', false)"
@@ -63,7 +70,7 @@ class Peer(Subject):
 
 
 class Psycopg(Peer):
-    """pg_advisory_lock, the token's row, pg_advisory_unlock, on a connection of this lock's own that is kept."""
+    """The lock and the token's row in one statement, then pg_advisory_unlock, on a connection that is kept."""
 
     label = "psycopg, kept connection"
     engine = "postgresql"
@@ -83,6 +90,9 @@ class Psycopg(Peer):
         return psycopg.connect(host=self.host, port=self.port, user="postgres", dbname="postgres", autocommit=True)
 
     def acquire(self) -> None:
+        got, self.token = self._connection.execute(_TRY, (self._key, *self._facts)).fetchone()
+        if got:
+            return
         self._connection.execute("select pg_advisory_lock(%s)", (self._key,)).fetchone()
         self.token = self._connection.execute(_TOKEN, self._facts).fetchone()[0]
 

@@ -60,7 +60,7 @@ def _protocols(parser: argparse.ArgumentParser) -> str:
 
 
 def notes_of(command: Command) -> tuple[str, str]:
-    """What is to be known about it (the commands of its own, for one that has a text), and what its exit status says."""
+    """What is to be known about it (the commands of its own, for one that has a text), and what its status says."""
     if not command.text:
         notes, _, status = command.notes.partition(_EXIT)
         return notes, status

@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast._drive import keeper
 from holdfast._os import claims, generic, inotify, linux, mounts, tables
+from process.support import inotify_instance
 
 # What the man page of each call documents, where it can occur: not what a wrong argument makes (EBADF, EFAULT, EINVAL
 # of flags that are never given), and not EINTR, after which Python itself calls again (PEP 475), but for close. EIO is
@@ -311,10 +312,12 @@ class _Library:
             if word := tap.fails(name, role):
                 ctypes.set_errno(getattr(errno, word))
                 return -1
-            result: int = getattr(self._real, name)(*args)
-            if name == "inotify_init1":
-                tap._roles[result] = NO_FILE
-            return result
+            if name != "inotify_init1":
+                result: int = getattr(self._real, name)(*args)
+                return result
+            made = inotify_instance(*args)  # others may have used up all of this user's
+            tap._roles[made] = NO_FILE
+            return made
 
         return call
 

@@ -360,8 +360,9 @@ def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Conte
     contender = contend(disk / "l", timeout=timeout)
     before = contender.env.monotonic()
     assert isinstance(contender.run(), Refusal)
-    assert timeout <= contender.env.monotonic() - before < timeout + 1
-    assert all(wait.deadline <= before + timeout + 0.005 for wait in contender.waits[-1:])
+    after = contender.env.monotonic()
+    assert timeout <= after - before < timeout + 5  # it would look again after ten seconds
+    assert contender.waits[-1].deadline <= after
 
 
 def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:

@@ -55,7 +55,8 @@ def ended(pid: int) -> bool:
 def dormant(pid: int) -> bool:
     """Whether the process waits in the kernel for events or a moment, as a contender for a held lock does."""
     try:
-        return state(pid) == "S" and "poll" in Path(f"/proc/{pid}/wchan").read_text()
+        where = Path(f"/proc/{pid}/wchan").read_text()
+        return state(pid) == "S" and ("poll" in where or "nanosleep" in where)  # where no inotify instance was left
     except (FileNotFoundError, ProcessLookupError):
         return False
 

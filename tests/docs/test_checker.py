@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ def checked(tmp_path: Path, page: str, servers: object = "no server here") -> ru
     path = tmp_path / "page.md"
     path.write_text(page, encoding="utf-8")
     return run.run(path, lambda _: servers)  # type: ignore[arg-type,return-value]
+
+
+NODE = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
 
 def failure(tmp_path: Path, page: str) -> str:
@@ -110,7 +114,7 @@ def test_a_good_page_fails(tmp_path: Path) -> None:
         ("```sh\ntrue\nfalse\ntrue\n```\n", 2, "the shell ended, with status 1"),
         ("```sh\necho $nothing\n```\n", 2, "unbound variable"),
         ("```sh\n#!/bin/sh\nnosuchcommand\n```\n", 2, "not found"),
-        ("```js\nthrow new Error('so')\n```\n", 2, "status 1"),
+        pytest.param("```js\nthrow new Error('so')\n```\n", 2, "status 1", marks=NODE),
         ("```json\n{'a': 1}\n```\n", 2, "no json"),
         ("```toml\na = = 1\n```\n", 2, "no toml"),
         ("```yaml\na: [\n```\n", 2, "no yaml"),

@@ -148,7 +148,7 @@ def test_the_descriptor_of_a_holder_does_not_tell_or_that_of_a_waiter_does(
     mount = line(information(fd), "mnt_id:").removeprefix("mnt_id:\t").strip()
     device = file.stat().st_dev
     assert re.search(
-        rf"^{mount} \d+ {os.major(device)}:{os.minor(device)} / .* - \w+ ",
+        rf"^{mount} \d+ {os.major(device)}:{os.minor(device)} /.* - \w+ ",
         Path("/proc/self/mountinfo").read_text(),
         re.MULTILINE,
     )

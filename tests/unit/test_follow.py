@@ -17,7 +17,7 @@ from holdfast._operator.happening import Happening
 from holdfast._os.folders import FolderWatch
 from holdfast._os.glimpse import Glimpse
 from holdfast.errors import LockLost
-from process.support import Peer, eventually
+from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contender, Stepped
 
 Contend = Callable[..., Contender]
@@ -31,6 +31,7 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
 
     def make(directory: Path, name: str | None = None, *, events: bool = True) -> Follower:
         if events:
+            os.close(inotify_instance())
             watches.append(FolderWatch())
         env = environments()
         watch = watches[-1] if events else None

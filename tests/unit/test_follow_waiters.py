@@ -20,6 +20,7 @@ from holdfast._operator.ghosts import LIMBO
 from holdfast._operator.happening import Happening
 from holdfast._os.folders import FolderWatch
 from holdfast._os.glimpse import Glimpse
+from process.support import inotify_instance
 from unit.stepping import Contender, Stepped
 from unit.test_interleavings import Player, Schedules
 
@@ -38,6 +39,7 @@ class Theatre:
         self.told: list[Happening] = []
         self.count = 0
         self.ticket: Ticket | None = None
+        os.close(inotify_instance())
         self.watch = FolderWatch()
 
     def raise_curtain(self) -> None:

@@ -214,10 +214,13 @@ def simple(tmp_path: Path) -> list[Any]:
 
 
 # Between the opening of a file and the `with` that closes it, an interruption leaves it to the garbage collector.
+# Where a lock file can only be created by its own name, one that comes right after that leaves it empty and unfinished:
+# the next contender gets it at once (publish.py, X1), but it is there.
 untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @untidy
+@pytest.mark.needs("link")
 def test_a_ctrl_c_while_acquiring_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
     """D4: wherever it comes."""
     for result in interruptions(lambda: acquire_all(simple)):
@@ -228,6 +231,7 @@ def test_a_ctrl_c_while_acquiring_leaves_some_of_them_held(simple: list[Any], tm
 
 
 @untidy
+@pytest.mark.needs("link")
 def test_a_ctrl_c_after_a_timeout_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
     """D4: also while those that were acquired are released again."""
 

@@ -297,7 +297,7 @@ def test_a_stream_of_overlapping_readers_keeps_a_writer_out(spawn: Callable[...,
         reader.expect("reading")
     eventually(lambda: len(lock.status().holders) > 1)
     for _ in range(5):
-        with lock.acquire(timeout=5) as hold:
+        with lock.acquire(timeout=15) as hold:
             hold.ensure_held()
 
 

@@ -56,19 +56,24 @@ def storm(place: Path, seconds: float, env: dict[str, str], shell: str = "") -> 
     assert len(told["killed"]) > 5 * seconds
     assert outcome.done + outcome.unfinished >= outcome.counter >= outcome.done
 
-    # Whatever was left by the last one that was killed is gone after the next one has been and left.
-    subprocess.run([sys.executable, "-c", PASS_THROUGH, str(path)], env={**os.environ, **env}, check=True, timeout=30)
+    # Whatever was left is gone after the next takeover: claims stay until then (claims.py, C3).
+    pass_through(path, env, "os.kill(os.getpid(), 9)")
+    pass_through(path, env, "assert hold.recovered_from and os.listdir(where) == [name], os.listdir(where)")
     assert os.listdir(locks) == []
     return outcome
 
 
-PASS_THROUGH = """
-import os, sys, holdfast
-with holdfast.Lock(sys.argv[1], timeout=10):
-    assert os.listdir(os.path.dirname(sys.argv[1])) == [os.path.basename(sys.argv[1])], os.listdir(
-        os.path.dirname(sys.argv[1])
+def pass_through(path: Path, env: dict[str, str], inside: str) -> None:
+    code = f"""if True:
+        import os, sys, holdfast
+        where, name = os.path.split(sys.argv[1])
+        with holdfast.Lock(sys.argv[1], timeout=10) as hold:
+            {inside}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], env={**os.environ, **env}, timeout=30, capture_output=True, text=True
     )
-"""
+    assert done.returncode == (-signal.SIGKILL if "kill" in inside else 0), done.stderr
 
 
 def test_a_kill_at_any_moment_lets_two_in_or_loses_an_increment(shm: Path) -> None:

@@ -280,8 +280,12 @@ def test_a_thread_that_gives_up_takes_the_wake_ups_of_the_others_with_it(spawn: 
         other = Lock(path + ".other").acquire()
         leader = threading.Thread(target=give_up)
         leader.start()
-        while "anon_inode:inotify" not in [os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd")
-                                           if os.path.lexists("/proc/self/fd/" + n)]:
+        def target(n):
+            try:
+                return os.readlink("/proc/self/fd/" + n)
+            except FileNotFoundError:
+                return ""  # the one of the listing itself, or closed since
+        while "anon_inode:inotify" not in map(target, os.listdir("/proc/self/fd")):
             pass
         def wait():
             Lock(path).acquire(timeout=30).release()

@@ -30,7 +30,7 @@ from .._core.environment import Environment, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Collection, Generator
 
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
@@ -111,7 +111,7 @@ class Agent:
         with self._mutex:
             if self._waits is None:
                 self._doorbell = self._env.pipe()
-                self._waits = _Waits(self._doorbell[0])
+                self._waits = _Waits(self._doorbell[0], self._jobs)
             self._jobs[job] = None
             try:
                 if self._thread is None:
@@ -229,10 +229,11 @@ class _Waits:
     under the agent's mutex.
     """
 
-    def __init__(self, doorbell: int) -> None:
+    def __init__(self, doorbell: int, jobs: Collection[Job]) -> None:
         self.until = -math.inf
         """Until when the thread sleeps; long ago while it is awake, because then it makes a plan before it sleeps."""
         self._doorbell = doorbell
+        self._jobs = jobs
         self._selector = selectors.DefaultSelector()
         self._selector.register(doorbell, selectors.EVENT_READ)
         self.is_live = isinstance(self._selector, _LIVE)
@@ -242,8 +243,6 @@ class _Waits:
         self._timers: list[tuple[float, int, int, Job]] = []
         """When, which turn of the job, and a number that orders what is due at once."""
         self._numbers = itertools.count()
-        self._void = 0
-        """How many of the timers may be void."""
 
     def add(self, job: Job, wait: Wait) -> None:
         job._wait = wait
@@ -269,12 +268,12 @@ class _Waits:
             jobs = self._by_fd.get(fd, {})
             jobs.pop(job, None)
             self._register(fd, jobs)
-        self._void += 1
 
     @property
     def is_littered(self) -> bool:
         """Whether most timers are void, so that the next plan does without them."""
-        return self._void > _MOST_VOID and self._void * 2 > len(self._timers)
+        void = len(self._timers) - len(self._jobs)  # no job has more than one that is not
+        return void > _MOST_VOID and void * 2 > len(self._timers)
 
     def plan(self, until: float) -> None:
         """Decide until when to sleep; that moment at the latest.
@@ -282,7 +281,6 @@ class _Waits:
         Only this thread throws timers away: no signal handler interrupts it, which could put another one in meanwhile.
         """
         if self.is_littered:
-            self._void = 0
             self._timers = [timer for timer in self._timers if timer[2] == timer[3]._turn]
             heapq.heapify(self._timers)
         while self._timers and self._timers[0][2] != self._timers[0][3]._turn:

@@ -43,7 +43,7 @@ PLAIN_SEMA = {
         '        fd = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)\n'
         "@@        time.sleep(0.02)\n"  # else only chance has the kit come between, and seldom on a busy machine
         "        os.rename(f'{path}.{os.getpid()}', path)\n",
-        says="lock file",  # it was replaced; or it stood beside one who said that it was inside
+        says="another file is in its place",
     ),
     "looks, and then writes": fault(
         "of-four-who-try-at-once-one-gets-in",

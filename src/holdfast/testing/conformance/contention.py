@@ -105,8 +105,9 @@ def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
             except FileExistsError:
                 break  # the adapter is inside
             following = bench.prepare(bench.record(), bench.dialect.mode)
-            _stay(bench, running, os.lstat(aside).st_ino)
-            os.unlink(bench.lock)
+            inode = os.lstat(aside).st_ino
+            _stay(bench, running, inode)
+            _let_go(bench, inode)
             if time.monotonic() >= enough:
                 break  # it looks so rarely that it has missed each of the moments
             aside = following
@@ -120,17 +121,31 @@ def _stay(bench: Bench, running: Running, inode: int) -> None:
     """Hold for a moment, and see that nobody else does."""
     time.sleep(_TAKEN)  # asleep, so that the system does not take the processor away while the lock is free
     line = running.line(0)
-    try:
-        found = os.lstat(bench.lock).st_ino
-    except FileNotFoundError:
-        found = None
-    if found != inode:
-        happened = "it was removed" if found is None else "another file is in its place"
-        raise Failed("the lock file that appeared just before to be respected", happened, bench.found())
+    _require_same(bench, bench.lock, inode)
     if line is not None:
         raise Failed("nobody to get in while somebody else's lock file is there", f"it said {line!r}", bench.found())
     if running.ended(0) is not None:
         raise Failed("it to wait until the lock is free", str(running.answer(0)), bench.found())
+
+
+def _let_go(bench: Bench, inode: int) -> None:
+    """Remove our lock file by a rename, which takes whatever is there in that instant: it must still be ours."""
+    gone = os.path.join(bench.side, "gone")
+    try:
+        os.rename(bench.lock, gone)
+    except FileNotFoundError:
+        gone = bench.lock
+    _require_same(bench, gone, inode)
+
+
+def _require_same(bench: Bench, path: str, inode: int) -> None:
+    try:
+        found = os.lstat(path).st_ino
+    except FileNotFoundError:
+        found = None
+    if found != inode:
+        happened = "it was removed" if found is None else "another file is in its place"
+        raise Failed("the lock file that appeared just before to be respected", happened, bench.found(path))
 
 
 def _one_after_another(bench: Bench, contenders: list[Running]) -> None:

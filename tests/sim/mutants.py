@@ -196,8 +196,9 @@ def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
 
 
 def a_dead_ticket_counts(patch: Patch) -> None:
-    """Q2: a ticket without a guard is waited for."""
-    patch.setattr(queue.tickets, "is_guarded", lambda env, path: env.exists(path))
+    """Q2: a ticket without a guard is waited for. Patience (Q6) would make up for that after 20 ms."""
+    patch.setattr(queue.tickets.Queue, "is_guarded", lambda self, name: name in self.names())
+    nobody_loses_patience(patch)
 
 
 def nobody_loses_patience(patch: Patch) -> None:

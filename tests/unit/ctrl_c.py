@@ -11,6 +11,7 @@ from typing import Any
 def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
     """Interrupt `act` at the first line, call or return of the face, then at the second one, and so on."""
     file, step = module.__file__, 0  # type: ignore[attr-defined]
+    outer = sys.gettrace()  # of a measurement, which goes on afterwards
     while True:
         step += 1
         left = step
@@ -31,7 +32,7 @@ def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
         except KeyboardInterrupt:
             pass
         finally:
-            sys.settrace(None)
+            sys.settrace(outer)
         yield
         if left > 0:
             return

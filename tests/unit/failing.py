@@ -16,6 +16,8 @@ import fcntl
 import os
 import select
 from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from holdfast._drive import keeper
@@ -32,6 +34,7 @@ _TABLE = ("EMFILE", "ENFILE")
 DOCUMENTED: dict[str, tuple[str, ...]] = {
     "open(O_TMPFILE)": (*_PATH, *_NEW, *_TABLE, "EINVAL", "EISDIR", "ENXIO", "EOPNOTSUPP"),
     "open(O_CREAT)": (*_PATH, *_NEW, *_TABLE, "EEXIST", "EINVAL", "EISDIR", "ENXIO", "EOPNOTSUPP"),
+    "open(O_DIRECTORY)": (*_PATH, *_TABLE, "EAGAIN", "ENODEV", "EOVERFLOW", "EPERM"),
     "open(O_RDONLY)": (*_PATH, *_TABLE, "EAGAIN", "ENODEV", "ENXIO", "EOVERFLOW", "EPERM"),
     "open(O_RDWR)": (*_PATH, *_TABLE, "EAGAIN", "EISDIR", "ENODEV", "ENXIO", "EOVERFLOW", "EPERM", "EROFS", "ETXTBSY"),
     "open": (*_PATH, *_NEW, *_TABLE, "EEXIST"),
@@ -48,7 +51,6 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "pwrite": ("EDQUOT", "EFBIG", "EIO", "ENOSPC", "EPERM", "ESTALE", "short", "full"),
     "ftruncate": ("EFBIG", "EINVAL", "EIO", "EPERM", "EROFS", "ETXTBSY"),
     "fchmod": ("EACCES", "EIO", "ENOMEM", "EOPNOTSUPP", "EPERM", "EROFS"),
-    "chmod": (*_PATH, "EOPNOTSUPP", "EPERM", "EROFS"),
     "fsync": ("EDQUOT", "EINVAL", "EIO", "ENOSPC", "EROFS"),
     "link": (*_PATH, *_NEW, "EEXIST", "EMLINK", "EOPNOTSUPP", "EXDEV"),
     "linkat": (*_PATH, *_NEW, "EEXIST", "EMLINK", "EOPNOTSUPP", "EXDEV"),
@@ -72,6 +74,7 @@ ANSWERS = frozenset({"ENOENT", "ENOTDIR", "EEXIST", "EAGAIN"})
 
 
 NO_FILE = "no file"
+_libc = ctypes.CDLL(None)
 
 
 class Tap:
@@ -103,29 +106,16 @@ class Tap:
         finally:
             self.open = before
 
-    def role(self, path: object) -> str:
+    def role(self, path: object, dir_fd: int | None = None) -> str:
         """What a path is, in the words of the engine. It asks the system itself, beside the tap."""
+        if dir_fd is not None:
+            return "ticket" if self._roles.get(dir_fd) == "queue" else "?"
         if isinstance(path, int):
             return self._roles.get(path, "?")
         if path == self.lock_file:
             return "lock file"
         text = os.fsdecode(path)  # type: ignore[arg-type]
-        directory, name = os.path.split(text)
-        if text.startswith("/proc/"):
-            return "/proc"
-        if name.endswith(".tmp"):
-            return "temporary name" if name.startswith(".holdfast-") else "rival's file"
-        for end, role in (
-            (".claim", "claim"),
-            (".reclaim", "announcement"),
-            (".queue", "queue"),
-            (".token", "counter"),
-        ):
-            if name.endswith(end):
-                return role
-        if directory.endswith(".queue"):
-            return "ticket"
-        return "directory" if name == "." or os.path.isdir(text) else "lock file"
+        return _role_by_name(text) or ("directory" if text.endswith("/.") or os.path.isdir(text) else "lock file")
 
     def enter(self, fd: int, path: object) -> int:
         self._roles[fd] = self.role(path)
@@ -149,6 +139,25 @@ class Tap:
 tap = Tap()
 
 
+@lru_cache(maxsize=1000)
+def _role_by_name(text: str) -> str:
+    """What the name alone says; empty for what may be a lock file or a directory."""
+    directory, name = os.path.split(text)
+    if text.startswith("/proc/"):
+        return "/proc"
+    if name.endswith(".tmp"):
+        return "temporary name" if name.startswith(".holdfast-") else "rival's file"
+    for end, role in (
+        (".claim", "claim"),
+        (".reclaim", "announcement"),
+        (".queue", "queue"),
+        (".token", "counter"),
+    ):
+        if name.endswith(end):
+            return role
+    return "ticket" if directory.endswith(".queue") else ""
+
+
 def error(word: str, *paths: object) -> OSError:
     number = getattr(errno, word)
     return OSError(number, os.strerror(number), *paths)
@@ -157,7 +166,7 @@ def error(word: str, *paths: object) -> OSError:
 def _by_path(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(path: Any, *args: Any, **kwargs: Any) -> Any:
         if tap.open:
-            role = tap.role(path)
+            role = tap.role(path, kwargs.get("dir_fd"))
             if word := tap.fails(call, role):
                 raise error(word, path)
         return real(path, *args, **kwargs)
@@ -186,16 +195,15 @@ def _without_subject(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _open(path: str, flags: int, mode: int = 0o777) -> int:
-    call = "open(O_RDONLY)"
-    for flag, name in ((os.O_TMPFILE, "O_TMPFILE"), (os.O_CREAT, "O_CREAT"), (os.O_RDWR, "O_RDWR")):
-        if flags & flag == flag:
-            call = f"open({name})"
-            break
-    role = "lock file" if call == "open(O_TMPFILE)" else tap.role(path)
+_FLAGS = {os.O_TMPFILE: "O_TMPFILE", os.O_DIRECTORY: "O_DIRECTORY", os.O_CREAT: "O_CREAT", os.O_RDWR: "O_RDWR"}
+
+
+def _open(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    call = f"open({next((name for flag, name in _FLAGS.items() if flags & flag == flag), 'O_RDONLY')})"
+    role = "lock file" if call == "open(O_TMPFILE)" else tap.role(path, dir_fd)
     if word := tap.fails(call, role):
         raise error(word, path)
-    fd = os.open(path, flags, mode)
+    fd = os.open(path, flags, mode, dir_fd=dir_fd)
     tap._roles[fd] = role
     return fd
 
@@ -315,11 +323,27 @@ class _Library:
             if name != "inotify_init1":
                 result: int = getattr(self._real, name)(*args)
                 return result
-            made = inotify_instance(*args)  # others may have used up all of this user's
+            # Others may have used up all of this user's.
+            made = _instances.pop() if _instances else inotify_instance(*args)
             tap._roles[made] = NO_FILE
             return made
 
         return call
+
+
+_instances: list[int] = []
+"""inotify instances of processes that have ended, for others to come: closing one blocks for 10 ms."""
+
+
+def recycle(instance: int) -> None:
+    """End an inotify instance as its process does: without its watches and its events it is as good as new."""
+    for line in Path(f"/proc/self/fdinfo/{instance}").read_text().splitlines():
+        if line.startswith("inotify wd:"):
+            _libc.inotify_rm_watch(instance, int(line[len("inotify wd:") :].split()[0], 16))
+    with contextlib.suppress(BlockingIOError):
+        while os.read(instance, 65536):
+            pass
+    _instances.append(instance)
 
 
 class _Module:
@@ -348,7 +372,6 @@ _OS = _Module(
     mkdir=_by_path("mkdir", os.mkdir),
     makedirs=_by_path("mkdir", os.makedirs),
     rmdir=_by_path("rmdir", os.rmdir),
-    chmod=_by_path("chmod", os.chmod),
     listdir=_list_directory,
     readlink=_by_path("readlink", os.readlink),
     pidfd_open=_without_subject("pidfd_open", os.pidfd_open),
@@ -383,6 +406,8 @@ def tapped() -> Iterator[Tap]:
         yield tap
     finally:
         tap.open = False
+        while _instances:
+            os.close(_instances.pop())
         for holder, name, value in before:
             if value is _ABSENT:
                 delattr(holder, name)

@@ -30,7 +30,7 @@ from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
-from unit.failing import ANSWERS, DOCUMENTED, Tap
+from unit.failing import ANSWERS, DOCUMENTED, Tap, recycle
 from unit.stepping import device_in, sema_record
 
 NOBODY = 2**22 + 5
@@ -211,8 +211,12 @@ class Scene:
 
 def die(env: Any) -> None:
     """End a process as SIGKILL does."""
+    hub = getattr(env, "_hub", None)
     for fd in env._descriptors:
-        os.close(fd)
+        if hub is not None and fd == hub.fd:
+            recycle(fd)
+        else:
+            os.close(fd)
     env._descriptors.clear()
     env._hub = None
     env.holds.clear()
@@ -325,6 +329,8 @@ class TakeOverInTask(TakeOverDead):
     ways = PLAIN
 
     def act(self, scene: Scene) -> Any:
+        # asyncio's driver waits by the real clock, so the steps that it drives have to ask the same one.
+        scene.acts.monotonic = time.monotonic
         steps = acquire(scene.acts, (scene.request,), 0, (object(),))
 
         async def go() -> Any:

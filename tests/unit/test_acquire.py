@@ -491,3 +491,49 @@ def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Co
     polls = [pause for pause in pauses if pause <= 0.025]
     assert 2 <= len(polls) < 100
     release(held)
+
+
+@pytest.mark.parametrize("state", ["free", "held", "queued"])
+def test_a_child_forked_in_the_midst_of_an_acquisition_waits_or_holds(disk: Path, contend: Contend, state: str) -> None:
+    """A8: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
+    path = disk / "l"
+    holder = contend(path)
+    if state != "free":
+        holder.get()
+    number, forked = 0, True
+    while forked:
+        contender = contend(path, timeout=None, fair=state == "queued")
+        forked = fork_at(number, contender)
+        assert contender.inside == (state == "free"), f"after a fork at step {number}"
+        if contender.inside:
+            assert contender.result.verify()  # type: ignore[union-attr]
+            assert contender.result.recovered_from is None, "the child has left a lock"  # type: ignore[union-attr]
+            release(contender)
+        contender.steps.close()
+        number += 1
+    assert number > 5
+    assert os.listdir(disk) == ([] if state == "free" else ["l"])
+
+
+def fork_at(number: int, contender: Contender) -> bool:
+    """Go on to the first wait; at this step, if it comes to that, there is a child, whose copy must end in an error."""
+    forks, first = [], os.getpid()
+
+    def fork(at: int, _name: str) -> None:
+        if at == number:
+            forks.append(os.fork())
+            if forks[0]:
+                status = os.waitstatus_to_exitcode(os.waitpid(forks[0], 0)[1])
+                assert status == 0, f"a child of step {number} waits or holds"
+
+    contender.env.at_step = fork
+    status = 1
+    try:
+        contender.step()
+    except RuntimeError as error:
+        status = int("forked while it" not in str(error) or bool(contender.env.real.holds))
+    finally:
+        if os.getpid() != first:
+            os._exit(status)
+    contender.env.at_step = None
+    return bool(forks)

@@ -12,6 +12,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ by_events_only = pytest.mark.usefixtures("events_only")
 ROUNDS = 5
 """Wake-ups without a reason before the lock is released."""
 PULSE = 0.0015
+"""Seconds between two of them, at most: else as soon as the contender sleeps again, and not over a thread."""
 PATIENCE = 10.0
 Future = asyncio.Future[Any]
 
@@ -96,8 +98,12 @@ class Contended:
             self.stop(future)
 
     async def pulse(self, rounds: int = ROUNDS) -> None:
+        seen = 0
         for _ in range(rounds):
-            await asyncio.sleep(PULSE)
+            until = time.monotonic() + PULSE
+            while (self.sleeps == seen or steps()) and time.monotonic() < until:
+                await asyncio.sleep(0.0001)
+            seen = self.sleeps
             touch(self.path)
         self.holder.release()
 

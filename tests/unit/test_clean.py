@@ -317,6 +317,42 @@ def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments
     assert not queue.exists()
 
 
+def test_a_ticket_is_not_removed_through_a_link_that_took_the_place_of_its_queue(
+    disk: Path, environments: Environments
+) -> None:
+    """M7, and Q8: whoever may write to the directory exchanges the queue between the survey and the removal, at any
+    step."""
+    queue, elsewhere = disk / ".holdfast-l.lock.queue", disk / "elsewhere"
+    name = f"{1:020d}-x-{2**22 + 5}-{0:016x}"
+    for place in (queue, elsewhere):
+        place.mkdir()
+        (place / name).write_bytes(b"state=waiting\npeople's data")
+        os.utime(place / name, (1, 1))
+    env = environments()
+    (ticket,) = found(env, disk)
+    done = False
+    for at in range(50):
+        swapped = environments()
+
+        def exchange(number: int, _name: str, at: int = at) -> None:
+            if number == at:
+                os.rename(queue, disk / "moved")
+                os.symlink(elsewhere, queue)
+
+        swapped.at_step = exchange
+        result = drive(remove(swapped, ticket, approved=False)).result
+        assert os.listdir(elsewhere) == [name], f"before step {at}"
+        done = len(swapped.steps) <= at
+        if done:
+            assert result == REMOVED
+            break
+        queue.unlink()
+        os.rename(disk / "moved", queue)
+        (queue / name).write_bytes(b"state=waiting\npeople's data")
+    assert done
+    (elsewhere / name).unlink()
+
+
 @pytest.mark.parametrize(
     ("age", "sticky", "goes"), [(0.0, False, False), (100.0, False, True), (0.0, True, True), (100.0, True, True)]
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import places
 from holdfast._core.hold import Held
 from holdfast._core.refusal import Refusal
 from unit import faults_table
@@ -28,8 +29,7 @@ EVERY = "HOLDFAST_TEST_SECONDS" in os.environ
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A directory in memory, if there is one: thousands of locks, some of them durable."""
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
+    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=places.memory()))
     yield place
     shutil.rmtree(place)
 

@@ -48,7 +48,7 @@ class Theatre:
         self.follower.first_look()
         self.told = []
         self.count += 1
-        self.name = tickets.name_of(self.waits.monotonic(), os.getpid(), f"t{self.count}", shared=False)
+        self.name = tickets.name_of(self.waits.monotonic(), os.getpid(), f"{self.count:016x}", shared=False)
 
     def lower_curtain(self) -> None:
         for directory in (self.directory, self.queue):
@@ -144,7 +144,7 @@ def test_a_waiter_in_a_queue_that_is_made_again_is_never_shown(theatre: Theatre)
 
     def next_one() -> None:
         theatre.leave()
-        theatre.name += "next"
+        theatre.name = theatre.name[:-4] + "beef"
         theatre.arrive()
 
     for where in plays(theatre, next_one, theatre.arrive):
@@ -175,6 +175,7 @@ def test_a_waiter_that_dies_is_shown_until_everything_is_looked_at(theatre: Thea
     theatre.follower.heed([(str(theatre.queue), theatre.name, "closed")])
     assert theatre.waiting() == [theatre.name]
     theatre.waits.real.close(theatre.ticket._fd)  # type: ignore[union-attr]
+    theatre.ticket.queue.close()  # type: ignore[union-attr]
     theatre.watch.take()
     theatre.ticket = None
     assert theatre.follower.due <= theatre.looks.monotonic() + SETTLE

@@ -155,6 +155,13 @@ def test_no_import_goes_against_the_arrows(path: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=NAMES.get)
+def test_no_module_replaces_what_its_package_defines(path: Path) -> None:
+    """The import of `a.b` binds `b` in `a`, whatever `a` has called so."""
+    defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
+    assert not defined & {other.stem for other in path.parent.iterdir()}
+
+
 @pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith("testing/")], ids=NAMES.get)
 def test_production_does_not_import_the_simulation(path: Path) -> None:
     assert not [name for _, name in imports(path) if name.startswith("holdfast.testing")]

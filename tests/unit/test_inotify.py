@@ -458,8 +458,10 @@ def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[...,
 
     def in_the_child() -> bool:
         waiter.steps.close()
-        fresh = contend(disk / "l", waiter.env, timeout=0.01)
-        return fresh.run() is not None and bool(fresh.waits)
+        fresh = contend(disk / "l", waiter.env, timeout=None)
+        wait = fresh.step()
+        fresh.steps.close()
+        return wait is not None and bool(wait.fds)
 
     assert elsewhere(in_the_child)
     assert wait.fds

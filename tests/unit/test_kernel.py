@@ -364,7 +364,7 @@ def test_a_tag_outlives_the_process_that_it_names(
 ) -> None:
     """F5: another process may have its number by now, or the file be locked by somebody else."""
     env = environments()
-    other = process("flock", str(path), "sleep", "1000")
+    other = process("flock", "--no-fork", str(path), "sleep", "1000")  # else `sleep` outlives a `flock` that is killed
     while is_free(path):
         os.sched_yield()
     for pid in (os.getpid(), dead_pid):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -236,13 +238,100 @@ def test_a_ticket_removed_at_its_creation_is_missed_for_ever(arrive: Contend, cl
         for name in names(path):
             if not spoiled:
                 spoiled.append(name)
-                assert not tickets.is_guarded(holder.env.real, f"{queue_of(*os.path.split(path))}/{name}")
+                with tickets.Queue(holder.env.real, queue_of(*os.path.split(path))) as queue:
+                    assert not queue.is_guarded(name)
 
     assert waiter.step() is not None
     clock.now += MOMENT
     waiter.env.once(waiter.env.before, "guard", spoil)
     assert waiter.step() is not None
     assert spoiled
+    assert len(names(path)) == 1
+
+
+class Prober:
+    """A neighbour that probes whatever ticket is being made, at the moment when its maker wants the guard."""
+
+    def __init__(self, maker: Stepped, env: Stepped, path: str) -> None:
+        self._maker, self._env, self._path = maker, env.real, path
+        self._fd = -1
+        self.probes = 0
+
+    def begin(self) -> None:
+        self._maker.before["guard"] = self._probe
+        self._maker.after["guard"] = self._done
+
+    def end(self) -> None:
+        del self._maker.before["guard"], self._maker.after["guard"]
+
+    def _probe(self, _fd: int) -> None:
+        (name,) = names(self._path)
+        self._fd = self._env.open_existing(f"{queue_of(*os.path.split(self._path))}/{name}", write=False)
+        assert self._env.guard(self._fd, shared=True)
+        self.probes += 1
+
+    def _done(self, _fd: int) -> None:
+        self._env.unguard(self._fd)
+        self._env.close(self._fd)
+
+
+def test_a_ticket_that_is_probed_at_its_creation_is_made_anew(arrive: Contend, clock: Clock, path: str) -> None:
+    """Q2: the probe keeps its maker from the guard; later arrivals still queue behind it."""
+    holder = arrive()
+    holder.get()
+    waiter = arrive()
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    prober = Prober(waiter.env, holder.env, path)
+    prober.begin()
+    waiter.env.once(waiter.env.before, "unlink", prober.end)  # of the spoiled ticket, before the next try
+    assert waiter.step() is not None
+    assert prober.probes == 1
+    assert len(names(path)) == 1
+    release(holder)
+    newcomer = arrive()
+    assert newcomer.step() is not None
+    assert waiter.step() is None
+
+
+def test_a_ticket_whose_every_try_is_spoiled_is_made_a_moment_later(arrive: Contend, clock: Clock, path: str) -> None:
+    """Q2: a busy neighbour is no reason to wait without a ticket for good."""
+    holder = arrive()
+    holder.get()
+    waiter = arrive()
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    prober = Prober(waiter.env, holder.env, path)
+    prober.begin()
+    wait = waiter.step()
+    prober.end()
+    assert prober.probes > 1
+    assert names(path) == []
+    assert wait is not None
+    assert wait.deadline <= clock.now + MOMENT
+    clock.now += MOMENT
+    assert waiter.step() is not None
+    assert len(names(path)) == 1
+
+
+def test_a_ticket_is_issued_although_a_neighbour_removes_the_new_directory(
+    arrive: Contend, clock: Clock, path: str
+) -> None:
+    """Q2: it is empty, as one that a dead waiter has left."""
+    holder = arrive()
+    holder.get()
+    waiter, removed = arrive(), []
+
+    def make(directory: str, mode: int) -> None:
+        os.mkdir(directory, mode)
+        if not removed:
+            removed.append(tickets.names(holder.env.real, directory))
+
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    waiter.env.instead["make_directory"] = make
+    assert waiter.step() is not None
+    assert removed == [[]]
     assert len(names(path)) == 1
 
 
@@ -388,7 +477,9 @@ def test_one_whose_time_is_up_is_refused_a_free_lock(arrive: Contend, queued: Co
     assert waiter.inside
 
 
-@pytest.mark.parametrize("step", ["make_directory", "open_new", "guard", "write", "list_directory", "watch"])
+@pytest.mark.parametrize(
+    "step", ["make_directory", "open_directory", "chmod", "open_new", "guard", "write", "list_directory", "watch"]
+)
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EIO])
 def test_a_failure_of_the_queue_keeps_somebody_from_the_lock(
     step: str, number: int, arrive: Contend, clock: Clock, path: str
@@ -615,3 +706,210 @@ def test_a_long_wait_looks_as_often_as_a_short_one(queued: Contend, arrive: Cont
         pauses.append(waiter.waits[-1].deadline - due)
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(RECHECK, abs=0.1)
+
+
+# -- a directory that others may write to (Q8, Q9) ---------------------------------------------------------------------
+
+OTHERS_TICKET = f"{1:020d}-x-{2**22 + 5}-{0:016x}"
+"""A name that sorts before every other, of a process that is gone."""
+
+
+def seen_in(place: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below a directory, it too: mode and content."""
+    found = [place, *sorted(place.rglob("*"))]
+    return {str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in found}
+
+
+@pytest.fixture
+def elsewhere(disk: Path) -> Path:
+    """A directory that only its owner may enter, with what looks like a dead waiter's ticket in it."""
+    place = disk / "elsewhere"
+    place.mkdir(mode=0o700)
+    write_ticket(place)
+    return place
+
+
+def write_ticket(place: Path) -> None:
+    (place / "secret").write_text("people's data")
+    (place / OTHERS_TICKET).write_text("people's data")
+    (place / OTHERS_TICKET).chmod(0o600)
+
+
+def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
+    """A whole life in the queue: wait, get it, release after a moment."""
+    holder = arrive()
+    holder.get()
+    waiter = arrive(env)
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    assert waiter.step() is not None
+    release(holder)
+    while waiter.step() is not None:
+        clock.now = max(clock.now, min(waiter.waits[-1].deadline, clock.now + 1.0))
+    clock.now += 1.0
+    release(waiter)
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "file", "dangling link"])
+def test_nothing_happens_to_what_takes_the_place_of_a_queue_at_any_step(
+    kind: str, arrive: Contend, clock: Clock, process: Callable[..., Stepped], path: str, elsewhere: Path
+) -> None:
+    """Q8: whoever may write to the lock's directory exchanges the queue before some step of a waiter's life."""
+    queue = queue_of(*os.path.split(path))
+    before = seen_in(elsewhere)
+    at, last = 0, False
+    while not last:
+        env = process()
+
+        def exchange(number: int, _name: str, at: int = at) -> None:
+            if number != at:
+                return
+            if os.path.lexists(queue):
+                os.rename(queue, f"{queue}.moved")
+            if kind == "directory":
+                os.rename(elsewhere, queue)
+            elif kind == "file":
+                os.link(elsewhere / OTHERS_TICKET, queue)
+            else:
+                os.symlink(elsewhere if kind == "link" else elsewhere / "nothing", queue)
+
+        env.at_step = exchange
+        wait_and_hold(arrive, clock, env)
+        last = len(env.steps) <= at
+        if kind == "directory" and not last:
+            os.rename(queue, elsewhere)
+            write_ticket(elsewhere)  # in a directory that is a queue, what is known to be a dead waiter's may go
+        elif os.path.lexists(queue):
+            os.unlink(queue)
+        if os.path.lexists(f"{queue}.moved"):
+            os.rmdir(f"{queue}.moved")  # not even a ticket of ours is left in it
+        assert seen_in(elsewhere) == before, f"{kind}, before step {at}: {env.steps[at - 1 : at + 1]}"
+        at += 1
+    assert at > 30
+
+
+def test_nothing_is_removed_through_a_link_in_place_of_a_queue(
+    arrive: Contend, clock: Clock, path: str, elsewhere: Path
+) -> None:
+    """Q8: the same, of a link that is there from the beginning."""
+    queue = queue_of(*os.path.split(path))
+    before = seen_in(elsewhere)
+    os.symlink(elsewhere, queue)
+    newcomer = arrive()
+    newcomer.get()
+    clock.now += 1.0
+    release(newcomer)
+    assert tickets.names(newcomer.env.real, queue) == []
+    assert seen_in(elsewhere) == before
+    os.unlink(queue)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
+def test_a_queue_is_open_to_those_to_whom_its_directory_is(
+    mode: int, umask: int, queued: Contend, arrive: Contend, path: str
+) -> None:
+    """Q9: whatever the umask of who made it."""
+    os.chmod(os.path.dirname(path), mode)
+    holder = arrive()
+    holder.get()
+    before = os.umask(umask)
+    try:
+        queued()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(queue_of(*os.path.split(path))).st_mode) == mode
+    release(holder)
+
+
+@pytest.mark.parametrize("step", ["open_directory", "fstat", "chmod"])
+def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
+    step: str, arrive: Contend, queued: Contend, clock: Clock, path: str
+) -> None:
+    """Q9: until then, its mode says that it is in the making."""
+    queue = queue_of(*os.path.split(path))
+    holder = arrive()
+    holder.get()
+    killed = arrive()
+    assert killed.step() is not None
+    clock.now += MOMENT
+
+    def die(*_args: object) -> None:
+        if os.path.isdir(queue):
+            killed.env.crash()
+            raise Crash
+
+    killed.env.before[step] = die
+    with pytest.raises(Crash):
+        killed.step()
+    assert stat.S_IMODE(os.stat(queue).st_mode) == 0o1500
+    queued()
+    assert stat.S_IMODE(os.stat(queue).st_mode) == 0o755
+    release(holder)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o711, 0o1700, 0o750])
+def test_a_directory_of_ours_that_is_moved_to_the_place_of_a_queue_keeps_its_mode(
+    mode: int, arrive: Contend, queued: Contend, path: str
+) -> None:
+    """Q9: only what is in the making is opened to others."""
+    queue = queue_of(*os.path.split(path))
+    os.chmod(os.path.dirname(path), 0o777)
+    holder = arrive()
+    holder.get()
+    os.mkdir(queue)
+    Path(queue, "secret").write_text("people's data")
+    os.chmod(queue, mode)
+    queued()
+    assert stat.S_IMODE(os.stat(queue).st_mode) == mode
+    release(holder)
+    os.unlink(f"{queue}/secret")
+
+
+def test_a_ticket_may_be_read_by_those_who_may_read_the_lock_file(arrive: Contend, queued: Contend, path: str) -> None:
+    """Its content has the tag."""
+    holder = arrive(mode=0o600)
+    holder.get()
+    queued(mode=0o600)
+    (name,) = names(path)
+    assert stat.S_IMODE(os.stat(f"{queue_of(*os.path.split(path))}/{name}").st_mode) == 0o600
+    release(holder)
+
+
+# -- tickets of others that nobody uses (Q6) ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["of a stopped process", "forged"])
+def test_a_ticket_that_nobody_uses_and_nobody_may_remove_costs_20_ms(
+    whose: str, arrive: Contend, queued: Contend, clock: Clock, path: str
+) -> None:
+    """Q6: another user's, in a sticky directory, in front of a lock that is free."""
+    queue, fd = queue_of(*os.path.split(path)), -1
+    if whose == "forged":
+        os.mkdir(queue)
+        fd = os.open(f"{queue}/{OTHERS_TICKET}", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    else:
+        holder = arrive()
+        holder.get()
+        queued()
+        release(holder)
+    waiter, made = arrive(), []
+    unlink = waiter.env.real.unlink
+
+    def forbidden(name: str, **options: object) -> None:
+        if tickets.is_ticket(name) and name not in made:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+        unlink(name, **options)
+
+    waiter.env.before["open_new"] = lambda name, *_args, **_options: made.append(name)
+    waiter.env.instead["unlink"] = forbidden
+    began = clock.now
+    while waiter.step() is not None:
+        clock.now = max(clock.now, waiter.waits[-1].deadline)
+    assert clock.now - began <= PATIENCE + 0.005
+    release(waiter)
+    if fd >= 0:
+        os.close(fd)
+        os.unlink(f"{queue}/{OTHERS_TICKET}")
+        os.rmdir(queue)

@@ -12,7 +12,7 @@ import pytest
 from holdfast._core.hold import Held
 from holdfast.model import Identity, marker_text
 from unit.stepping import Contender, Stepped, device_in, sema_record
-from unit.test_interleavings import GONE, WAYS, Player, Schedules, run
+from unit.test_interleavings import GONE, TAKEOVERS, WAYS, Player, Schedules, run
 
 Environments = Callable[..., Stepped]
 
@@ -25,6 +25,8 @@ class Stage:
         kind = "generic" if "generic" in WAYS[way] else "linux"
         self.base, self.way = base, way
         self.envs = [environments(*without, kind=kind) for _ in range(4)]
+        for env in self.envs:
+            env.ask_once_about_processes()
         self.guards = way not in ("without kernel locks", "portable")
 
     def path(self, slot: int) -> Path:
@@ -67,22 +69,24 @@ def stage(way: str, shm: Path, environments: Environments) -> Stage:
 
 STATES = [("free", "free"), ("dead", "free"), ("dead", "dead"), ("held", "free"), ("held", "dead")]
 CASES = [
-    (way, states)
+    pytest.param(way, states, part, parts, id="-".join((way, *states)) + f"-{part}" * (parts > 1))
     for way in ("unnamed", "exclusive", "portable")
     for states in STATES
     if way != "exclusive" or "free" in states  # else nothing is published, in that way or another
+    for parts in (TAKEOVERS if "dead" in states else 1,)
+    for part in range(parts)
 ]
 
 
-@pytest.mark.parametrize(("way", "states"), CASES, ids=[f"{way}-{'-'.join(states)}" for way, states in CASES])
-def test_a_slot_is_had_by_two_or_by_none(states: tuple[str, str], stage: Stage) -> None:
+@pytest.mark.parametrize(("way", "states", "part", "parts"), CASES)
+def test_a_slot_is_had_by_two_or_by_none(states: tuple[str, str], part: int, parts: int, stage: Stage) -> None:
     """Each try is refused only if both slots are taken by then, so as many are inside as there were slots."""
     stage.set(states)
     rehearsal = stage.contender(0)
     run(rehearsal)
     steps = len(rehearsal.env.steps)
     free = 2 - states.count("held")
-    turns = Schedules(steps, steps + 10)
+    turns = Schedules(steps, steps + 10, part, parts)
     for switch, back in turns:
         where = f"{switch} steps of the first, {back} of the second"
         stage.set(states)

@@ -12,6 +12,8 @@ does not know who drives it. Cleaning up never yields, so cancelling is closing 
 
 A1  Whatever wakes us, we look again; no event is believed. So early, late, doubled and foreign events are harmless.
 A5  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
+A8  A child that a signal handler forks in the midst of an acquisition neither waits nor holds: its copy of the
+    acquisition ends with an error, and gives back what it may have acquired by itself.
 """
 
 from __future__ import annotations
@@ -50,21 +52,32 @@ def acquire(
     """
     generation = env.generation
     try:
-        result = yield from _acquire(env, requests, timeout, context)
+        result = yield from _acquire(env, requests, timeout, context, generation)
     except OSError as error:
+        if generation != env.generation:
+            raise _forked(requests[0]) from None  # of a descriptor that the child has closed
         located(error, requests[0].target)
         raise
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
-        # Forked in the midst of it, by a signal handler: what was acquired is the parent's.
+        # A8. What was acquired before the fork is the parent's, and inert here; what was acquired since is nobody's.
+        give_back(result)
         env.holds.clear()
-        raise RuntimeError(f"the process was forked while it acquired {requests[0].target}; acquire again in the child")
+        raise _forked(requests[0])
     return result
 
 
+def _forked(request: Request) -> RuntimeError:
+    return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
+
+
 def _acquire(
-    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    env: Environment,
+    requests: Sequence[Request],
+    timeout: float | None,
+    context: tuple[object, ...],
+    generation: int,
 ) -> Generator[Wait, None, Share | Refusal]:
     story = None
     if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
@@ -73,7 +86,7 @@ def _acquire(
         share = yield from _enter(env, requests, timeout, context)
         if share is None:
             story = story or Story(env, requests[0], context)
-            contest = Contest(env, requests, timeout, context, story=story)
+            contest = Contest(env, requests, timeout, context, generation=generation, story=story)
             try:
                 try:
                     share = yield from _contend(env, contest)

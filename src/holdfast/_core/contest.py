@@ -42,13 +42,14 @@ class Contest:
         timeout: float | None,
         context: tuple[object, ...],
         *,
+        generation: int | None = None,
         queued: bool = True,
         story: Story | None = None,
     ) -> None:
         self._env = env
         self._context = context
         self._request = requests[0]
-        self._limits = Limits(env, self._request, timeout)
+        self._limits = Limits(env, self._request, timeout, generation)
         self._story = story
         self.joined = False
         """Whether the share is one of a hold that was there already."""
@@ -56,12 +57,12 @@ class Contest:
         self._spins = 0
         self._changed: list[Sight] = []
         """Those of several that an event was about, to be looked at first."""
-        # At first those who have several to choose from look: those ahead may know of fewer slots.
-        self._recheck_at = 0.0 if len(requests) > 1 else math.inf
+        # At once: those ahead may be idle (queue.py, Q6), or know of fewer slots.
+        self._recheck_at = 0.0
         """When to look at the lock again although somebody is ahead."""
         self._idle: object = None
-        """Who is first in the queue, and since when it has let the lock lie there free."""
-        self._idle_since = 0.0
+        """Who is first in the queue and has let the lock lie there free, and for how long that is no matter."""
+        self._idle_until = 0.0
         self._inside = False
         """Whether we passed those ahead because we are inside already, as a reader."""
         self.sights = [_sight(env, request) for request in requests]
@@ -116,6 +117,7 @@ class Contest:
 
     def is_behind(self) -> bool:
         """Whether it is somebody else's turn."""
+        self._limits.require_same_process()
         return self._place is not None and not self._place.is_first()
 
     def needs_look(self) -> bool:
@@ -131,8 +133,8 @@ class Contest:
             return True
         ahead = self._place.first_ahead if free and any(sight.lies_free() for sight in self.sights) else None
         if ahead is None or ahead != self._idle:
-            self._idle, self._idle_since = ahead, self._env.monotonic()
-        elif self._env.monotonic() - self._idle_since >= PATIENCE:
+            self._idle, self._idle_until = ahead, self._env.monotonic() + PATIENCE
+        elif self._env.monotonic() >= self._idle_until:
             self._place.overtake()
             return True
         # At the end of our time we try in any case: nobody is refused what is free. A reader would starve the writers.
@@ -224,10 +226,11 @@ class Contest:
         again = now + place.recheck(now)
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
-            self._recheck_at = min(self._recheck_at, now + PATIENCE)
+            self._recheck_at = min(self._recheck_at, self._idle_until)
         while True:
             fds, until, signal = place.plan(now)
             until = self._bounded(min(until, self._recheck_at), now)
+            self._limits.require_same_process()
             yield Wait(fds, until, signal)
             self._limits.require_same_process()
             over = self._env.monotonic() >= until
@@ -247,6 +250,7 @@ class Contest:
             until = self._bounded(min(plan[1] for plan in plans), now)
             if self._place is not None:
                 until = min(until, self._place.due)
+            self._limits.require_same_process()
             yield Wait(fds, until)
             self._limits.require_same_process()
             after = env.monotonic()

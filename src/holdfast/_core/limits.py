@@ -16,15 +16,17 @@ _NOTICE_AFTER = 1.0
 
 
 class Limits:
-    """Those of one contender, from its first step."""
+    """Those of one contender, from its first step. `generation`: the process's when it began, if that was earlier."""
 
-    def __init__(self, env: Environment, request: Request, timeout: float | None) -> None:
+    def __init__(
+        self, env: Environment, request: Request, timeout: float | None, generation: int | None = None
+    ) -> None:
         self.env = env
         self.request = request
         self.started = env.monotonic()
         self.deadline = math.inf if timeout is None else self.started + timeout
         self._noticed = request.notice is None
-        self._generation = env.generation
+        self._generation = env.generation if generation is None else generation
 
     def is_over(self) -> bool:
         return self.deadline < math.inf and self.env.monotonic() >= self.deadline

@@ -14,8 +14,9 @@ Q5  Newcomers go in directly as long as nobody has waited for longer than a mome
     may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
     taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
 Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
-    (stopped, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All of them
-    are told, because only the first was idle; and they queue anew, by their old arrival.
+    (stopped, forged, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All
+    of them are told, because only the first was idle; and they queue anew, by their old arrival. So whoever finds
+    itself behind looks at the lock at once; and what it may not remove it heeds no more in this wait.
 Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
     as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
 """
@@ -28,9 +29,8 @@ from bisect import bisect_left
 
 from . import tickets
 from .environment import DYING, RECHECK, Environment, Signal, Watch
-from .files import unlink_quietly
 from .request import Request
-from .tickets import MOMENT, Ticket
+from .tickets import MOMENT, Queue, Ticket
 
 SLICE = 0.0004
 """Seconds from getting the lock by the queue, in which a process may take it again (Q5). Measured: with less, 16
@@ -129,6 +129,9 @@ class Place:
         arrival = started - env.clock_shift
         self.name = tickets.name_of(arrival, env.identity().pid, env.token(), shared=request.shared)
         self._ticket: Ticket | None = None
+        self._passed: set[str] = set()
+        """Tickets that lay idle in front of a free lock, and that we may not remove."""
+        self._queue_up_at = started + MOMENT
         self._hopeless = False
         """No ticket can be had here: no kernel locks, no right to write, a full disk."""
         self.first_ahead: object = None
@@ -178,24 +181,40 @@ class Place:
         return bool(self._behind_here or self._before)
 
     def _is_behind_ticket(self) -> bool:
-        env, queue = self.env, self._request.queue
+        env, path = self.env, self._request.queue
         polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
-        if polls and self._ahead > _NEAR and env.exists(f"{queue}/{self._before}"):
+        if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
             return True  # a thousand that poll cannot each read a list of a thousand
-        names = tickets.names(env, queue)
         self._list_at = env.monotonic() + _LIST_EVERY
-        if self.name not in names:
-            self._drop_ticket()  # Q6; or the whole directory has been removed
-        before = self._ahead_of_us(names)
-        for number in range(len(before), 0, -1):
-            if self._watch_ticket(before[number - 1]) and tickets.is_guarded(env, f"{queue}/{self._before}"):
-                self._ahead, self.first_ahead = number, before[0]
-                self._turn_came = True
-                return True
+        queue, names = self._look()
+        try:
+            before = self._ahead_of_us(names)
+            for number in range(len(before), 0, -1):
+                name = before[number - 1]
+                if queue is not None and self._watch_ticket(name) and queue.is_guarded(name):
+                    self._ahead, self.first_ahead = number, before[0]
+                    self._turn_came = True
+                    return True
+        finally:
+            self._unlook(queue)
         self._unwatch()
-        if before and self._ticket is None:
-            tickets.remove_queue(env, queue)  # they were all of the dead
+        if queue is not None and self._ticket is None and (before or not names):
+            tickets.remove_queue(env, path)  # they were all of the dead, or there was none
         return False
+
+    def _look(self) -> tuple[Queue | None, list[str]]:
+        """The queue, and the tickets in it: that of our own ticket, as long as this is there."""
+        if self._ticket is not None:
+            names = self._ticket.queue.names()
+            if self.name in names:
+                return self._ticket.queue, names
+            self._drop_ticket()  # Q6; or the whole directory has been removed
+        queue = tickets.opened(self.env, self._request.queue)
+        return queue, [] if queue is None else queue.names()
+
+    def _unlook(self, queue: Queue | None) -> None:
+        if queue is not None and (self._ticket is None or self._ticket.queue is not queue):
+            queue.close()
 
     def _watch_ticket(self, name: str) -> bool:
         """Watch it; False when it is gone (Q3)."""
@@ -213,7 +232,8 @@ class Place:
         return True
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
-        return _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
+        ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
+        return [name for name in ahead if name not in self._passed] if self._passed else ahead
 
     def overtake(self) -> None:
         """Q6."""
@@ -223,8 +243,13 @@ class Place:
                 if place in self._line.places:
                     self._line.places.remove(place)
                     place.signal.set()  # it may wait for its turn only, and nobody else would tell it
-        for name in self._ahead_of_us(tickets.names(self.env, self._request.queue)):
-            unlink_quietly(self.env, f"{self._request.queue}/{name}")
+        queue, names = self._look()
+        try:
+            for name in self._ahead_of_us(names):
+                if queue is not None and not queue.unlink(name):
+                    self._passed.add(name)
+        finally:
+            self._unlook(queue)
         self._behind_here = 0
         self._unwatch()
 
@@ -233,17 +258,21 @@ class Place:
     @property
     def due(self) -> float:
         """When to look again, only in order to queue up in sight of all."""
-        return math.inf if self._ticket is not None or self._hopeless else self.started + MOMENT
+        return math.inf if self._ticket is not None or self._hopeless else self._queue_up_at
 
     def queue_up(self, now: float) -> None:
         """Take a ticket, if we are the first of this process and have to wait any longer."""
-        if not self._behind_here and (self._before or now >= self.started + MOMENT) and self.due != math.inf:
-            env = self.env
-            try:
-                self._ticket = tickets.issue(env, self._request, self.name, env.time() - (now - self.started))
-            except OSError:
-                pass  # Q1
-            self._hopeless = self._ticket is None
+        if self._behind_here or self.due == math.inf or now < (self.started if self._before else self._queue_up_at):
+            return
+        env = self.env
+        try:
+            self._ticket = tickets.issue(env, self._request, self.name, env.time() - (now - self.started))
+        except BlockingIOError:
+            self._queue_up_at = now + MOMENT  # Q2
+            return
+        except OSError:
+            pass  # Q1
+        self._hopeless = self._ticket is None
 
     def recheck(self, now: float) -> float:
         """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
@@ -256,8 +285,8 @@ class Place:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
         if fds:
-            return fds, self._relied if now < self._relied else math.inf, None
-        return fds, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
+            return fds, min(self.due, self._relied if now < self._relied else math.inf), None
+        return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
 
     def woke(self, *, over: bool) -> bool:
         """To be called when a wait has ended: whether it was about us."""

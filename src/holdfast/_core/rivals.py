@@ -131,7 +131,7 @@ def announce_removal(env: Environment, request: Request) -> Announcement | None:
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
     try:
-        env.make_directory(path, 0o755 | (_OURS if env.guards else 0), exact=False)
+        env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
     except FileExistsError:
         return _adopt(env, path)
     try:
@@ -167,7 +167,7 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
             if not old:
                 return None
             _remove(env, path)
-            env.make_directory(path, 0o755, exact=False)
+            env.make_directory(path, 0o755)
             return _own(env, path, surely=True)
         return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..model import Status
     from .queue import Line
+    from .tickets import Queue
 
     Arrival = tuple[float, Waiter]
 
@@ -41,18 +42,23 @@ def _in_tickets(env: Environment, request: Request) -> list[Arrival]:
     """Those of other processes: the first of each."""
     line: Line | None = env.lines.get(request.queue)
     mine = set() if line is None else {place.name for place in line.places.copy()}
-    found = []
-    for name in tickets.names(env, request.queue):
-        waiter = None if name in mine else read_ticket(env, f"{request.queue}/{name}")
-        if waiter is not None:
-            found.append((tickets.arrival(name), waiter))
-    return found
+    return [(tickets.arrival(name), waiter) for name, waiter in read_tickets(env, request.queue) if name not in mine]
 
 
-def read_ticket(env: Environment, path: str) -> Waiter | None:
-    """Who has the ticket at the path; None for one that waits no more."""
+def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
+    """The tickets in the queue at the path, by arrival, and who has them; without those that wait no more."""
+    queue = tickets.opened(env, path)
+    if queue is None:
+        return []
+    with queue:
+        read = [(name, read_ticket(env, queue, name)) for name in queue.names()]
+    return [(name, waiter) for name, waiter in read if waiter is not None]
+
+
+def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
+    """Who has the ticket; None for one that waits no more."""
     try:
-        fd = env.open_existing(path, write=False)
+        fd = queue.open(name)
     except OSError:
         return None
     try:

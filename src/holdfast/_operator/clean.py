@@ -15,6 +15,8 @@ M9  A rule holds: a foreign process may have judged it stale as well, and be abo
 
 from __future__ import annotations
 
+import errno
+
 from .._core import tickets
 from .._core.environment import Environment, Wait
 from .._core.liveness import Assessment, assess
@@ -79,15 +81,10 @@ def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator
     where, _, name = path.rpartition("/")
     try:
         if leftover.kind == TICKET:
-            if tickets.is_guarded(env, path):
-                return Removal(CHANGED)
-            tickets.remove_queue(env, where)
-            return Removal(BLOCKED, _FORBIDDEN) if env.exists(path) else Removal(REMOVED)
+            return _remove_ticket(env, where, name)
         if leftover.kind == ANNOUNCEMENT:
             return _remove_announcement(env, path)
         if leftover.kind == QUEUE:
-            if env.list_directory(path):
-                return Removal(CHANGED)
             env.remove_directory(path)
         elif (why_no_rival if recognition.is_rival(name) else why_orphan)(env, where or "/", name) is None:
             return Removal(CHANGED)
@@ -95,7 +92,24 @@ def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator
             env.unlink(path)
     except FileNotFoundError:
         return Removal(CHANGED)
+    except OSError as error:
+        if leftover.kind == QUEUE and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return Removal(CHANGED)
+        raise
     return Removal(REMOVED)
+
+
+def _remove_ticket(env: Environment, where: str, name: str) -> Removal:
+    try:
+        queue = tickets.Queue(env, where)
+    except NotADirectoryError:
+        return Removal(CHANGED)  # a file, or a link to a directory
+    with queue:
+        if queue.is_guarded(name):
+            return Removal(CHANGED)
+        left = name in queue.names()
+    tickets.remove_queue(env, where)
+    return Removal(BLOCKED, _FORBIDDEN) if left else Removal(REMOVED)
 
 
 def _remove_announcement(env: Environment, path: str) -> Removal:

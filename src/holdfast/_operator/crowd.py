@@ -55,10 +55,11 @@ class Crowd:
         self._queues[queue] = lock
         if self._watch is not None:
             self._watch.add(queue)
-        try:
-            found = [(queue, name) for name in sorted(self._look_on.list_directory(queue)) if tickets.is_ticket(name)]
-        except OSError:
+        opened = tickets.opened(self._look_on, queue)
+        if opened is None:
             return []
+        with opened:
+            found = [(queue, name) for name in opened.names()]
         for place in found:
             if place not in self._writes:
                 self._writes[place] = 1
@@ -87,7 +88,11 @@ class Crowd:
         queue, name = place
         if place in self.waits:
             return self._reread(place)
-        waiter = read_ticket(self._look_on, f"{queue}/{name}")
+        opened = tickets.opened(self._look_on, queue)
+        if opened is None:
+            return None
+        with opened:
+            waiter = read_ticket(self._look_on, opened, name)
         if waiter is None:
             return None
         self._is_unused(place)
@@ -101,7 +106,8 @@ class Crowd:
         """Its owner has got in, or has died."""
         env = self._look_on
         try:
-            fd = env.open_existing("/".join(place), write=False)
+            with tickets.Queue(env, place[0]) as queue:
+                fd = queue.open(place[1])
         except OSError:
             return None  # that it is gone makes an event of its own
         try:

@@ -27,8 +27,8 @@ class Onlooker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
-    def stat(self, path: str) -> Stat:
-        found = self._env.stat(path)
+    def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:
+        found = self._env.stat(path, dir_fd=dir_fd)
         if not found.st_size:
             self._blank.add((found.st_dev, found.st_ino))
         return found

@@ -144,29 +144,33 @@ def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Left
 
 
 def _of_queue(env: Environment, queue: str) -> Iterator[Leftover]:
-    if not stat.S_ISDIR(env.stat(queue).st_mode):
-        return
-    names = sorted(env.list_directory(queue))
-    if not names:
-        yield Leftover(QUEUE, queue, "", "nobody waits: it is empty")
-    for name in names:
-        path = f"{queue}/{name}"
-        if tickets.is_ticket(name) and _is_abandoned(env, path):
-            yield Leftover(TICKET, path, "", "who waited has ended: its kernel lock is gone")
-
-
-def _is_abandoned(env: Environment, path: str) -> bool:
     try:
-        found = env.stat(path)
+        opened = tickets.Queue(env, queue)
+    except NotADirectoryError:
+        return  # a file, or a link
+    with opened:
+        names = opened.names()
+        if not names and opened.is_empty():
+            yield Leftover(QUEUE, queue, "", "nobody waits: it is empty")
+        for name in names:
+            if _is_abandoned(env, opened, name):
+                yield Leftover(TICKET, f"{queue}/{name}", "", "who waited has ended: its kernel lock is gone")
+
+
+def _is_abandoned(env: Environment, queue: tickets.Queue, name: str) -> bool:
+    try:
+        fd = queue.open(name)
+    except OSError:
+        return False
+    try:
+        found = env.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             return False
         if not found.st_size and abs(env.time() - found.st_mtime) < _YOUNG:
             return False  # it may be being made (tickets.py, Q2)
-        fd = env.open_existing(path, write=False)
+        return env.guarded(fd) is False
     except OSError:
         return False
-    try:
-        return env.guarded(fd) is False
     finally:
         env.close(fd)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import stat
 
-from .._core import tickets
 from .._core.environment import Environment, LockOwner
 from .._core.fencing import is_counter
 from .._core.liveness import Assessment, assess
@@ -26,7 +25,7 @@ from .._core.locate import queue_of
 from .._core.observe import NO_RECORD, UNFINISHED, read_record
 from .._core.policy import Verdict, describe, judge
 from .._core.request import Request
-from .._core.waiters import read_ticket
+from .._core.waiters import read_tickets
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from . import recognition
 from .findings import (
@@ -314,12 +313,7 @@ class Survey:
         return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
 
     def _queue(self, queue: str) -> list[Waiter]:
-        try:
-            listed = sorted(name for name in self._env.list_directory(queue) if tickets.is_ticket(name))
-        except OSError:
-            return []
-        read = [read_ticket(self._env, f"{queue}/{name}") for name in listed]
-        return [waiter for waiter in read if waiter is not None]
+        return [waiter for _, waiter in read_tickets(self._env, queue)]
 
     def _waiter(self, pid: int) -> Waiter:
         return Waiter(None, pid, None, None, self._env.command(pid))

@@ -62,7 +62,7 @@ def folder_watch() -> FolderWatch | None:
         return None
 
 
-def glimpse() -> Census:
+def kernel_glimpse() -> Census:
     """What the kernel's tables say of a few files, at the price of reading one table."""
     env = environment()
     if not env.guards:

@@ -160,18 +160,21 @@ class GenericEnvironment:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _open(self, path: str, flags: int, mode: int = 0) -> int:
+    def _open(self, path: str, flags: int, mode: int = 0, dir_fd: int | None = None) -> int:
         with self._forking:
-            return self.adopt(os.open(path, flags | _CLOEXEC | _BINARY, mode))
+            return self.adopt(os.open(path, flags | _CLOEXEC | _BINARY, mode, dir_fd=dir_fd))
+
+    def open_directory(self, path: str) -> int:
+        return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _NONBLOCK)
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", directory)
 
-    def open_new(self, path: str, mode: int) -> int:
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode)
+    def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd)
 
-    def open_existing(self, path: str, *, write: bool) -> int:
-        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK)
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK, 0, dir_fd)
 
     def link_unnamed(self, fd: int, path: str) -> None:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", path)
@@ -210,7 +213,7 @@ class GenericEnvironment:
     def make_directories(self, directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
 
-    def list_directory(self, directory: str) -> list[str]:
+    def list_directory(self, directory: str | int) -> list[str]:
         with self._forking:  # it opens a descriptor of its own
             return os.listdir(directory)
 
@@ -222,10 +225,8 @@ class GenericEnvironment:
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)
 
-    def make_directory(self, path: str, mode: int, *, exact: bool = True) -> None:
+    def make_directory(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)
-        if exact:
-            os.chmod(path, mode)
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)

@@ -108,9 +108,9 @@ class LinuxEnvironment(GenericEnvironment):
             self._descriptors.add(fd)
         return fd
 
-    def open_existing(self, path: str, *, write: bool) -> int:
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         with self._forking:
-            fd = os.open(path, _WRITE if write else _READ)
+            fd = os.open(path, _WRITE if write else _READ, dir_fd=dir_fd)
             self._descriptors.add(fd)
         return fd
 

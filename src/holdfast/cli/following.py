@@ -10,7 +10,7 @@ import sys
 
 from .._operator.follow import Follower
 from .._operator.happening import Happening
-from .._os import environment, folder_watch, glimpse
+from .._os import environment, folder_watch, kernel_glimpse
 from . import die_of
 from .recording import line_of
 
@@ -38,7 +38,7 @@ def follow(places: Iterable[str]) -> Follower:
     A pattern of directories is expanded now; one of names in them is also for those that come later.
     """
     env = environment()
-    follower = Follower(env, folder_watch(), glimpse)
+    follower = Follower(env, folder_watch(), kernel_glimpse)
     for place in places:
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):

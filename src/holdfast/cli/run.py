@@ -67,11 +67,11 @@ def run(options: argparse.Namespace) -> int:
     lock = announced(_wanted(options, child.stop_for_loss), options)
     # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heeded:
-        signal.signal(number, _interrupt)
     sys.unraisablehook = _dropped
     try:
         try:
+            for number in heeded:
+                signal.signal(number, _interrupt)  # C1: the first may come before the last is heeded
             hold = lock.acquire(options.timeout)
         finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...model import Identity
 from .events import FIRST_EVENT_FD
 from .footprint import Footprint, both
-from .kernel import File, Kernel, Mount
+from .kernel import File, Inode, Kernel, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,8 @@ class BaseProcess:
         self.lines: dict[str, Any] = {}
         self.turns: dict[str, float] = {}
         self.files: dict[int, File] = {}
+        self.directories: dict[int, tuple[str, Inode]] = {}
+        """Of the files, those that are directories: where each was opened."""
         self.watches: dict[int, SimWatch] = {}
         self.pidfds: dict[int, Process] = {}
         self._next_fd = 3

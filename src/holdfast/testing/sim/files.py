@@ -55,14 +55,38 @@ class FileProcess(BaseProcess):
             touched = both(touched, both(parent.mark.r, parent.inside.i))
         return touched
 
-    def open_new(self, path: str, mode: int) -> int:
+    def _at(self, name: str, dir_fd: int | None) -> str:
+        """The path of a name in an open directory."""
+        return name if dir_fd is None else f"{self.directories[dir_fd][0]}/{name}"
+
+    def _require(self, path: str, dir_fd: int | None) -> None:
+        """The open directory must be there still: nothing is in one that was removed, and nothing gets there."""
+        if dir_fd is not None:
+            where, inode = self.directories[dir_fd]
+            if self.kernel.names.get(where) is not inode:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    def open_directory(self, path: str) -> int:
+        self.step("open_directory", path, self.kernel.name_mark(path).r)
+        inode = self.kernel.lookup(path)
+        if inode.entries is None:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        fd = self._install(inode, path, writable=False)
+        self.directories[fd] = (path, inode)
+        return fd
+
+    def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:
+        path = self._at(path, dir_fd)
         self.step("open_new", path, self._addition(path))
+        self._require(path, dir_fd)
         if self.kernel.full:
             raise OSError(*_FULL, path)
         return self._install(self.kernel.add(path, stat.S_IFREG | mode), path, writable=True)
 
-    def open_existing(self, path: str, *, write: bool) -> int:
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        path = self._at(path, dir_fd)
         self.step("open_to_write" if write else "open_to_read", path, self.kernel.name_mark(path).r)
+        self._require(path, dir_fd)
         inode = self.kernel.lookup(path)
         if write and inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
@@ -76,6 +100,7 @@ class FileProcess(BaseProcess):
             self.pidfds.pop(fd, None)
             return
         inode, kernel = file.inode, self.kernel
+        self.directories.pop(fd, None)
         if not inode.private and (file.kind != UNLOCKED or file.writable or kernel.readers_matter):
             self.step("close", fd, inode.mark.w)
         del self.files[fd]
@@ -111,8 +136,10 @@ class FileProcess(BaseProcess):
         touched = both(touched, inode.mark.w)
         return touched if inode.inside is None else both(touched, inode.inside.r)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
+        path = self._at(path, dir_fd)
         self.step("unlink", path, self._removal(path))
+        self._require(path, dir_fd)
         if self.kernel.lookup(path).entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         self.kernel.remove(path)
@@ -133,7 +160,7 @@ class FileProcess(BaseProcess):
         inode.data, inode.mtime = b"", self.time()
         return self._install(inode, path, writable=True)
 
-    def make_directory(self, path: str, mode: int, *, exact: bool = True) -> None:  # noqa: ARG002
+    def make_directory(self, path: str, mode: int) -> None:
         self.step("make_directory", path, self._addition(path))
         if self.kernel.full:
             raise OSError(*_FULL, path)
@@ -152,11 +179,15 @@ class FileProcess(BaseProcess):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         self.kernel.remove(path)
 
-    def list_directory(self, directory: str) -> list[str]:
-        kernel = self.kernel
+    def list_directory(self, directory: str | int) -> list[str]:
+        kernel, opened = self.kernel, None
+        if isinstance(directory, int):
+            directory, opened = self.directories[directory]
         inode = kernel.names.get(directory)
         touched = kernel.name_mark(directory).r
         self.step("list", directory, touched if inode is None or not inode.inside else both(touched, inode.inside.r))
+        if opened is not None and kernel.names.get(directory) is not opened:
+            return []  # it was removed, so it was empty
         entries = kernel.lookup(directory).entries
         if entries is None:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", directory)
@@ -166,10 +197,12 @@ class FileProcess(BaseProcess):
         self.step("exists", path, self.kernel.name_mark(path).r)
         return path in self.kernel.names
 
-    def stat(self, path: str) -> SimStat:
+    def stat(self, path: str, *, dir_fd: int | None = None) -> SimStat:
         kernel = self.kernel
+        path = self._at(path, dir_fd)
         inode, touched = kernel.names.get(path), kernel.name_mark(path).r
         self.step("stat", path, touched if inode is None else both(touched, inode.mark.r))
+        self._require(path, dir_fd)
         return SimStat(kernel.lookup(path), self.mount.device)
 
     # -- files: content ------------------------------------------------------------------------------------------------

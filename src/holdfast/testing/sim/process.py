@@ -137,7 +137,17 @@ class Process(FileProcess):
 
 
 TRACED = (
-    *("inspect", "watch_process", "open_unnamed", "open_new", "open_existing", "link_unnamed", "link", "unlink"),
+    *(
+        "inspect",
+        "watch_process",
+        "open_unnamed",
+        "open_new",
+        "open_existing",
+        "open_directory",
+        "link_unnamed",
+        "link",
+        "unlink",
+    ),
     *("rename", "open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists"),
     *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "claim", "end_claim", "watch"),
 )

@@ -23,6 +23,19 @@ demo: $(VENV)/.test
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
+$(VENV)/.coverage: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --group coverage
+	touch $@
+
+.PHONY: coverage
+# What the tests reach of each module, over all processes that they start (docs/testing.md): twice as long as the tests alone.
+# ARGS for a part of them. The data is where other users may write, as some tests are another user.
+coverage: $(VENV)/.coverage
+	data=$$(mktemp -d) && chmod 1777 $$data && trap "rm -rf $$data" EXIT && export COVERAGE_FILE=$$data/run && \
+	    { HOLDFAST_TEST_WARM=no $(BIN)/python -m coverage run -m pytest -n $(JOBS) --dist worksteal $(ARGS); tests=$$?; \
+	    $(BIN)/python -m coverage combine --quiet $$data && \
+	    $(BIN)/python tests/reach/report.py $$data/run $(if $(ARGS),--part) && exit $$tests; }
+
 check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,6 +74,13 @@ bench-engines: $(VENV)/.test
 # Contenders of every kind, killed, stopped and forked, for each protocol: make storm SECONDS=600 is ten minutes in all.
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
+
+.PHONY: flaky
+# The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
+TIMES ?= 20
+LOAD ?= 4
+flaky: $(VENV)/.test
+	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) $(if $(SEED),--seed $(SEED)) -- $(ARGS)
 
 .PHONY: variants
 # The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.

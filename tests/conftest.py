@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,30 +15,36 @@ from pathlib import Path
 import pytest
 
 import abilities
+import leftovers
+import places
+import shuffled
+import warm
 
-PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
-"""Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
+MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
+"""What coverage.py tells a new process to measure itself by."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if PLACE and not hasattr(config, "workerinput") and config.option.basetemp is None:
-        config.option.basetemp = Path(tempfile.mkdtemp(prefix="holdfast-pytest-", dir=PLACE), "basetemp")
     config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
+    config.addinivalue_line("markers", "unmeasured(why): under `make coverage`, what it starts does not measure itself")
+    if os.environ.get(shuffled.SEED):
+        config.pluginmanager.register(shuffled)
     _heed_signals()
     if not hasattr(config, "workerinput"):
-        _keep_bytecode(config)
+        _keep_bytecode(leftovers.begin(config))
 
 
-def _keep_bytecode(config: pytest.Config) -> None:
+def pytest_sessionfinish() -> None:
+    warm.end()  # before leftovers.py looks, if the tests run in this process
+
+
+def _keep_bytecode(cache: Path) -> None:
     """Where Python is told to write no bytecode, each of a thousand processes would compile all of holdfast anew.
 
-    A directory of this run has it instead; workers and all that the tests start inherit it.
+    A directory of the run has it instead; workers and all that the tests start inherit it.
     """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        cache = tempfile.mkdtemp(prefix="holdfast-bytecode-")
-        os.chmod(cache, 0o755)  # some tests are another user
-        os.environ["PYTHONPYCACHEPREFIX"] = cache
-        config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache)
 
 
 NOT_THERE = {
@@ -52,7 +59,7 @@ NOT_THERE = {
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     abilities.skip_the_unable(items)
-    for item in items if PLACE else ():
+    for item in items if places.PLACE else ():
         if item.originalname in NOT_THERE:
             item.add_marker(pytest.mark.skip(reason=f"HOLDFAST_TEST_PLACE: {NOT_THERE[item.originalname]}"))
 
@@ -61,6 +68,17 @@ def pytest_collection_finish() -> None:
     """What thousands of tests are made of stays: each `gc.collect()` of a test would look at all of it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What an `unmeasured` test starts is what it is without `make coverage`."""
+    measurement = None
+    if request.node.get_closest_marker("unmeasured") is not None:
+        measurement = os.environ.pop(MEASUREMENT, None)
+    yield
+    if measurement is not None:
+        os.environ[MEASUREMENT] = measurement
 
 
 def _heed_signals() -> None:
@@ -80,19 +98,20 @@ def _place(parent: str) -> Iterator[Path]:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A directory on disk (/tmp may be in memory, /var/tmp is not meant to be)."""
-    yield from _place(PLACE or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()))
+    """A directory on disk."""
+    yield from _place(places.disk())
 
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
     """A directory in memory."""
-    if not PLACE and not os.access("/dev/shm", os.W_OK):
+    parent = places.memory()
+    if parent is None:
         pytest.skip("/dev/shm is not there or not writable")
-    yield from _place(PLACE or "/dev/shm")
+    yield from _place(parent)
 
 
-@pytest.fixture(params=["disk"] if PLACE else ["disk", "shm"])
+@pytest.fixture(params=["disk"] if places.PLACE else ["disk", "shm"])
 def place(request: pytest.FixtureRequest) -> Path:
     """Both kinds of directory, one after the other."""
     chosen: Path = request.getfixturevalue(request.param)
@@ -120,10 +139,11 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 
 
 def open_descriptors() -> dict[int, str]:
-    """What this process has open, without what the library keeps for its whole life: one inotify, one doorbell."""
+    """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
+    and the server of warm processes."""
     from holdfast import _os, hold
 
-    kept: set[int] = set()
+    kept = warm.descriptors()
     hub = getattr(_os._current, "_hub", None)
     if hub is not None:
         kept.add(hub.fd)
@@ -138,6 +158,25 @@ def open_descriptors() -> dict[int, str]:
     return {fd: target for fd, target in found.items() if fd not in kept}
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_held() -> Iterator[None]:
+    """A test leaves no hold, and no place in a queue, to those that run after it in this process."""
+    before = _held()
+    yield
+    deadline = time.monotonic() + 20.0
+    while not (_held().keys() <= before.keys()) and time.monotonic() < deadline:
+        gc.collect()  # what a dropped loop waited for goes with it
+        time.sleep(0.002)  # and a thread that releases may not be done yet
+    assert _held().keys() <= before.keys(), "still held, or waited for, in this process"
+
+
+def _held() -> dict[object, object]:
+    from holdfast import _os
+
+    env = _os._current
+    return {} if env is None else {**env.holds, **env.lines}
+
+
 def litter(place: Path) -> list[str]:
     """Temporary and claim files under a directory."""
     return sorted(str(path) for path in place.rglob(".holdfast-*"))
@@ -145,14 +184,15 @@ def litter(place: Path) -> list[str]:
 
 @pytest.fixture
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test must end with the descriptors that it began with, and without temporary files in its directories."""
+    """The test must end without a descriptor that it did not begin with, and without temporary files in its
+    directories. It may end with fewer: what an earlier test made may be collected only now."""
     before = open_descriptors()
     # Set up here, so that they are still there when this looks, after everything else has been torn down.
     places = [request.getfixturevalue(name) for name in ("disk", "shm", "tmp_path") if name in request.fixturenames]
     yield
-    after = open_descriptors()
-    if after != before:
+    more = open_descriptors().items() - before.items()
+    if more:
         gc.collect()  # a file object in a reference cycle, say in a traceback, is no leak
-        after = open_descriptors()
-    assert after == before, "descriptors differ from before the test"
+        more = open_descriptors().items() - before.items()
+    assert not more, "descriptors are left open"
     assert [path for place in places for path in litter(place)] == []

@@ -27,6 +27,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def held(world: World, path: Path) -> int:
     """`path` is held by `holdfast run`, whose pid this is."""
-    holder = world.run(path, "import sys; print('held', flush=True); sys.stdin.read()", stdin=-1)
+    holder = world.hold(path)
     holder.hear("held")
     return holder.pid

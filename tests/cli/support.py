@@ -5,8 +5,6 @@ Steps are made observable, never slept for: a command prints a line, or a condit
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import pty
 import select
@@ -15,9 +13,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import warm
 from process.support import eventually as eventually
 
 PATIENCE = 20.0
@@ -67,6 +66,8 @@ class Started:
     def __init__(self, process: subprocess.Popen[bytes], source: int) -> None:
         self.process = process
         self.source = source
+        self.modes: list[object] = []
+        """Of its terminal, before it was started."""
         self.text = b""
         self._read = 0
 
@@ -129,25 +130,18 @@ class World:
         self._mark = f"{os.getpid()}-{id(self)}"
 
     def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "PYTHONUNBUF"))}
+        ours = ("HOLDFAST", "PYTHONUNBUF", "COLUMNS", "LINES")  # a person's own would decide what is tested
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {**plain, "HOLDFAST_TEST_MARK": self._mark, **(more or {})}
 
-    def start(
-        self,
-        command: Iterable[object],
-        *,
-        env: dict[str, str] | None = None,
-        preexec: Callable[[], object] | None = None,
-        **options: object,
-    ) -> Started:
-        """In a pipe, in a session of its own."""
+    def start(self, command: Iterable[object], *, env: dict[str, str] | None = None, **options: object) -> Started:
+        """In a pipe, in a session of its own; Python is forked, unless it is to be `real` (warm.py)."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        process = subprocess.Popen(
-            [*map(os.fspath, map(_word, command))],
+        process = warm.popen(
+            map(_word, command),
             cwd=self.directory,
             env=self.environment(env),
             start_new_session=True,
-            preexec_fn=preexec,
             bufsize=0,
             **streams,
         )
@@ -155,22 +149,28 @@ class World:
         self._started.append(started)
         return started
 
-    def terminal(self, command: Iterable[object], env: dict[str, str] | None = None) -> Started:
-        """On a terminal of its own, as its session's leader and foreground process group."""
+    def terminal(
+        self,
+        command: Iterable[object],
+        env: dict[str, str] | None = None,
+        *,
+        size: tuple[int, int] = (0, 0),
+        real: bool = False,
+    ) -> Started:
+        """On a terminal of its own, as its session's leader and foreground process group. `size`: columns and lines."""
         master, slave = pty.openpty()
         attributes = termios.tcgetattr(slave)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
+        termios.tcsetwinsize(slave, (size[1], size[0]))
+        modes = termios.tcgetattr(slave)
         self._masters.append(master)
-
-        def control() -> None:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
         try:
-            started = self.start(command, env=env, preexec=control, stdin=slave, stdout=slave, stderr=slave)
+            started = self.start(command, env=env, real=real, terminal=True, stdin=slave, stdout=slave, stderr=slave)
         finally:
             os.close(slave)
         started.source = master
+        started.modes = modes
         return started
 
     def hang_up(self, started: Started) -> None:
@@ -185,14 +185,8 @@ class World:
         return self._finish(self.start([*HOLDFAST, *words], env=env, **_with_input(given), **options), given)
 
     def each(self, calls: Iterable[Sequence[object]], **options: object) -> list[subprocess.CompletedProcess[str]]:
-        """The same for each of these calls, one after the other; they share the start of an interpreter (each.py)."""
-        words = [[os.fsdecode(_word(word)) for word in call] for call in calls]
-        given = json.dumps(words).encode()
-        command = [sys.executable, Path(__file__).with_name("each.py")]
-        done = self._finish(self.start(command, **_with_input(given), **options), given)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        found = zip(words, json.loads(done.stdout), strict=True)
-        return [subprocess.CompletedProcess(call, *result) for call, result in found]
+        """The same for each of these calls, one after the other."""
+        return [self.do(*call, **options) for call in calls]
 
     def shell(
         self, script: str, *arguments: object, given: bytes | None = None, env: dict[str, str] | None = None
@@ -209,6 +203,11 @@ class World:
     def run(self, path: object, code: str, *options: object, **more: object) -> Started:
         """Start `holdfast run` with a Python command."""
         return self.start([*HOLDFAST, "run", *options, path, "--", sys.executable, "-c", code], **more)
+
+    def hold(self, path: object, *options: object, **more: object) -> Started:
+        """Start `holdfast run` with a command that says `held`, and ends when its stdin is closed."""
+        script = "echo held; exec cat > /dev/null"
+        return self.start([*HOLDFAST, "run", *options, path, "--", "sh", "-c", script], stdin=subprocess.PIPE, **more)
 
     def _finish(self, started: Started, given: bytes | None) -> subprocess.CompletedProcess[str]:
         out, complaint = started.process.communicate(given, timeout=PATIENCE)
@@ -230,7 +229,7 @@ class World:
         return found
 
     def close(self) -> None:
-        while left := self.mine():
+        while self._started and (left := self.mine()):
             for pid in left:
                 try:
                     os.kill(pid, signal.SIGKILL)

@@ -133,7 +133,7 @@ def test_a_check_of_what_is_no_lock_file_says_proceed_or_hangs(
     else:
         given = ""
     began = time.monotonic()
-    done = world.do("beads", "check", given, preexec=without_privileges)
+    done = world.do("beads", "check", given, preexec_fn=without_privileges)
     assert time.monotonic() - began < 5  # a second, on a machine that has time
     assert (done.returncode, done.stderr) == (1, "")
     assert re.fullmatch(
@@ -374,7 +374,7 @@ def test_ctrl_c_reaches_the_command_twice_or_not_at_all(world: World, database: 
 
 
 def test_what_nohup_ignores_ends_the_daemon(world: World, database: Path) -> None:
-    started = daemon(world, database, "sh", "-c", TICK, preexec=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    started = daemon(world, database, "sh", "-c", TICK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     started.hear("cycle")
     started.signal(signal.SIGHUP)
     started.hear("cycle")

@@ -14,9 +14,6 @@ from cli.support import Started, World, ended, eventually
 from process.support import Peer
 from unit.stepping import sema_record
 
-HOLD = "import sys; print('held', flush=True); sys.stdin.read()"
-
-
 PLAIN = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """As the world's environment: what kills itself here is judged there."""
 
@@ -119,39 +116,32 @@ def test_a_missing_directory_counts_as_clean(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="acts as another user, which only root may")
-def test_what_may_not_be_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+def test_what_may_not_be_removed_is_said_to_be_gone(disk: Path) -> None:
     """Another user's directory: as nobody, in process, as nobody may not read this Python."""
-    place = Path("/var/tmp") / f"holdfast-clean-{os.getpid()}"
-    place.mkdir(mode=0o755)
+    dead_lock(disk / "l.lock")
+    other = Peer(
+        """
+        from holdfast import cli
+        def clean(*words):
+            try:
+                cli.main(["clean", "-q", path, *words])
+            except SystemExit as end:
+                say("ended", end.code)
+        clean()
+        become(65534)
+        clean("--yes")
+        """,
+        [disk],
+        env=PLAIN,
+    )
     try:
-        dead_lock(place / "l.lock")
-        other = Peer(
-            """
-            from holdfast import cli
-            def clean(*words):
-                try:
-                    cli.main(["clean", "-q", path, *words])
-                except SystemExit as end:
-                    say("ended", end.code)
-            clean()
-            become(65534)
-            clean("--yes")
-            """,
-            [place],
-            env=PLAIN,
-        )
-        try:
-            other.expect("ended 1")
-            other.expect("ended 1")
-            other.wait()
-            assert "could not be removed" in other.complaint()
-        finally:
-            other.destroy()
-        assert (place / "l.lock").exists()
+        other.expect("ended 1")
+        other.expect("ended 1")
+        other.wait()
+        assert "could not be removed" in other.complaint()
     finally:
-        for one in place.iterdir():
-            one.unlink()
-        place.rmdir()
+        other.destroy()
+    assert (disk / "l.lock").exists()
 
 
 def test_a_lock_that_a_contender_takes_over_meanwhile_goes(world: World, path: Path) -> None:

@@ -50,12 +50,12 @@ def test_what_cannot_be_used_is_not_told_with_status_3(world: World, tmp_path: P
         place.touch()
     elif kind == "closed":
         place.mkdir(mode=0o555)
-    done = world.do("doctor", "/proc" if kind == "proc" else place, preexec=without_privileges)
+    done = world.do("doctor", "/proc" if kind == "proc" else place, preexec_fn=without_privileges)
     assert (done.returncode, done.stderr) == (3, "")
     assert "cannot be used" in done.stdout
     wanted = {"missing": "create it", "file": "Not a directory", "closed": "Permission denied", "proc": "another"}
     assert wanted[kind] in done.stdout
-    answer = json.loads(world.do("doctor", "-j", place, preexec=without_privileges).stdout)
+    answer = json.loads(world.do("doctor", "-j", place, preexec_fn=without_privileges).stdout)
     assert kind == "proc" or (answer["verdict"], answer["abilities"]) == ("unusable", None)
 
 

@@ -171,7 +171,7 @@ def without_privileges() -> None:
 def test_a_directory_that_may_not_be_written_is_named(world: World, tmp_path: Path, command: str) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
-    complaint = complaint_of(world.do(*words(command, closed / "the.lock"), preexec=without_privileges), 3)
+    complaint = complaint_of(world.do(*words(command, closed / "the.lock"), preexec_fn=without_privileges), 3)
     assert str(closed) in complaint
     assert "Permission denied" in complaint
     assert [*closed.iterdir()] == []
@@ -180,16 +180,18 @@ def test_a_directory_that_may_not_be_written_is_named(world: World, tmp_path: Pa
 def test_a_lock_that_may_not_be_read_counts_as_held(world: World, path: Path) -> None:
     path.write_text("pid=1\ntimestamp=1\n")
     path.chmod(0)
-    done = world.do("try", path, preexec=without_privileges)
+    done = world.do("try", path, preexec_fn=without_privileges)
     assert (done.returncode, done.stdout) == (1, "")
     assert "may not be read" in done.stderr
-    done = world.do("status", "-j", path, preexec=without_privileges)
+    done = world.do("status", "-j", path, preexec_fn=without_privileges)
     assert (done.returncode, json.loads(done.stdout)["liveness"]) == (1, "unknown")
 
 
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
     """A lock path on a filesystem without a free block."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting takes root")
     point = tmp_path / "full"
     point.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", point], check=True)
@@ -270,7 +272,7 @@ def test_a_message_is_broken_within_a_word_by_a_terminal_or_folded_in_a_pipe(wor
     with holdfast.Lock(path, tag="some reason of several words").acquire(timeout=5):
         command = [*HOLDFAST, "run", "-n", path, "--", "true"]
         whole = world.do(*command[len(HOLDFAST) :]).stderr
-        narrow = world.terminal(["sh", "-c", 'stty cols 72; exec "$@"', "sh", *command]).rest()
+        narrow = world.terminal(command, size=(72, 24)).rest()
     assert whole.count("\n") == 1
     lines = narrow.splitlines()
     assert len(lines) > 3

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import struct
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -129,7 +126,7 @@ def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[s
 
 def test_a_directory_without_permission_ends_the_rest(world: World, place: Path) -> None:
     (place / "deep").chmod(0o300)
-    done = world.do("ls", "-r", "-j", preexec=without_privileges)
+    done = world.do("ls", "-r", "-j", preexec_fn=without_privileges)
     (place / "deep").chmod(0o700)
     assert done.returncode == 3
     assert "deep: Permission denied" in done.stderr
@@ -158,12 +155,7 @@ def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path
 
 def on_terminal(world: World, width: int, *words: object, **env: str) -> Started:
     """On a terminal so wide, which has colours."""
-    started = world.terminal(
-        ["sh", "-c", 'read go; exec "$@"', "sh", *HOLDFAST, *words], env={"TERM": "xterm", **env}
-    )  # fmt: skip
-    fcntl.ioctl(started.source, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    started.type(b"\n")
-    return started
+    return world.terminal([*HOLDFAST, *words], env={"TERM": "xterm", **env}, size=(width, 24))
 
 
 def test_a_line_is_wider_than_the_terminal_or_cut_in_a_pipe(world: World, place: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_blocked_signal_stays_blocked_as_it_was_inherited(world: World, path: 
     def block() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
 
-    done = world.do("run", path, "--", "cat", "/proc/self/status", preexec=block)
+    done = world.do("run", path, "--", "cat", "/proc/self/status", preexec_fn=block)
     assert signals_of(done.stdout)["SigBlk"] == 1 << (signal.SIGWINCH - 1)
 
 
@@ -144,7 +144,7 @@ def test_an_inherited_ignored_sigchld_does_not_hide_the_end(world: World, path: 
     def ignore() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
-    assert world.do("run", path, "--", "sh", "-c", "exit 7", preexec=ignore).returncode == 7
+    assert world.do("run", path, "--", "sh", "-c", "exit 7", preexec_fn=ignore).returncode == 7
 
 
 def test_binary_input_and_output_pass_untouched(world: World, path: Path) -> None:

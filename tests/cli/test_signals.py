@@ -46,6 +46,27 @@ def test_a_signal_during_the_start_is_not_lost(world: World, path: Path) -> None
         assert not path.exists()
 
 
+EARLY = """
+    import os, signal, sys
+    from holdfast.cli import main
+
+    def then(number, handler):
+        original(number, handler)
+        if number == signal.SIGTERM:
+            os.kill(os.getpid(), number)
+
+    original, signal.signal = signal.signal, then
+    main(["run", sys.argv[1], "--", "echo", "ran"])
+"""
+
+
+def test_a_signal_while_signals_begin_to_be_heeded_ends_in_a_traceback(world: World, path: Path) -> None:
+    """C1: it comes when the first of them is heeded, and the others are not yet."""
+    started = world.start([sys.executable, "-c", textwrap.dedent(EARLY), path])
+    assert (started.wait(), started.rest(), started.complaint()) == (-signal.SIGTERM, "", "")
+    assert not path.exists()
+
+
 DROPPED = """
     import os, signal, sys, weakref
     from holdfast._drive import sync
@@ -189,19 +210,24 @@ def test_two_signals_at_once_end_the_wait_without_a_traceback(world: World, path
     assert held
 
 
-def test_term_at_any_moment_leaves_no_held_lock_and_no_command(world: World, path: Path) -> None:
+@pytest.mark.parametrize(("real", "rounds"), [(True, 15), (False, 60)], ids=["a start", "no imports"])
+def test_term_at_any_moment_leaves_no_held_lock_and_no_command(
+    world: World, path: Path, real: bool, rounds: int
+) -> None:
+    world.do("status", path)
     chance = random.Random(20240607)
     met = set()
     command = [*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"]
     begun = time.monotonic()
-    started = world.start(command)
+    started = world.start(command, real=real)
     started.hear("child ")
     usual = time.monotonic() - begun
     started.signal(signal.SIGTERM)
     assert started.wait() == -signal.SIGTERM
-    for _ in range(60):
-        started = world.start(command)
-        time.sleep(chance.uniform(0, usual * 1.5))  # whichever moment it hits, the claims are the same
+    for number in range(rounds):
+        started = world.start(command, real=real)
+        # Whichever moment it hits, the claims are the same.
+        time.sleep((number + chance.random()) / rounds * usual * 1.5)
         started.signal(signal.SIGTERM)
         assert started.wait() == -signal.SIGTERM
         said, complaint = started.rest(), started.complaint()

@@ -8,11 +8,9 @@ import os
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from pathlib import Path
-from typing import Any
 
 import pyte
 import pytest
@@ -22,7 +20,6 @@ from cli.test_errors import HOSTILE, without_privileges
 from process.support import switches
 
 NOW = int(time.time())
-HOLD = "import sys; print('held', flush=True); sys.stdin.read()"
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
@@ -30,21 +27,14 @@ class Seen:
     """What a person sees of a command on a terminal of this size."""
 
     def __init__(self, world: World, *words: object, size: tuple[int, int] = (100, 16), **env: str) -> None:
-        command = ["sh", "-c", 'read go; exec "$@"', "sh", *words]
-        self.started = world.terminal(command, env={"TERM": "xterm", **env})
+        self.started = world.terminal(words, env={"TERM": "xterm", **env}, size=size)
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
-        self.resize(size)
-        self.modes = self._modes()
-        self.started.type(b"\n")
 
     def resize(self, size: tuple[int, int]) -> None:
         self.screen.resize(size[1], size[0])
         fcntl.ioctl(self.started.source, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-
-    def _modes(self) -> list[Any]:
-        return termios.tcgetattr(self.started.source)
 
     def now(self) -> str:
         """The screen, after everything that has been written so far."""
@@ -81,7 +71,7 @@ class Seen:
         assert self.raw.count(ENTER) == self.raw.count(LEAVE) > 0
         end = self.raw[self.raw.rindex(ENTER) :]
         assert all(sequence in end for sequence in (b"\x1b[?25h", b"\x1b[?7h", b"\x1b[0m"))
-        assert self._modes() == self.modes
+        assert termios.tcgetattr(self.started.source) == self.started.modes
         return True
 
 
@@ -110,9 +100,9 @@ def test_a_holder_is_not_seen(seen: Seen, path: Path, held: int) -> None:
 
 
 def test_what_happens_is_not_seen(world: World, seen: Seen, path: Path, held: int) -> None:
-    waiter = world.run(path, HOLD, stdin=subprocess.PIPE)
+    waiter = world.hold(path)
     seen.shows("1 held, 1 waiting", str(waiter.pid))
-    other = world.run(world.directory / "other", HOLD, "-t", "why", stdin=subprocess.PIPE)
+    other = world.hold(world.directory / "other", "-t", "why")
     seen.shows("2 held, 1 waiting", f"{other.pid}", "why")
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
@@ -138,7 +128,7 @@ def test_a_time_stands_still(seen: Seen) -> None:
 def test_nothing_to_see_is_an_empty_screen(world: World) -> None:
     seen = top(world, world.directory)
     seen.shows("0 held, 0 waiting, 0 stale", "nobody holds or waits for a lock here", "q quit")
-    lock = world.run(world.directory / "l", HOLD, stdin=subprocess.PIPE)
+    lock = world.hold(world.directory / "l")
     seen.shows("1 held", str(lock.pid))
 
 
@@ -236,7 +226,7 @@ def test_a_directory_that_vanishes_ends_it(world: World) -> None:
 def test_without_events_nothing_is_seen(world: World, path: Path, environment: dict[str, str]) -> None:
     seen = top(world, world.directory, **environment)
     seen.shows("looked at 4 times a second")
-    world.run(path, HOLD, stdin=subprocess.PIPE, env=environment).hear("held")
+    world.hold(path, env=environment).hear("held")
     seen.shows("1 held", path.name)
 
 
@@ -284,9 +274,9 @@ def test_a_signal_that_was_ignored_ends_it(world: World, path: Path, held: int) 
 
 def test_an_exception_leaves_the_terminal_changed(world: World, path: Path, held: int) -> None:
     """Of a record that cannot be written any more, for one."""
-    seen = Seen(world, "sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "sh", *HOLDFAST, "top", "--record", "r")
+    seen = Seen(world, "sh", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "sh", *HOLDFAST, "top", "--record", "r")
     seen.shows("1 held")
-    (world.directory / "r").write_bytes(b"\n" * 1024)
+    (world.directory / "r").write_bytes(b"\n" * 8192)
     world.do("run", world.directory / "other", "--", "sleep", "0.2")
     assert seen.started.wait() == 3
     assert seen.is_left()
@@ -306,7 +296,7 @@ def test_a_terminal_that_is_not_read_keeps_it_from_its_end(world: World, path: P
         seen.type(b"?\x0c")
     seen.started.signal(signal.SIGTERM)
     assert seen.started.wait() == -signal.SIGTERM
-    assert seen._modes() == seen.modes
+    assert termios.tcgetattr(seen.started.source) == seen.started.modes
 
 
 def test_ctrl_z_leaves_the_terminal_changed(world: World, path: Path, held: int) -> None:
@@ -330,7 +320,7 @@ def test_after_a_stop_by_force_the_screen_is_not_drawn_again(seen: Seen, path: P
     seen.started.signal(signal.SIGSTOP)
     eventually(lambda: state(seen.started.pid) == "T")
     modes = termios.tcgetattr(seen.started.source)
-    termios.tcsetattr(seen.started.source, termios.TCSANOW, seen.modes)
+    termios.tcsetattr(seen.started.source, termios.TCSANOW, seen.started.modes)
     seen.now()
     seen._stream.feed(b"\x1b[2J")
     seen.started.signal(signal.SIGCONT)
@@ -397,7 +387,7 @@ def test_what_cannot_be_watched_is_passed_over(world: World) -> None:
     (world.directory / "closed").mkdir(mode=0o300)
     for place, message in (("nowhere/l", "No such file"), ("q*/l", "no directory fits"), ("closed", "denied")):
         for words in ([], ["--json"]):
-            done = world.do("top", *words, place, preexec=without_privileges)
+            done = world.do("top", *words, place, preexec_fn=without_privileges)
             assert (done.returncode, done.stdout) == (3, "")
             assert message in done.stderr
     seen = top(world, "nowhere/l")
@@ -424,12 +414,12 @@ def test_a_record_without_a_terminal_is_forgotten(world: World) -> None:
 
 
 def test_somebody_who_waits_is_woken(world: World, path: Path, held: int) -> None:
-    waiter = world.start([*HOLDFAST, "run", path, "--", "true"])
+    waiter = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])  # -q: it does not wake to say that it waits
     eventually(lambda: [*world.directory.glob(".holdfast-*")] and dormant(waiter.pid))
     seen = top(world, world.directory)
     seen.shows("1 held, 1 waiting")
     before = switches(waiter.pid)
-    other = world.run(world.directory / "other", HOLD, stdin=subprocess.PIPE)
+    other = world.hold(world.directory / "other")
     seen.shows("2 held", str(other.pid))
     seen.type(b"\x0c")
     assert switches(waiter.pid) == before

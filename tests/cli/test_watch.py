@@ -13,7 +13,6 @@ import pytest
 from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually
 
 FIELDS = ["kind", "time", "path", "protocol", "pid", "host", "tag", "command", "waited", "held", "recovered_from"]
-HOLD = "import sys; print('held', flush=True); sys.stdin.read()"
 
 
 def watch(world: World, *words: object) -> Started:
@@ -40,7 +39,7 @@ def test_what_is_held_at_the_start_is_taken_for_news(world: World, path: Path, h
 
 def test_an_event_is_kept_in_a_buffer(world: World, path: Path) -> None:
     watching = watch(world, world.directory)
-    holder = world.run(path, HOLD, "-t", "why", stdin=subprocess.PIPE)
+    holder = world.hold(path, "-t", "why")
     acquired = heard(watching, "acquired")
     assert (acquired["pid"], acquired["tag"], acquired["path"]) == (holder.pid, "why", str(path))
     assert holder.process.stdin is not None
@@ -93,7 +92,7 @@ def test_what_cannot_be_watched_is_passed_over(world: World) -> None:
 def test_without_events_nothing_is_seen(world: World, path: Path, environment: dict[str, str]) -> None:
     watching = world.start([*HOLDFAST, "watch", world.directory], env=environment)
     eventually(lambda: dormant(watching.pid))
-    world.run(path, HOLD, stdin=subprocess.PIPE, env=environment).hear("held")
+    world.hold(path, env=environment).hear("held")
     assert heard(watching, "acquired")["path"] == str(path)
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from holdfast.testing.conformance.__main__ import main
 
 SAMPLES = Path(__file__).with_name("samples")
 KIT = [sys.executable, "-m", "holdfast.testing.conformance"]
@@ -18,15 +27,18 @@ DEPENDS_ON_THE_MACHINE = {
 }
 """Left out where root may read everything, or where no process is older than an hour."""
 
+Results = tuple[int, dict[str, dict[str, Any]]]
+
 
 class Kit:
-    """The kit as a command, in a directory for temporary files of its own, which is empty afterwards."""
+    """The kit, in a directory for temporary files of its own, which is empty afterwards."""
 
     def __init__(self, temporary: Path) -> None:
         self.temporary = temporary
         self.env = {**os.environ, "TMPDIR": str(temporary)}
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """The command."""
         return subprocess.Popen(
             [*KIT, *map(str, arguments)],
             env=self.env,
@@ -36,8 +48,7 @@ class Kit:
             start_new_session=True,
         )
 
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        process = self.start(*arguments)
+    def finish(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
         try:
             said, complaint = process.communicate(timeout=120)
         finally:
@@ -46,15 +57,42 @@ class Kit:
         assert not list(self.temporary.iterdir()), "left behind"
         return process.returncode, said, complaint
 
-    def results(self, protocol: str, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
-        status, said, complaint = self.run("--protocol", protocol, "--json", *arguments)
-        assert not complaint
-        found = json.loads(said)
-        assert found["protocol"] == protocol
-        results = {result["name"]: result for result in found["results"]}
-        for kind in ("passed", "failed", "skipped"):
-            assert found[kind] == sum(result["outcome"] == kind for result in results.values())
-        return status, results
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        """What the command does, in this process: it takes longer to start than most of what is asked here."""
+        said, complaint = io.StringIO(), io.StringIO()
+        with self._in_here(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaint):
+            try:
+                status = main([*map(str, arguments)])
+            except SystemExit as ended:
+                status = int(str(ended.code))
+        assert not list(self.temporary.iterdir()), "left behind"
+        return status, said.getvalue(), complaint.getvalue()
+
+    @contextlib.contextmanager
+    def _in_here(self) -> Iterator[None]:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", str(self.temporary))
+            patch.setattr(tempfile, "tempdir", str(self.temporary))
+            try:
+                yield
+            finally:
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+    def results(self, protocol: str, *arguments: object) -> Results:
+        return results(protocol, *self.run("--protocol", protocol, "--json", *arguments))
+
+
+def results(protocol: str, status: int, said: str, complaint: str) -> Results:
+    """The exit status, and what is said of each scenario."""
+    assert not complaint
+    found = json.loads(said)
+    assert found["protocol"] == protocol
+    results = {result["name"]: result for result in found["results"]}
+    for kind in ("passed", "failed", "skipped"):
+        assert found[kind] == sum(result["outcome"] == kind for result in results.values())
+    return status, results
 
 
 def failures(results: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, failures, processes_of, skipped
-from conformance.samples.faults import HOLDFAST, PLAIN_SEMA, SEMA_FOR_SEMATS, Fault
+from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, Results, failures, processes_of, results, skipped
+from conformance.samples.faults import HOLDFAST, PLAIN_SEMA, SEMA_FOR_SEMATS, SLOWLY_FOUND, Fault
 from holdfast.testing.conformance import report
+from holdfast.testing.conformance.adapter import Adapter
 from holdfast.testing.conformance.dialects import DIALECTS
 from holdfast.testing.conformance.runner import scenarios
 from process.support import eventually
@@ -38,11 +41,16 @@ def broken(source: Path, fault: Fault, directory: Path) -> Path:
     return script
 
 
-def finds(kit: Kit, protocol: str, fault: Fault, script: Path, *arguments: str) -> None:
+def looking_for(fault: Fault, script: Path, *arguments: str) -> list[object]:
+    """The kit's arguments, but for the protocol."""
     only = [word for name in fault.found_by for word in ("--only", name)]
     python = [sys.executable] if arguments else [sys.executable, "-S"]  # the plain one needs nothing that is installed
     limit = ("--timeout", "3") if "in time" in fault.says or "stale" in fault.says else ()
-    status, results = kit.results(protocol, *only, *limit, "--", *python, script, *arguments)
+    return [*only, *limit, "--", *python, script, *arguments]
+
+
+def finds(fault: Fault, script: Path, found: Results) -> None:
+    status, results = found
     failed = failures(results)
     assert (status, failed.keys()) == (1, set(fault.found_by))
     for name in failed:
@@ -56,17 +64,26 @@ def finds(kit: Kit, protocol: str, fault: Fault, script: Path, *arguments: str) 
 # -- what is sound -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", DIALECTS)
-def test_holdfast_does_not_keep_to_a_protocol(kit: Kit, protocol: str) -> None:
-    status, results = kit.results(protocol, "--", sys.executable, HOLDFAST_ADAPTER, protocol)
-    assert not failures(results)
-    assert skipped(results) <= DEPENDS_ON_THE_MACHINE
-    assert status == 0
-    assert len(results) == len(scenarios(protocol)) > 60
+def test_holdfast_does_not_keep_to_a_protocol(tmp_path: Path) -> None:
+    """All at once, as each run has moments in which it only waits."""
+    running = {}
+    for protocol in DIALECTS:
+        (tmp_path / protocol).mkdir()
+        kit = Kit(tmp_path / protocol)
+        command = ("--jobs", "2", "--", sys.executable, HOLDFAST_ADAPTER, protocol)
+        running[protocol] = kit, kit.start("--protocol", protocol, "--json", *command)
+    ended = {protocol: kit.finish(process) for protocol, (kit, process) in running.items()}
+    for protocol in DIALECTS:
+        status, found = results(protocol, *ended[protocol])
+        assert not failures(found), protocol
+        assert skipped(found) <= DEPENDS_ON_THE_MACHINE, protocol
+        assert status == 0
+        assert len(found) == len(scenarios(protocol)) > 60
     assert not processes_of(HOLDFAST_ADAPTER)
 
 
 def test_the_example_of_the_page_does_not_work(kit: Kit) -> None:
+    """It does not serve: each question is a process."""
     status, results = kit.results("sema", "--", sys.executable, "-S", PLAIN)
     assert not failures(results)
     assert status == 0
@@ -92,9 +109,26 @@ def test_an_adapter_without_abilities_is_not_asked_for_what_each_has(kit: Kit, t
 # -- what is broken ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PLAIN_SEMA)
+@pytest.mark.parametrize("name", [name for name in PLAIN_SEMA if name not in SLOWLY_FOUND])
 def test_a_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) -> None:
-    finds(kit, "sema", PLAIN_SEMA[name], broken(PLAIN, PLAIN_SEMA[name], tmp_path))
+    fault = PLAIN_SEMA[name]
+    script = broken(PLAIN, fault, tmp_path)
+    finds(fault, script, kit.results("sema", *looking_for(fault, script)))
+
+
+def test_a_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path) -> None:
+    """All at once, as each is waited for."""
+    running = []
+    for number, name in enumerate(SLOWLY_FOUND):
+        directory = tmp_path / str(number)
+        (directory / "tmp").mkdir(parents=True)
+        kit, fault = Kit(directory / "tmp"), PLAIN_SEMA[name]
+        script = broken(PLAIN, fault, directory)
+        process = kit.start("--protocol", "sema", "--json", *looking_for(fault, script))
+        running.append((kit, process, fault, script))
+    ended = [kit.finish(process) for kit, process, _, _ in running]
+    for (_, _, fault, script), answer in zip(running, ended, strict=True):
+        finds(fault, script, results("sema", *answer))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +136,8 @@ def test_a_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) -> 
 )
 def test_a_broken_one_of_another_protocol_passes(kit: Kit, tmp_path: Path, protocol: str, name: str) -> None:
     fault = HOLDFAST[protocol][name]
-    finds(kit, protocol, fault, broken(HOLDFAST_ADAPTER, fault, tmp_path), protocol)
+    script = broken(HOLDFAST_ADAPTER, fault, tmp_path)
+    finds(fault, script, kit.results(protocol, *looking_for(fault, script, protocol)))
 
 
 def test_sema_passes_for_semats(kit: Kit) -> None:
@@ -114,7 +149,8 @@ def test_sema_passes_for_semats(kit: Kit) -> None:
 
 def test_a_failure_does_not_say_what_was_found(kit: Kit, tmp_path: Path) -> None:
     script = broken(PLAIN, PLAIN_SEMA["writes blanks"], tmp_path)
-    status, said, _ = kit.run("--protocol", "sema", "--only", "a-free-lock-is-acquired", "--", sys.executable, script)
+    only = ("--only", "a-free-lock-is-acquired")
+    status, said, _ = kit.finish(kit.start("--protocol", "sema", *only, "--", sys.executable, script))
     assert status == 1
     rows = said.splitlines()
     assert rows[0] == "FAIL a-free-lock-is-acquired"
@@ -145,6 +181,7 @@ def test_processes_that_an_adapter_starts_are_left(kit: Kit, tmp_path: Path) -> 
     script = tmp_path / "parent.py"
     script.write_text(
         "import subprocess, sys\n"
+        "if 'abilities' in sys.argv: sys.exit(1)\n"
         "if len(sys.argv) > 1: subprocess.Popen([sys.executable, __file__])\n"
         "import time; time.sleep(1000)\n"
     )
@@ -160,6 +197,75 @@ def test_an_adapter_that_never_stops_talking_fills_the_memory(kit: Kit, tmp_path
     only = ("--only", "a-free-lock-is-acquired", "--timeout", "1")
     status, results = kit.results("sema", *only, "--", sys.executable, script)
     assert (status, len(failures(results))) == (1, 1)
+
+
+# -- an adapter that serves --------------------------------------------------------------------------------------------
+
+
+SERVES = (
+    "import os, sys\nfor line in iter(sys.stdin.readline, ''): line.strip() and os.write(1, b'refused\\nexit 1\\n')\n"
+)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[[str], Adapter]]:
+    adapters = []
+
+    def adapter(program: str) -> Adapter:
+        script = tmp_path / f"serves{len(adapters)}.py"
+        script.write_text(program)
+        adapters.append(Adapter([sys.executable, "-S", str(script)], abilities=frozenset({"try", "serve"})))
+        return adapters[-1]
+
+    yield adapter
+    for each in adapters:
+        each.close()
+        assert not processes_of(Path(each.command[-1]))
+
+
+def pid_of_answer(adapter: Adapter) -> int:
+    """The process that has refused one more question."""
+    asked = adapter.ask("try", "/x")
+    assert str(asked.answer(10)) == "it said 'refused' and exited with 1"
+    adapter.end(asked)
+    return asked.pid
+
+
+def test_each_question_starts_a_process_although_the_adapter_serves(serving: Callable[[str], Adapter]) -> None:
+    adapter = serving(SERVES)
+    assert len({pid_of_answer(adapter) for _ in range(20)}) == 1
+
+
+def test_two_questions_at_once_are_asked_of_one_process(serving: Callable[[str], Adapter]) -> None:
+    adapter = serving(SERVES)
+    asked = [adapter.ask("try", "/x") for _ in range(3)]
+    assert len({running.pid for running in asked}) == 3
+    for running in asked:
+        assert running.answer(10).status == 1
+        adapter.end(running)
+
+
+def test_a_late_word_passes_for_the_answer_to_the_next_question(serving: Callable[[str], Adapter]) -> None:
+    adapter = serving(SERVES.replace("exit 1", "exit 1\\nheld"))
+    assert len({pid_of_answer(adapter) for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_has_ended_is_asked(serving: Callable[[str], Adapter], number: int) -> None:
+    adapter = serving(SERVES)
+    first = pid_of_answer(adapter)
+    os.kill(first, number)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert pid_of_answer(adapter) != first
+
+
+def test_one_that_does_not_end_is_asked_something_else(serving: Callable[[str], Adapter]) -> None:
+    adapter = serving(SERVES.replace("exit 1", "exit one"))
+    asked = adapter.ask("try", "/x")
+    assert asked.line(10) == "refused"
+    assert asked.ended(0) is None
+    adapter.end(asked)
+    assert not processes_of(Path(adapter.command[-1]))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     sdist = build(checkout, "sdist", TZ="UTC", PYTHONHASHSEED="1", COLUMNS="40", LC_ALL="C")
     wheel = build(checkout, "wheel", TZ="UTC", PYTHONHASHSEED="1", COLUMNS="40", LC_ALL="C")
     with tarfile.open(sdist) as archive:
-        archive.extractall(place, filter="data")
+        # The first releases of 3.11 do not have the argument.
+        archive.extractall(place, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     yield Built(wheel, sdist, place / NAME, listed)
     shutil.rmtree(checkout)
     shutil.rmtree(place)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import places
 from holdfast import Lock
 from holdfast._os import environment
 from process.storm.run import storm
@@ -94,7 +95,7 @@ def main(seconds: str, events: str) -> None:
     dead_one_is_replaced_at_once(path)
     release_is_noticed(path, events)
     death_is_noticed(path, events)
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as state:
+    with tempfile.TemporaryDirectory(dir=places.below("/dev/shm") if os.path.isdir("/dev/shm") else None) as state:
         storm(place, Path(state, "state"), "sema", float(seconds), ("sync", "sync", "sync", "threads", "asyncio"))
 
 

@@ -1,8 +1,9 @@
 """Readers and writers of one lock of the protocol `flock`, of several makes, while somebody kills them at random.
 
-    python sharing.py LOCK STATE SECONDS KILL
+    python sharing.py LOCK STATE WANTED
 
-LOCK is the lock path, STATE a directory for everything else, KILL is 1 or 0. What is done inside is the proof:
+LOCK is the lock path, STATE a directory for everything else, WANTED how much has to happen (wanted.py): with no kills
+wanted there are none. What is done inside is the proof:
 
     counter    two numbers, which a writer makes one larger, one after the other. Readers must find them equal, unless
                a writer was killed between the two.
@@ -26,10 +27,13 @@ import sys
 import time
 from collections.abc import Callable
 
+from wanted import DEADLINE, Wanted
+from worker import warm_up
+
 WRITERS, READERS = 4, 8
-KILL_EVERY = 0.03
-PATIENCE = 30.0
-"""Seconds more than asked for until each kind has been inside, on a busy machine."""
+KILL_EVERY = 0.015
+READS = 2
+"""For each increment that is wanted."""
 
 SHELL = r"""
 lock=$1 state=$2
@@ -173,19 +177,24 @@ class Crowd:
         self.failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
         return self.running.pop(pid)
 
-    def everybody_was_inside(self) -> bool:
+    def enough(self, wanted: Wanted) -> bool:
+        """Everybody was inside, and often enough."""
+        if self.killed < wanted.kills:
+            return False
         with open(f"{self.state}/journal", encoding="ascii") as file:
-            return {line.split()[2] for line in file if line.startswith("+ ")} >= set("rwsf")
+            lines = [line.split() for line in file if line[0] in "+n" and line[-1] == "\n"]
+        kinds = [words[2] for words in lines if words[0] == "+"]
+        enough = len(lines) - len(kinds) >= wanted.increments and kinds.count("r") >= READS * wanted.increments
+        return enough and set(kinds) >= set("rwsf")
 
-    def run(self, seconds: float, *, kill: bool) -> None:
+    def run(self, wanted: Wanted) -> None:
         for work in [writer] * WRITERS + [reader] * READERS + [file_lock]:
             self.start(work)
-        until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until + PATIENCE and not self.failed:
-            if now >= until and self.everybody_was_inside():
-                break
+        until = time.monotonic() + wanted.seconds
+        while not self.failed and (time.monotonic() < until or not self.enough(wanted)):
+            assert time.monotonic() < until + DEADLINE, "too little has happened"
             time.sleep(KILL_EVERY)
-            if kill:
+            if wanted.kills:
                 pid = random.choice(list(self.running))
                 os.kill(pid, signal.SIGKILL)
                 self.start(self.reap(pid))
@@ -194,21 +203,20 @@ class Crowd:
             self.reap(pid)
 
 
-def main(path: str, state: str, seconds: str, kill: str) -> None:
+def main(path: str, state: str, word: str) -> None:
+    wanted = Wanted.of(word)
     for name, content in (("counter", f"{0:<20d} {0:<20d}\n"), ("journal", "\n"), ("detector", ""), ("go", "")):
         with open(f"{state}/{name}", "w") as file:
             file.write(content)
     import filelock
 
-    import holdfast._os  # once, here; every worker is a fork of this process
-
     assert filelock
-    holdfast._os.environment().identity()
+    warm_up()
     crowd = Crowd(path, state)
-    patience = "-w10" if kill == "1" else "-n"  # with kills, the shell gives the kernel time to close descriptors
+    patience = "-w10" if wanted.kills else "-n"  # with kills, the shell gives the kernel time to close descriptors
     shell = subprocess.Popen(["sh", "-c", SHELL, "sh", path, state, patience])
     try:
-        crowd.run(float(seconds), kill=kill == "1")
+        crowd.run(wanted)
         crowd.failed += shell.wait(30) != 0
     finally:
         for pid in crowd.running:

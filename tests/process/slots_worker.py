@@ -1,6 +1,6 @@
 """The storm of worker.py on a semaphore: each slot has a counter, a journal and a detector of its own.
 
-    python slots_worker.py BASE STATE SECONDS WORKERS SLOTS
+    python slots_worker.py BASE STATE WANTED WORKERS SLOTS
 
 STATE/0 … STATE/<SLOTS - 1> are what STATE is in worker.py. Who gets a slot that is not one of these fails, and two in
 one slot are seen by its detector: so there are never more inside than SLOTS, whatever the semaphore believes.
@@ -14,7 +14,11 @@ import random
 import signal
 import sys
 
-from worker import KILLS_A_SECOND, Storm, increment, inside, prepare
+from wanted import Wanted
+from worker import SoFar, Storm, in_a_child, increment, prepare, warm_up
+
+EACH = 100
+"""One in so many is in the slot that is least used, at least: those who wait take the first that becomes free."""
 
 
 class SlotsStorm(Storm):
@@ -31,42 +35,75 @@ class SlotsStorm(Storm):
             flags = (os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_RDWR)
             names = ("counter", "journal", "detector")
             files.append([os.open(f"{state}/{name}", flag) for name, flag in zip(names, flags, strict=True)])
-        protocol = os.environ.get("HOLDFAST_TEST_PROTOCOL", "sema")
-        semaphore = Semaphore(self.path, self.slots, tag=name, protocol=protocol)
+        semaphore = Semaphore(self.path, self.slots, tag=name, protocol=protocol())
         while os.path.exists(f"{self.state}/go"):
             hold = semaphore.acquire(timeout=30)
             recovered = hold.recovered_from.tag if hold.recovered_from else "-"
             increment(name, f"{self.state}/{hold.slot}", *files[hold.slot], recovered)
             hold.release()
 
-    def enough(self, seconds: float) -> bool:
-        """Each slot was used, and somebody was killed in one: an `i` that no `d` follows."""
-        if len(self.killed) <= KILLS_A_SECOND * seconds:
+    def enough(self, wanted: Wanted) -> bool:
+        """The same, and each slot was used."""
+        if len(self.killed) < wanted.kills or self.visits() < wanted.increments:
             return False
-        kinds = [self.kinds(slot) for slot in range(self.slots)]
-        return all(each.count("d") > seconds for each in kinds) and any("ii" in each for each in kinds)
+        so_far = [SoFar.of(f"{self.state}/{slot}") for slot in range(self.slots)]
+        used = all(each.visits > wanted.increments / EACH for each in so_far)
+        takeovers, unfinished = (sum(counts) for counts in list(zip(*so_far, strict=True))[1:3])
+        return used and unfinished > 0 and takeovers >= wanted.takeovers
 
-    def kinds(self, slot: int) -> str:
-        with open(f"{self.state}/{slot}/journal", encoding="ascii") as file:
-            return "".join(line[0] for line in file if line[0] in "id")
+    def visits(self) -> int:
+        count = 0
+        for slot in range(self.slots):
+            with open(f"{self.state}/{slot}/counter", encoding="ascii") as file:
+                count += int(file.read())
+        return count
 
-    def inside(self) -> list[int]:
-        return inside(f"{self.state}/{random.randrange(self.slots)}")
+    def journal(self) -> str:
+        return f"{self.state}/{random.randrange(self.slots)}"
 
 
-def main(path: str, state: str, seconds: str, workers: str, slots: str) -> None:
+def die_inside(path: str, slots: int) -> None:
+    from holdfast import Semaphore
+
+    semaphore = Semaphore(path, slots, timeout=10, protocol=protocol())
+    _holds = [semaphore.acquire() for _ in range(slots)]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pass_through(path: str, slots: int) -> None:
+    """Every slot is there for the next ones, at once and all together, whatever the last that were killed left.
+
+    What that is has gone after the next takeover of the slot: claims stay until then (claims.py, C3).
+    """
+    from holdfast import Semaphore
+
+    semaphore = Semaphore(path, slots, timeout=10, protocol=protocol())
+    holds = [semaphore.acquire() for _ in range(slots)]
+    assert [hold.slot for hold in holds] == list(range(slots))
+    assert semaphore.try_acquire() is None
+    for hold in holds:
+        hold.release()
+
+
+def protocol() -> str:
+    return os.environ.get("HOLDFAST_TEST_PROTOCOL", "sema")
+
+
+def main(path: str, state: str, wanted: str, workers: str, slots: str) -> None:
     open(f"{state}/go", "w").close()
     for slot in range(int(slots)):
         os.mkdir(f"{state}/{slot}")
         prepare(f"{state}/{slot}")
-    import holdfast._os  # once, here; every worker is a fork of this process
-
-    holdfast._os.environment().identity()
+    warm_up()
     storm = SlotsStorm(path, state, int(slots))
     try:
-        storm.run(float(seconds), int(workers))
+        storm.run(Wanted.of(wanted), int(workers))
+        if not storm.failed:
+            after = (lambda: die_inside(path, storm.slots), lambda: pass_through(path, storm.slots))
+            if (ended := tuple(map(in_a_child, after))) != (-signal.SIGKILL, 0):
+                storm.failed.append(f"those who came afterwards: {ended}")
     finally:
-        for pid in storm.workers:
+        for pid in (*storm.workers, *storm.dying):
             os.kill(pid, signal.SIGKILL)
     print(json.dumps({"killed": storm.killed, "failed": storm.failed}))
 

@@ -10,6 +10,7 @@ comes through. It prints, as JSON, the number of steps and what went wrong at wh
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -72,15 +73,26 @@ class Trial:
         self.operation = operation
         self.directory = os.path.dirname(path)
         self.problems: list[str] = []
+        self.left: bytes | None = None
+        self.mode = 0
 
     def prepare(self) -> None:
-        """For a takeover there must be a dead holder's lock."""
-        if self.operation == "takeover":
+        """For a takeover there must be a dead holder's lock: each time the same one's."""
+        if self.operation != "takeover":
+            return
+        if self.left is None:
             _, status = os.waitpid(fork(self.acquire_and_end), 0)
             assert status == 0
+            with open(self.path, "rb") as file:
+                self.left = file.read()
+            self.mode = os.stat(self.path).st_mode & 0o7777
+        else:
+            with open(self.path, "xb") as file:
+                os.fchmod(file.fileno(), self.mode)
+                file.write(self.left)
 
     def acquire_and_end(self) -> None:
-        Lock(self.path, tag="first").acquire(timeout=PROMPTLY)
+        Lock(self.path, tag="first", heartbeat=0).acquire(timeout=PROMPTLY)
 
     def victim(self, step: int) -> None:
         lock = Lock(self.path, tag="victim", timeout=PROMPTLY, heartbeat=0)  # no thread: its start is many steps
@@ -98,7 +110,7 @@ class Trial:
         except FileNotFoundError:
             left = b""
         begun = time.monotonic()
-        hold = Lock(self.path, tag="heir").acquire(timeout=PROMPTLY)
+        hold = Lock(self.path, tag="heir", heartbeat=0).acquire(timeout=PROMPTLY)
         took = time.monotonic() - begun
         assert took < PROMPTLY, f"that took {took:.3f} s"
         assert (hold.recovered_from is not None) == bool(left), (hold.recovered_from, left)
@@ -111,7 +123,7 @@ class Trial:
 
     def cleaner(self) -> None:
         """Once the victim is gone for good, nothing of it may outlast the next hold."""
-        with Lock(self.path, timeout=PROMPTLY):
+        with Lock(self.path, timeout=PROMPTLY, heartbeat=0):
             pass
         assert os.listdir(self.directory) == [], f"left: {os.listdir(self.directory)}"
 
@@ -138,6 +150,8 @@ def main(path: str, operation: str) -> None:
     for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._os.inotify"):
         importlib.import_module(name)
     environment().identity()
+    gc.collect()
+    gc.freeze()  # each collection in a child would copy all of this
     trial = Trial(path, operation)
     step = 1
     while not trial.step(step):

@@ -233,6 +233,7 @@ def test_a_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, tr
     assert struck >= len(chosen) * (0.5 if operation in ("wait", "status") else 0.9)
 
 
+@pytest.mark.unmeasured("the fault may meet what coverage.py writes")
 @pytest.mark.parametrize(
     "command", [["run", "-n"], ["try"], ["status"], ["release"], ["wait", "-n"]], ids=lambda c: c[0]
 )

@@ -94,6 +94,7 @@ def test_a_file_that_they_have_yet_to_write_is_free(fs_safe: Play, target: str) 
     theirs.expect("acquired" if visible else "held")
     if hold is not None:
         hold.ensure_held()
+        hold.release()
 
 
 def test_a_release_takes_the_other_s_lock(fs_safe: Play, target: str) -> None:

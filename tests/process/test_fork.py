@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Lock, NotHeld
-from process.support import Peer, descriptors, eventually
+from process.support import Peer, descriptors, eventually, polling
 
 
 def of_the_library(pid: int, path: str) -> list[str]:
@@ -330,6 +330,7 @@ def test_a_fork_in_the_middle_of_a_wait_gives_the_child_a_lock(spawn: Callable[.
         )
         process.expect("waiting")
         eventually(lambda: "inotify" in "".join(descriptors(process.pid).values()), what="the wait")
+        eventually(lambda: polling(process.pid), what="the wait")
         process.kill(10)
         assert process.hear().startswith("child: the process was forked while it waited")
     process.expect("parent served")

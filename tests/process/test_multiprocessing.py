@@ -241,6 +241,7 @@ def test_a_process_that_ends_frees_the_lock_while_it_waits_for_its_child(
     assert not os.path.exists(path)
 
 
+@pytest.mark.unmeasured("coverage.py loads multiprocessing")
 def test_multiprocessing_is_loaded_for_nothing(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn("with Lock(path): pass\nsay('multiprocessing' in sys.modules)", path)
     process.expect("False")

@@ -145,11 +145,12 @@ def test_several_holders_are_shown_as_one(file: Path, spawn: Spawn) -> None:
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
 def test_flock_itself_is_not_shown(file: Path, spawn: Spawn) -> None:
     # flock(1) takes the lock, and what it runs inherits the descriptor: it is the flock that is shown.
-    holder = subprocess.Popen(["flock", file, "sleep", "100"])
+    holder = subprocess.Popen(["flock", file, "sleep", "100"], start_new_session=True)
     waiter: subprocess.Popen[bytes] | None = None
     try:
         eventually(lambda: owners(file) == {(holder.pid, True, False)}, what="flock(1)")
-        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        table = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
+        children = eventually(lambda: table.read_text().split(), what="its child, which it starts afterwards")
         waiter = subprocess.Popen(["flock", "-s", file, "true"])
         wanted = {(holder.pid, True, False), (waiter.pid, False, True)}
         eventually(lambda: owners(file) == wanted, what="the waiting flock(1)")
@@ -161,6 +162,10 @@ def test_flock_itself_is_not_shown(file: Path, spawn: Spawn) -> None:
         waiter.wait()
         assert owners(file) == set()
     finally:
+        try:
+            os.killpg(holder.pid, 9)  # the child, too
+        except ProcessLookupError:
+            pass
         for each in filter(None, (holder, waiter)):
             each.kill()
             each.wait()

@@ -1,9 +1,10 @@
 """The storm: processes that increment a counter under one lock while somebody kills them at random.
 
-    python worker.py LOCK STATE SECONDS WORKERS [SHELL]
+    python worker.py LOCK STATE WANTED WORKERS [SHELL]
 
-LOCK is the lock path, STATE a directory for everything else. This small process forks the workers, so that a new one
-costs a millisecond; it prints what happened as JSON. What is written inside the critical section is the proof:
+LOCK is the lock path, STATE a directory for everything else, WANTED how much has to happen (wanted.py). This small
+process forks the workers, so that a new one costs a millisecond; it prints what happened as JSON. What is written
+inside the critical section is the proof:
 
     journal    e PID            this process is inside
                i N WHO FROM     WHO is about to make the counter N; it took the lock over from FROM, or `-`
@@ -20,6 +21,8 @@ kernel closes one after the other.
 from __future__ import annotations
 
 import fcntl
+import gc
+import itertools
 import json
 import os
 import random
@@ -27,11 +30,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
-KILL_EVERY = 0.05
-KILLS_A_SECOND, INCREMENTS_A_SECOND = 5, 50
-"""At least, of the seconds asked for."""
-PATIENCE = 60.0
+from wanted import DEADLINE, Wanted
+
+LULL, LULL_INSIDE = 0.01, 4
+"""Seconds between two kills, at most; but so many get in, or ten times as long passes: on a busy machine, too, most
+live for long enough to get in."""
+LURK = 0.01
+"""Seconds in which it is looked for somebody who is inside at that moment."""
 LINGER, LINGER_SHARE = 0.002, 0.1
 """Some stay inside for up to so many seconds, so that the lock changes hands and kills find somebody inside."""
 
@@ -82,11 +90,16 @@ def increment(name: str, state: str, counter: int, journal: int, detector: int, 
     fcntl.flock(detector, fcntl.LOCK_UN)
 
 
-def inside(state: str) -> list[int]:
-    """The processes that were inside last, the latest at the end."""
+def tail(state: str) -> list[bytes]:
+    """The last lines of the journal."""
     with open(f"{state}/journal", "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        return [int(line[2:]) for line in file.read().splitlines() if line.startswith(b"e ")]
+        return file.read().splitlines()
+
+
+def inside(state: str) -> list[int]:
+    """The processes that were inside last, the latest at the end."""
+    return [int(line[2:]) for line in tail(state) if line.startswith(b"e ")]
 
 
 def is_dying(pid: int) -> bool:
@@ -112,11 +125,68 @@ def work(path: str, state: str, name: str) -> None:
         hold.release()
 
 
+def warm_up() -> None:
+    """What each contender needs is imported and looked up once: they are forks of this process."""
+    import holdfast._os
+
+    holdfast._os.environment().identity()
+    if sys.platform == "linux":
+        import holdfast._os.inotify
+
+        assert holdfast._os.inotify
+    gc.collect()
+    gc.freeze()
+
+
+def fork(what: Callable[[], object]) -> int:
+    """A child that does that, and whose exit status is 1 if it fails."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            what()
+            status = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def in_a_child(what: Callable[[], object]) -> int:
+    """The exit status of that; minus a signal's number."""
+    return os.waitstatus_to_exitcode(os.waitpid(fork(what), 0)[1])
+
+
+class SoFar(NamedTuple):
+    """What the journal has by now: how many were inside, took over, did not finish; how often the shell was inside."""
+
+    visits: int
+    takeovers: int
+    unfinished: int
+    by_shell: int
+
+    @classmethod
+    def of(cls, state: str) -> SoFar:
+        with open(f"{state}/journal", encoding="ascii") as file:
+            lines = [
+                line.split() for line in file if line[0] in "id" and line[-1] == "\n"
+            ]  # the last may be half there
+        entries = [words for words in lines if words[0] == "i"]
+        takeovers = sum(recovered != "-" for _, _, _, recovered in entries)
+        unfinished = sum(one[0] == other[0] == "i" for one, other in itertools.pairwise(lines))
+        return cls(len(entries), takeovers, unfinished, sum(who == "shell" for _, _, who, _ in entries))
+
+
 class Storm:
     def __init__(self, path: str, state: str) -> None:
         self.path = path
         self.state = state
         self.workers: dict[int, str] = {}
+        self.dying: dict[int, str] = {}
+        """Killed, and not waited for yet: the kernel needs a while to close an inotify instance."""
         self.killed: list[str] = []
         self.failed: list[str] = []
         self.started = 0
@@ -126,67 +196,85 @@ class Storm:
     def start(self) -> None:
         name = f"w{self.started}"
         self.started += 1
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                self.work(name)
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        self.workers[pid] = name
+        self.workers[fork(lambda: self.work(name))] = name
 
     def work(self, name: str) -> None:
         work(self.path, self.state, name)
 
     def inside(self) -> list[int]:
-        return inside(self.state)
+        """Whoever is inside at this moment, as far as can be known."""
+        state, until = self.journal(), time.monotonic() + LURK
+        while not any(line.startswith(b"i ") for line in tail(state)[-1:]) and time.monotonic() < until:
+            time.sleep(0.0003)
+        return inside(state)[-1:]
+
+    def journal(self) -> str:
+        """The directory of the journal to look at."""
+        return self.state
 
     def kill(self) -> None:
-        """Anyone, or the one that was last seen inside; now and then also one of those who then take over."""
+        """Anyone, or the one that is seen inside; now and then also one of those who then take over."""
         victims = [random.choice(list(self.workers))]
-        last = self.inside()[-1:]
-        if last and last[0] in self.workers and random.random() < 0.5:
-            victims = last
+        if random.random() < 0.5:
+            victims = [pid for pid in self.inside() if pid in self.workers] or victims
         if random.random() < 0.25:
             victims.append(random.choice(list(self.workers)))
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         for pid in set(victims):
-            self.reap(pid)
+            self.dying[pid] = self.workers.pop(pid)
             self.start()
 
     def reap(self, pid: int) -> None:
         name = self.workers.pop(pid)
         _, status = os.waitpid(pid, 0)
+        self.note(name, status)
+
+    def note(self, name: str, status: int) -> None:
         if os.WIFSIGNALED(status):
             self.killed.append(name)
         elif status:
             self.failed.append(name)
 
-    def enough(self, seconds: float) -> bool:
-        """Whether it has been a storm; on a busy machine that takes longer."""
-        if len(self.killed) <= KILLS_A_SECOND * seconds or self.counter() <= INCREMENTS_A_SECOND * seconds:
-            return False
-        with open(f"{self.state}/journal", encoding="ascii") as file:
-            return not self.shell or any(line.endswith(" shell\n") for line in file)
+    def bury(self, options: int = 0) -> None:
+        """Wait for those that were killed, or see which of them have ended (WNOHANG)."""
+        for pid, name in list(self.dying.items()):
+            ended, status = os.waitpid(pid, options)
+            if ended:
+                del self.dying[pid]
+                self.note(name, status)
 
-    def counter(self) -> int:
+    def enough(self, wanted: Wanted) -> bool:
+        """Whether it has been a storm."""
+        if len(self.killed) < wanted.kills or self.visits() < wanted.increments:
+            return False
+        so_far = SoFar.of(self.state)
+        return (
+            so_far.takeovers >= wanted.takeovers and so_far.unfinished > 0 and (so_far.by_shell > 0 or not self.shell)
+        )
+
+    def visits(self) -> int:
+        """How often somebody was inside."""
         with open(f"{self.state}/counter", encoding="ascii") as file:
             return int(file.read() or 0)  # the shell makes it empty for a moment
 
-    def run(self, seconds: float, workers: int) -> None:
-        until = time.monotonic() + seconds
+    def lull(self) -> None:
+        """Until the next kill: for any moment, and for long enough that somebody gets in."""
+        time.sleep(random.random() * LULL)
+        visits, until = self.visits(), time.monotonic() + 10 * LULL
+        while self.visits() - visits < LULL_INSIDE and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def run(self, wanted: Wanted, workers: int) -> None:
+        until = time.monotonic() + wanted.seconds
         for _ in range(workers):
             self.start()
-        while not self.failed and (time.monotonic() < until or not self.enough(seconds)):
-            assert time.monotonic() < until + PATIENCE, "too little has happened"
-            time.sleep(KILL_EVERY)
+        while not self.failed and (time.monotonic() < until or not self.enough(wanted)):
+            assert time.monotonic() < until + DEADLINE, "too little has happened"
+            self.lull()
             self.kill()
+            self.bury(os.WNOHANG)
+        self.bury()
         os.unlink(f"{self.state}/go")
         for pid in list(self.workers):
             self.reap(pid)
@@ -198,20 +286,39 @@ def prepare(state: str) -> None:
             file.write(content)
 
 
-def main(path: str, state: str, seconds: str, workers: str, shell: str = "") -> None:
-    prepare(state)
-    import holdfast._os  # once, here; every worker is a fork of this process
+def die_inside(path: str) -> None:
+    from holdfast import Lock
 
-    holdfast._os.environment().identity()
+    with Lock(path, timeout=10):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pass_through(path: str) -> None:
+    """Whatever was left is gone after the next takeover: claims stay until then (claims.py, C3)."""
+    from holdfast import Lock
+
+    where, name = os.path.split(path)
+    with Lock(path, timeout=10) as hold:
+        assert hold.recovered_from
+        assert os.listdir(where) == [name], os.listdir(where)
+
+
+def main(path: str, state: str, wanted: str, workers: str, shell: str = "") -> None:
+    prepare(state)
+    warm_up()
     storm = Storm(path, state)
     storm.shell = bool(shell)
     other = subprocess.Popen([shell, "-c", SHELL, shell, path, state]) if shell else None
     try:
-        storm.run(float(seconds), int(workers))
+        storm.run(Wanted.of(wanted), int(workers))
         if other is not None and other.wait(30) != 0:
             storm.failed.append(shell)
+        if not storm.failed:
+            ended = in_a_child(lambda: die_inside(path)), in_a_child(lambda: pass_through(path))
+            if ended != (-signal.SIGKILL, 0):
+                storm.failed.append(f"those who came afterwards: {ended}")
     finally:
-        for pid in storm.workers:
+        for pid in (*storm.workers, *storm.dying):
             os.kill(pid, signal.SIGKILL)
         if other is not None:
             other.kill()

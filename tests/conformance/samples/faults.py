@@ -117,7 +117,27 @@ PLAIN_SEMA = {
 }
 """Of plain_sema.py."""
 
+SLOWLY_FOUND = (
+    "does not end",
+    "hangs on a FIFO",
+    "stamps the record before it waits",
+    "reclaims at 3600 s",
+    "leaves a file behind",
+)
+"""Of these, those that the kit needs seconds for."""
+
 HOLDFAST = {
+    "sema": {
+        "crashes": fault(
+            "a-free-lock-is-acquired", old="        until_told()\n", new="        os.abort()\n", says="SIGABRT"
+        ),
+        "does not end": fault(
+            "a-free-lock-is-acquired",
+            old="        until_told()\n",
+            new="        time.sleep(1000)\n",
+            says="did not end in time",
+        ),
+    },
     "sidecar": {
         "does not tell stale": fault(
             "a-stale-lock-fails-closed", old='print("stale")', new='print("refused")', says="line `stale`"

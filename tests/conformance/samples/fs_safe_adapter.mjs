@@ -1,34 +1,52 @@
 // fs-safe itself, as the conformance kit asks for it: node fs_safe_adapter.mjs MODULE OPERATION [PATH]
 import fs from "node:fs";
+import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const [module, operation, path] = process.argv.slice(2);
 const say = (word) => fs.writeSync(1, word + "\n");
 
 if (operation === "abilities") {
-  say("hold try recover");
+  say("hold try recover serve");
   process.exit(0);
 }
 const { acquireFileLock } = await import(pathToFileURL(module));
-const options = {
-  payload: () => ({ pid: process.pid, createdAt: new Date().toISOString() }),
-  retry: operation === "hold" ? { retries: 100000, factor: 1, minTimeout: 20, maxTimeout: 20 } : { retries: 0 },
-};
-if (operation === "recover") {
-  Object.assign(options, { staleRecovery: "remove-if-unchanged", shouldRemoveStaleLock: () => true });
-}
-let handle;
-try {
-  handle = await acquireFileLock(path, options);
-} catch (error) {
-  const word = { file_lock_timeout: "refused", file_lock_stale: "stale" }[error.code];
-  if (word === undefined) {
-    console.error(error);
-    process.exit(2);
+
+/** The exit status. `untilTold` is resolved when the lock is to be released. */
+async function answer(operation, path, untilTold) {
+  const options = {
+    payload: () => ({ pid: process.pid, createdAt: new Date().toISOString() }),
+    retry: operation === "hold" ? { retries: 100000, factor: 1, minTimeout: 20, maxTimeout: 20 } : { retries: 0 },
+  };
+  if (operation === "recover") {
+    Object.assign(options, { staleRecovery: "remove-if-unchanged", shouldRemoveStaleLock: () => true });
   }
-  say(word);
-  process.exit(1);
+  let handle;
+  try {
+    handle = await acquireFileLock(path, options);
+  } catch (error) {
+    const word = { file_lock_timeout: "refused", file_lock_stale: "stale" }[error.code];
+    if (word === undefined) {
+      console.error(error);
+      return 2;
+    }
+    say(word);
+    return 1;
+  }
+  say("held");
+  await untilTold();
+  await handle.release();
+  return 0;
 }
-say("held");
-await new Promise((resolve) => process.stdin.on("end", resolve).resume());
-await handle.release();
+
+if (operation === "serve") {
+  const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+  for (let { value, done } = await lines.next(); !done; { value, done } = await lines.next()) {
+    const [, operation, path] = /^(\S*) ?(.*)$/.exec(value);
+    if (operation) say(`exit ${await answer(operation, path, () => lines.next())}`);
+  }
+} else {
+  process.exitCode = await answer(operation, path, () =>
+    new Promise((resolve) => process.stdin.on("end", resolve).resume())
+  );
+}

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,10 @@ from holdfast.errors import HoldfastError, MalformedRecord, NotHeld
 from holdfast.protocols import get
 
 ABILITIES = {
-    "sema": "decode decode-lines hold try release",
-    "semats": "decode decode-lines hold try release",
-    "sidecar": "decode decode-lines hold try recover",
-    "beads": "decode decode-lines hold try release skip",
+    "sema": "decode decode-lines hold try release serve",
+    "semats": "decode decode-lines hold try release serve",
+    "sidecar": "decode decode-lines hold try recover serve",
+    "beads": "decode decode-lines hold try release skip serve",
 }
 
 
@@ -35,8 +36,19 @@ def main() -> int:
         for line in sys.stdin:
             print(decoded(protocol, bytes.fromhex(line)) or "malformed")
         return 0
+    if operation == "serve":
+        for line in iter(sys.stdin.readline, ""):
+            operation, _, asked = line.removesuffix("\n").partition(" ")
+            if operation:
+                print("exit", answer(protocol, operation, asked, sys.stdin.readline), flush=True)
+        return 0
+    return answer(protocol, operation, path[0], sys.stdin.read)
+
+
+def answer(protocol: str, operation: str, path: str, until_told: Callable[[], object]) -> int:
+    """The exit status. `until_told` returns when the lock is to be released."""
     try:
-        return on_a_path(protocol, operation, path[0])
+        return on_a_path(protocol, operation, path, until_told)
     except LockStale:
         print("stale")
         return 1
@@ -45,7 +57,7 @@ def main() -> int:
         return 2
 
 
-def on_a_path(protocol: str, operation: str, path: str) -> int:
+def on_a_path(protocol: str, operation: str, path: str, until_told: Callable[[], object]) -> int:
     if operation == "release":
         return release(protocol, path)
     if operation == "skip":
@@ -66,7 +78,7 @@ def on_a_path(protocol: str, operation: str, path: str) -> int:
         return 1
     with hold:
         print("held", flush=True)
-        sys.stdin.read()
+        until_told()
     return 0
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+import places
 from process.support import eventually
 
 
@@ -103,7 +104,7 @@ class Node:
 def nodes(count: int = 1, extra: Sequence[str] = (), port: int = 0) -> Iterator[list[Node]]:
     """So many servers that make one cluster."""
     installed()
-    place = tempfile.mkdtemp(prefix="holdfast-etcd-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    place = tempfile.mkdtemp(prefix="holdfast-etcd-", dir=places.memory())
     ports = free_ports(2 * count)
     if port:
         ports[0] = port

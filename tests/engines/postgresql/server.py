@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import places
 from process.support import eventually
 
 _PLACES = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), *map(Path, os.get_exec_path())]
@@ -49,7 +50,7 @@ class Directory:
     """A directory that the server's user may write to."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir="/var/tmp"))
+        self.path = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=places.disk()))
         self.path.chmod(0o755)
         if os.geteuid() == 0:
             shutil.chown(self.path, "postgres", "postgres")
@@ -143,7 +144,8 @@ class Postgres:
 
     def start(self) -> None:
         words = [self._postgres, "-D", self.directory.path / "data", "-h", "127.0.0.1", "-p", self.port, "-k", ""]
-        settings = ("fsync=off", "max_connections=300", "shared_buffers=16MB", "max_wal_senders=3", *self._settings)
+        settings = ["fsync=off", "max_connections=300", "shared_buffers=16MB", "max_wal_senders=3", *self._settings]
+        settings.append("dynamic_shared_memory_type=mmap")  # in the data directory: a server that is killed leaves it
         for setting in settings:
             words += ["-c", setting]
         self._daemon = Daemon(as_postgres(*words), self.directory.path / "log")
@@ -177,7 +179,20 @@ class Postgres:
         self.forget()
         if self._daemon is not None:
             self._daemon.kill()
+        self._remove_segment()
         self.directory.remove()
+
+    def _remove_segment(self) -> None:
+        """Of System V: it keeps a second server out of the data directory, and outlives one that was killed."""
+        try:
+            words = (self.directory.path / "data" / "postmaster.pid").read_text().splitlines()[6].split()
+        except (FileNotFoundError, IndexError):
+            return  # the server has ended in order, or before it had one
+        key, number = map(int, words)
+        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+            its_key, its_number = map(int, line.split()[:2])
+            if (its_key % (1 << 32), its_number) == (key, number):
+                subprocess.run(["ipcrm", "-m", str(number)], check=True)
 
     # -- what a test asks the server -----------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from storm import contenders
 from storm.inside import Inside
-from worker import Storm, prepare
+from worker import Storm, prepare, warm_up
 
 HERE = Path(__file__).parent
 PR_SET_CHILD_SUBREAPER = 36
@@ -387,9 +387,9 @@ def has_ended(pid: int) -> bool:
 def main(plan: dict[str, Any]) -> None:
     prepare(plan["state"])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for name in ("asyncio", "uvloop", "holdfast._os", "holdfast.aio"):
-        importlib.import_module(name)  # once, here; most contenders are forks of this process
-    importlib.import_module("holdfast._os").environment().identity()
+    for name in ("asyncio", "uvloop", "holdfast.aio"):
+        importlib.import_module(name)
+    warm_up()
     crowd = Crowd(plan)
     try:
         crowd.storm()

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from . import report
-from .adapter import Adapter, Unusable
+from .adapter import Adapter
 from .dialects import DIALECTS
+from .process import Unusable
 from .runner import FAILED, Result, run, scenarios
 
 DONE, SOME_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

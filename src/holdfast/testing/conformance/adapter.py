@@ -1,186 +1,17 @@
-"""The implementation under test, as a command: processes that are spoken to line by line and never outlive the kit."""
+"""The implementation under test, as a command: what it can do, and the processes of it that there are."""
 
 from __future__ import annotations
 
-import os
-import selectors
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .process import Process, Running, Unusable
+from .served import Served
+
 DEFAULT = frozenset({"decode", "hold", "try"})
-KNOWN = DEFAULT | {"decode-lines", "recover", "release", "skip", "other-pid"}
-_LONGEST_LINE = 1 << 16
-_SHOWN = 2000
-"""Bytes of what an adapter has said that a report shows."""
-
-
+KNOWN = DEFAULT | {"decode-lines", "recover", "release", "serve", "skip", "other-pid"}
 STOPPED = "the kit was stopped"
-
-
-class Unusable(Exception):
-    """The command cannot be run at all."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The first line of an adapter. `line` is None where it said none; `status` is None while it runs."""
-
-    line: str | None
-    status: int | None
-    said: str = ""
-    complaint: str = ""
-    hung: bool = False
-
-    def __str__(self) -> str:
-        if self.hung:
-            text = (
-                "it did not answer in time" if self.line is None else f"it said {self.line!r}, but did not end in time"
-            )
-        else:
-            text = "it said nothing" if self.line is None else f"it said {self.line!r}"
-            if self.status is not None:
-                text += f" and {how_it_ended(self.status)}"
-        return f"{text}; on stderr: {self.complaint.strip()}" if self.complaint.strip() else text
-
-
-def how_it_ended(status: int) -> str:
-    """An exit status in words."""
-    if status >= 0:
-        return f"exited with {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"
-
-
-class Running:
-    """One run of the adapter. It leads a session of its own, so that all that it starts can be ended with it."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._complaint = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `end`; a pipe could fill up
-        self._buffer = b""
-        self._eof = False
-        try:
-            self.process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._complaint,
-                start_new_session=True,
-                bufsize=0,
-                umask=0o022,
-            )
-        except (OSError, ValueError) as error:
-            self._complaint.close()
-            raise Unusable(f"{command[0]}: {error}") from error
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._stdin, self._stdout = self.process.stdin, self.process.stdout
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def line(self, within: float) -> str | None:
-        """The next line, without its end; None when none came in time, or the output ended."""
-        deadline = time.monotonic() + within
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer and not self._eof and len(self._buffer) < _LONGEST_LINE:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    return None
-                data = os.read(self._stdout.fileno(), 65536)
-                self._buffer += data
-                self._eof = not data
-        if not self._buffer:
-            return None
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line[:_SHOWN].decode("utf-8", "backslashreplace")
-
-    def answer(self, within: float, *, ends: bool = False) -> Answer:
-        """The first line; with its exit status if it ends, which is awaited unless it said `held` (or if `ends`)."""
-        deadline = time.monotonic() + within
-        line = self.line(within)
-        status = None
-        if line != "held" or ends:
-            self.let_go()  # what was not expected may still be held
-            status = self.ended(deadline - time.monotonic())
-        hung = status is None and (line != "held" or ends)
-        return Answer(line, status, complaint=self.complaint(), hung=hung)
-
-    def let_go(self) -> None:
-        """End its standard input: it is to release and exit."""
-        try:
-            self._stdin.close()
-        except OSError:
-            pass
-
-    def ended(self, within: float) -> int | None:
-        """Its exit status, or None if it still runs after so many seconds."""
-        try:
-            return self.process.wait(max(0.0, within))
-        except subprocess.TimeoutExpired:
-            return None
-
-    def feed(self, data: bytes, within: float) -> tuple[bytes, int | None]:
-        """Give it `data` and no more, and take all that it says; a status of None if it did not end in time."""
-        deadline = time.monotonic() + within
-        os.set_blocking(self._stdin.fileno(), False)
-        said: list[bytes] = []
-        rest = memoryview(data)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdout, selectors.EVENT_READ)
-            selector.register(self._stdin, selectors.EVENT_WRITE)
-            if not data:
-                selector.unregister(self._stdin)
-                self.let_go()
-            while selector.get_map():
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    return b"".join(said), None
-                for key, _ in ready:
-                    if key.fileobj is self._stdout:
-                        said.append(os.read(self._stdout.fileno(), 65536))
-                        if not said[-1]:
-                            selector.unregister(self._stdout)
-                        continue
-                    try:
-                        rest = rest[os.write(self._stdin.fileno(), rest[:65536]) :]
-                    except BrokenPipeError:
-                        rest = rest[:0]  # it needs no more
-                    if not rest:
-                        selector.unregister(self._stdin)
-                        self.let_go()
-        return b"".join(said), self.ended(deadline - time.monotonic())
-
-    def kill(self) -> None:
-        """SIGKILL to it and to all that it has started in its session."""
-        self.send_kill()
-        self.process.kill()
-        self.process.wait()
-
-    def send_kill(self) -> None:
-        """The same without waiting for its end."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-
-    def complaint(self) -> str:
-        """The end of what it wrote to stderr."""
-        size = os.fstat(self._complaint.fileno()).st_size
-        return os.pread(self._complaint.fileno(), _SHOWN, max(0, size - _SHOWN)).decode("utf-8", "backslashreplace")
-
-    def end(self) -> None:
-        """Nothing of it is left after this."""
-        self.let_go()
-        self.kill()
-        self._stdout.close()
-        self._complaint.close()
 
 
 @dataclass
@@ -193,8 +24,10 @@ class Adapter:
     abilities: frozenset[str] = DEFAULT
     startup: float = 0.0
     """Seconds that it takes to say what it can do: so long, about, it takes to start."""
-    _running: set[Running] = field(default_factory=set)
     stopped: bool = False
+    _processes: set[Process] = field(default_factory=set)
+    _idle: list[Process] = field(default_factory=list)
+    """Those that serve, and have nothing to do at the moment."""
 
     @property
     def prompt(self) -> float:
@@ -206,22 +39,59 @@ class Adapter:
         """Seconds after which a process that says nothing is believed to wait."""
         return 0.25 + 2 * self.startup
 
-    def start(self, operation: str, *arguments: str, prefix: Sequence[str] = ()) -> Running:
+    def start(self, operation: str, *arguments: str, prefix: Sequence[str] = ()) -> Process:
+        """A process of its own for the operation, which `end` ends."""
         if self.stopped:
             raise Unusable(STOPPED)
-        running = Running([*prefix, *self.command, operation, *arguments])
-        self._running.add(running)
+        process = Process([*prefix, *self.command, operation, *arguments])
+        self._processes.add(process)
         if self._is_stopped():
-            running.send_kill()  # it was started while `stop` killed the others
-        return running
+            process.send_kill()  # it was started while `stop` killed the others
+        return process
+
+    def ask(self, operation: str, path: str, prefix: Sequence[str] = ()) -> Running:
+        """The operation on a path: of a process that serves, if the adapter can, and else of one of its own."""
+        if "serve" not in self.abilities or prefix or "\n" in path:
+            return self.start(operation, path, prefix=prefix)
+        return Served(self._server(), operation, path)
+
+    def _server(self) -> Process:
+        """A process that serves and has nothing to do."""
+        while (server := self._next_idle()) is not None:
+            if server.ended(0) is None:
+                return server
+            self.end(server)  # it did not live until the next question
+        return self.start("serve")
+
+    def _next_idle(self) -> Process | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # not looked at before: others take from it at the same time
+            return None
 
     def _is_stopped(self) -> bool:
         return self.stopped
 
     def end(self, running: Running) -> None:
-        """Nothing of it is left after this."""
-        running.end()
-        self._running.discard(running)
+        """Nothing of it is left after this, but a process that serves and is done with it."""
+        if self.reuse(running):
+            return
+        process = running.server if isinstance(running, Served) else running
+        assert isinstance(process, Process)
+        process.end()
+        self._processes.discard(process)
+
+    def reuse(self, running: Running) -> bool:
+        """Whether its process can be asked for something else from now on."""
+        if not (isinstance(running, Served) and running.done()):
+            return False
+        self._idle.append(running.server)
+        return True
+
+    def close(self) -> None:
+        """End those that serve."""
+        while (server := self._next_idle()) is not None:
+            self.end(server)
 
     def stop(self) -> None:
         """No run is begun any more, and those that go on are killed: whoever waits for one goes on at once.
@@ -229,17 +99,17 @@ class Adapter:
         A signal handler may call it, so it takes no lock and waits for nothing.
         """
         self.stopped = True
-        for running in list(self._running):
-            running.send_kill()
+        for process in list(self._processes):
+            process.send_kill()
 
     def learn(self) -> None:
         """Ask for its abilities. One that does not know the question can do what each adapter can."""
         began = time.monotonic()
-        running = self.start("abilities")
+        process = self.start("abilities")
         try:
-            said, status = running.feed(b"", self.limit)
+            said, status = process.feed(b"", self.limit)
         finally:
-            self.end(running)
+            self.end(process)
         self.startup = min(time.monotonic() - began, self.limit)
         words = frozenset(said.decode("utf-8", "replace").split())
         if status == 0 and words and words <= KNOWN:

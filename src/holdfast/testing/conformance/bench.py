@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from .adapter import Adapter, Answer, Running, how_it_ended
+from .adapter import Adapter
 from .dialects import Claim, Dialect
+from .process import Answer, Running, how_it_ended
 from .scenario import Failed, Skipped
 from .vectors import Reading
 
@@ -105,8 +106,9 @@ class Bench:
     # -- the implementation --------------------------------------------------------------------------------------------
 
     def start(self, operation: str, path: str | None = None, prefix: Sequence[str] = ()) -> Running:
-        """Start the adapter; it is ended with the scenario."""
-        running = self.adapter.start(operation, self.path if path is None else path, prefix=prefix)
+        """Ask the adapter for an operation; it is ended with the scenario."""
+        self._running = [running for running in self._running if not self.adapter.reuse(running)]
+        running = self.adapter.ask(operation, self.path if path is None else path, prefix)
         self._running.append(running)
         return running
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from . import contention, foreign, holding, odd_paths, stale, vectors
-from .adapter import STOPPED, Adapter, Unusable
+from .adapter import STOPPED, Adapter
 from .bench import Bench
 from .dialects import DIALECTS
+from .process import Unusable
 from .scenario import SCENARIOS, Failed, Scenario, Skipped
 
 SUBJECTS = (holding, foreign, stale, odd_paths, contention)
@@ -56,7 +57,9 @@ def run(
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
-            for future in [pool.submit(_run, adapter, protocol, each, reading) for each in chosen]:
+            begin = sorted(chosen, key=lambda each: not each.waits)
+            begun = {each.name: pool.submit(_run, adapter, protocol, each, reading) for each in begin}
+            for future in [begun[each.name] for each in chosen]:
                 while not wait([future], _GLANCE).done:
                     pass
                 result = future.result()
@@ -69,6 +72,9 @@ def run(
             pool.shutdown(wait=False, cancel_futures=True)
             adapter.stop()  # leaving the pool waits for the scenarios that run: they clean up
             raise
+        finally:
+            pool.shutdown()
+            adapter.close()
     return results
 
 

@@ -37,20 +37,22 @@ class Scenario:
     """Abilities without which it is left out."""
     basis: Basis
     run: Callable[[Bench], None]
+    waits: bool = False
+    """Whether it takes seconds in which nothing happens: those are begun first, and the others run meanwhile."""
 
 
 SCENARIOS: list[Scenario] = []
 
 
 def scenario(
-    *protocols: str, needs: str = "try", basis: Basis = "letter"
+    *protocols: str, needs: str = "try", basis: Basis = "letter", waits: bool = False
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Make a scenario of a function: its name is the name, its docstring is the sentence."""
 
     def add(function: Callable[[Bench], None]) -> Callable[[Bench], None]:
         why = " ".join((function.__doc__ or "").split())
         name = function.__name__.replace("_", "-")
-        SCENARIOS.append(Scenario(name, why, frozenset(protocols), frozenset(needs.split()), basis, function))
+        SCENARIOS.append(Scenario(name, why, frozenset(protocols), frozenset(needs.split()), basis, function, waits))
         return function
 
     return add

@@ -34,7 +34,7 @@ def a_stale_lock_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
         bench.expect_released(running)
 
 
-@scenario("sema", "semats", needs="hold")
+@scenario("sema", "semats", needs="hold", waits=True)
 def a_lock_is_stale_after_3600_seconds_and_not_before(bench: Bench) -> None:
     """In whole seconds and strictly greater: 3600 s is held, 3601 s is stale. A waiter gets in then."""
     lead = 1 + math.ceil(bench.adapter.startup)
@@ -79,7 +79,7 @@ def a_stale_lock_fails_closed(bench: Bench) -> None:
         bench.expect_refused("a lock that is stale to be told and left alone", operation, STALE)
 
 
-@scenario("sidecar", needs="hold")
+@scenario("sidecar", needs="hold", waits=True)
 def a_lock_is_stale_after_30_seconds_and_not_before(bench: Bench) -> None:
     """A waiter waits until `createdAt` is more than 30 s old, and then no longer."""
     lead = 1 + math.ceil(bench.adapter.startup)

@@ -11,8 +11,9 @@ import threading
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .adapter import Adapter, how_it_ended
+from .adapter import Adapter
 from .dialects import moment
+from .process import how_it_ended
 from .scenario import Failed, Scenario
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Reading:
         if status == 1 and not said.strip():
             return None
         if status != 0:
-            happened = "it did not end in time" if status is None else f"it {how_it_ended(status)}"
+            happened = _ending(status)
             expected = "the fields and exit status 0, or exit status 1 and nothing on stdout"
             raise Failed(expected, f"{happened}; {complaint}".rstrip("; "), data[:_SHOWN])
         return _parsed(said.decode("utf-8", "replace"), data)
@@ -105,12 +106,16 @@ class Reading:
         try:
             asked = b"".join(input_of(vector).hex().encode() + b"\n" for vector in self._vectors)
             said, status = running.feed(asked, self._adapter.limit)
-            happened = "it did not end in time" if status is None else f"it {how_it_ended(status)}"
+            happened = _ending(status)
             self._ended = f"{happened}; {running.complaint().strip()}".rstrip("; ")
         finally:
             self._adapter.end(running)
         lines = said.decode("utf-8", "replace").split("\n")[:-1]
         return {vector["id"]: line for vector, line in zip(self._vectors, lines, strict=False)}
+
+
+def _ending(status: int | None) -> str:
+    return "it did not come to an end" if status is None else f"it {how_it_ended(status)}"
 
 
 def _parsed(text: str, data: bytes) -> dict[str, Any]:

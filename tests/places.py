@@ -1,0 +1,43 @@
+"""Where a run of the tests has its temporary files: one directory below each place for such files, with the run's name.
+
+HOLDFAST_TEST_RUN is the name. Two runs share no directory, so what is left in one (leftovers.py) is that run's own.
+Without a run, as for a tool that is started by hand, the places themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+RUN = "HOLDFAST_TEST_RUN"
+
+PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
+"""Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
+
+
+def below(parent: str) -> str:
+    """This run's directory below a place for temporary files. Anyone may write to it, as to that place."""
+    name = os.environ.get(RUN)
+    if not name:
+        return parent
+    path = os.path.join(parent, f"holdfast-{name}")
+    try:
+        os.mkdir(path)
+        os.chmod(path, 0o1777)
+    except FileExistsError:
+        pass
+    return path
+
+
+def disk() -> str:
+    """On disk (/tmp may be in memory, /var/tmp is not meant to be)."""
+    if PLACE:
+        return below(PLACE)
+    return below("/var/tmp") if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
+
+
+def memory() -> str | None:
+    """In memory; None where there is none to write to."""
+    if PLACE:
+        return below(PLACE)
+    return below("/dev/shm") if os.access("/dev/shm", os.W_OK) else None

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ._core.acquire import give_back
-from ._core.hold import numbers
-from ._core.own import undelivered
 from ._core.refusal import Refusal
 from ._core.report import refused
 from ._core.request import Options
-from ._drive.asyncio import caller, drive, in_thread
+from ._drive.asyncio import begin, caller, drive, in_thread, perform
 from ._os import forking
 from .aio_hold import AsyncHold as AsyncHold
 from .aio_hold import AsyncHolds, Together, release_each, release_now
@@ -68,23 +65,23 @@ class AsyncAcquirable(Resource):
         return None if isinstance(hold, Refusal) else hold
 
     async def _acquire(self, timeout: float | None) -> AsyncHold | Refusal:
-        env, me, may_block, since = self._env, caller(), self._may_block(), next(numbers)
-
-        def undo() -> None:
-            for share in undelivered(env, me, since):
-                give_back(share)
-
+        may_block, operations = self._may_block(), self._env.operations
+        operation = begin(self._env)
+        steps = self._steps(timeout, caller())
+        # The driver aborts it in its own way: a step of it may run in a thread.
+        result = await drive(steps, lambda: operations.abort(operation), in_threads=may_block, part_of=operation)
         try:
-            result = await drive(self._steps(timeout, me), undo, in_threads=may_block)
             if isinstance(result, Refusal):
+                operations.end(operation)
                 return result
             hold = AsyncHold(result, may_block)
             if result.held.story is not None:
                 result.held.story.acquired(result.held)
-            result.delivered = True  # from here to the caller there is no call, so no signal handler
+            operations.resume(operation.outer)
+            del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             return hold
         except BaseException:
-            undo()  # what only a signal handler can have left: the driver has called it in its own way
+            operations.abort(operation)
             raise
 
     def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, Share | Refusal]:
@@ -103,7 +100,7 @@ class AsyncAcquirable(Resource):
         return self._engine.may_block(self._env, self._request)
 
     async def _drive(self, steps: Generator[Wait, None, T]) -> T:
-        return await drive(steps, bool, in_threads=self._may_block())
+        return await perform(self._env, steps, in_threads=self._may_block())
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()

@@ -39,7 +39,7 @@ class AsyncHold(BaseHold):
         """
         if self._held.waits:
             try:
-                await drive_to_the_end(self._held.releasing(self._share))
+                await drive_to_the_end(self._held.env, self._held.releasing(self._share))
             finally:
                 if not self._is_released():
                     self._release()  # Ctrl-C came before it had begun

@@ -24,7 +24,7 @@ from ._core.observe import Observation
 from ._core.remove import remove_if, why_not_of
 from ._core.report import printable
 from ._core.request import Request
-from ._drive.sync import drive
+from ._drive.sync import perform
 from ._os import environment
 from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
 from .lock import Lock
@@ -115,7 +115,7 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
         refused[:] = [None if force else _why_not_ours(env, seen, assessed)]
         return refused == [None]
 
-    drive(remove_if(env, lock._request, agreed))
+    perform(env, remove_if(env, lock._request, agreed))
     if refused == [None]:
         return
     reason = f"{refused[0]}. force=True removes it all the same" if refused else "nobody holds it"
@@ -166,7 +166,7 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     found = _Check(env, request)
     try:
         if found.is_there():
-            removed = drive(remove_if(env, request, found))
+            removed = perform(env, remove_if(env, request, found))
             return found.answer(removed is not None)
     except OSError as error:
         return found.failed("open", error)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import types
+import weakref
+from _thread import _local
 
 from ._core.environment import Presence
 from ._core.hold import Held, Share
+from ._core.operation import numbers
 from ._drive.keeper import Keeper
 from ._os import forking
 from .errors import LockLost, NotHeld
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import NoReturn
 
@@ -134,6 +139,72 @@ class Hold(BaseHold):
             if error is None:
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
+
+
+class Leaving:
+    """What a `with` statement keeps while it is inside, calls when it is left, and then drops (operation.py, J5)."""
+
+    __slots__ = ("__weakref__", "_exit", "_hold", "_number")
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._exit = leave
+        self._hold: Hold | None = None
+
+    def inside(self, hold: Hold) -> None:
+        """The statement has been entered."""
+        self._number = next(numbers)
+        hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._share)
+        self._hold = hold
+
+    def __call__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        hold = self._hold
+        if hold is None:
+            self._exit(kind, error, traceback)  # by hand, and not by a `with`
+            return
+        try:
+            hold.__exit__(kind, error, traceback)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        hold = self._hold
+        if hold is not None:
+            if not hold._is_released():
+                hold._release()
+            hold._held.env.operations.entered.pop(self._number, None)
+            self._hold = None
+
+    def __del__(self) -> None:
+        try:
+            self._end()
+        except LockLost:
+            pass
+
+
+class Exit:
+    """The `__exit__` of a class: each `with` gets one of its own."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., None]:
+        if entered is None:
+            return self._function
+        leaving = Leaving(types.MethodType(self._function, entered))
+        _last.leaving = (entered, weakref.ref(leaving))
+        return leaving
+
+
+_last = _local()
+
+
+def leaving(entered: object) -> Leaving | None:
+    """That of the `with` statement which enters this now; None if it is entered by hand."""
+    last: tuple[object, Callable[[], Leaving | None]] | None = getattr(_last, "leaving", None)
+    _last.leaving = None
+    return last[1]() if last is not None and last[0] is entered else None
 
 
 def keep(env: GenericEnvironment, share: Share) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from ._core.acquire import give_back
 from ._core.files import located
-from ._core.hold import numbers
-from ._core.own import own_hold, undelivered
+from ._core.own import own_hold
 from ._core.refusal import Refusal
 from ._core.report import refused, waiting
 from ._core.request import Options, Request, check_timeout
-from ._drive.sync import caller, drive
+from ._drive.sync import caller, drive, perform
 from ._os import environment, forking
 from .engines import Engine, engine_of
 from .engines.files import FILES
 from .events import INFO, fields, logger_for
-from .hold import NEVER, Hold, keep
+from .hold import NEVER, Exit, Hold, keep, leaving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar, Unpack
 
+    from ._core.operation import Operation
     from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
@@ -119,30 +118,40 @@ class Acquirable(Resource):
         system gives it.
         """
         timeout = self._limit(timeout)
-        hold = self._acquire(timeout, lambda refusal: refused(refusal, timeout))
-        assert hold is not None
-        return hold
+        return self._acquire(timeout, lambda refusal: refused(refusal, timeout))  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
         """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
         return self._acquire(0, None)
 
     def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
-        env, me, since = self._env, caller(), next(numbers)
+        operations = self._env.operations
+        operation = operations.begin(self._env)
         try:
-            result = drive(self._engine.acquire(env, self._requests, timeout, me))
+            hold = self._attempt(operation, timeout, error)
+            operations.resume(operation.outer)
+            del operations.running[operation.number]  # delivered: nothing is called between here and the caller
+            operation.frame = None
+            return hold
+        except BaseException:
+            operations.abort(operation)
+            raise
+
+    def _attempt(
+        self, operation: Operation, timeout: float | None, error: Callable[[Refusal], Exception] | None
+    ) -> Hold | None:
+        """The hold, which is the operation's until that delivers it."""
+        env = self._env
+        try:
+            result = drive(self._engine.acquire(env, self._requests, timeout, caller()), operation)
             if not isinstance(result, Refusal):
                 hold = Hold(result)
                 keep(env, result)
                 if result.held.story is not None:
                     result.held.story.acquired(result.held)
-                result.delivered = True  # from here to the caller there is no call, so no signal handler
                 return hold
-        except BaseException as failed:
-            for share in undelivered(env, me, since):
-                give_back(share)
-            if isinstance(failed, OSError):
-                located(failed, self.path)
+        except OSError as failed:
+            located(failed, self.path)
             raise
         if error is not None:
             raise error(result)
@@ -150,20 +159,30 @@ class Acquirable(Resource):
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
-        return drive(self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())) is None
+        steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
+        return perform(self._env, steps) is None
 
     def __enter__(self) -> Hold:
-        me = caller()
-        hold = self.acquire()
+        operations = self._env.operations
+        operation = operations.begin(self._env)
+        me, timeout = caller(), self._request.timeout
         try:
-            self._entered.setdefault(me, []).append(hold)
+            hold = self._attempt(operation, timeout, lambda refusal: refused(refusal, timeout))
+            assert hold is not None
+            statement = leaving(self)
+            if statement is not None:
+                statement.inside(hold)
+            else:
+                self._entered.setdefault(me, []).append(hold)
+            operations.resume(operation.outer)
+            del operations.running[operation.number]  # as above
+            operation.frame = None
+            return hold
         except BaseException:
-            self._leave(me, hold)
-            hold.release()
+            operations.abort(operation)
             raise
-        return hold
 
-    def __exit__(
+    def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
@@ -173,6 +192,15 @@ class Acquirable(Resource):
             self._leave(me, hold)
             if not hold._held.released:
                 hold.release()  # Ctrl-C came before it had begun
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit(_exit)
 
     def _innermost(self) -> tuple[tuple[object, ...], Hold]:
         me = caller()
@@ -256,7 +284,7 @@ class Lock(Acquirable):
 
     def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned."""
-        return drive(self._engine.look(self._env, self._requests))[0]
+        return perform(self._env, self._engine.look(self._env, self._requests))[0]
 
     def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
@@ -265,7 +293,7 @@ class Lock(Acquirable):
         HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
         a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
         """
-        return drive(self._engine.break_lock(self._env, self._request))
+        return perform(self._env, self._engine.break_lock(self._env, self._request))
 
 
 def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: Options) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._core.request import Options
-from ._drive.sync import drive
+from ._drive.sync import perform
 from .engines import engine_of
 from .lock import Acquirable, Resource, make_again
 from .model import SemaphoreStatus
@@ -68,4 +68,4 @@ class Semaphore(Slots, Acquirable):
         A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
         the `holders`, and the `waiters` in their order.
         """
-        return SemaphoreStatus(drive(self._look()))
+        return SemaphoreStatus(perform(self._env, self._look()))

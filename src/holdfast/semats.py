@@ -27,7 +27,7 @@ from ._core.observe import Observation, glance, require_directory
 from ._core.policy import judge
 from ._core.remove import remove_if, why_not_of
 from ._core.rivals import sweep_rivals
-from ._drive.sync import drive
+from ._drive.sync import perform
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
 from .lock import make_again
 from .model import Value
@@ -216,7 +216,7 @@ class Semaphore:
             return seen.record is not None and judge(env, request, seen, assessed).reclaim
 
         swept = sweep_rivals(env, request)
-        return drive(remove_if(env, request, is_stale)) is not None or swept > 0
+        return perform(env, remove_if(env, request, is_stale)) is not None or swept > 0
 
     def __enter__(self) -> Self:
         try:
@@ -251,7 +251,7 @@ class Semaphore:
             found, refused = True, None if force else why_not_of(seen, assessed, me)
             return refused is None
 
-        drive(remove_if(lock._env, lock._request, agreed))
+        perform(lock._env, remove_if(lock._env, lock._request, agreed))
         if refused is not None:
             raise PermissionDenied(
                 f"{lock.path} was not released: {refused}. Pass force=True to remove it all the same",

@@ -117,17 +117,24 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
     plan = Plan(wanted, timeout)
+    if not wanted:
+        return finished(Holds, {})
+    env = wanted[0]._env
+    operation = env.operations.begin(env)
     got: dict[int, Any] = {}
     try:
         for number in plan.order:
-            # Nothing is called between the acquisition and the entry there: an interruption finds it.
-            got[number] = wanted[number]._acquire(plan.left(), plan.error)
-        return finished(Holds, got)
+            got[number] = wanted[number]._attempt(operation, plan.left(), plan.error)
+        holds = finished(Holds, got)
+        env.operations.resume(operation.outer)
+        del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller
+        operation.frame = None
+        return holds
     except BaseException as error:
         try:
             _give_back(got, error)
         finally:
-            _give_back(got, error)  # Ctrl-C came in between
+            env.operations.abort(operation)
         raise
 
 

@@ -23,7 +23,10 @@ from holdfast._core.refusal import Refusal
 from holdfast._core.request import Request, slots_of
 from holdfast._drive.sync import wait_for
 
-QUIET = frozenset({"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"})
+QUIET = frozenset(
+    {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
+    | {"is_open", "is_lasting", "has_created", "publishing"}
+)
 """Calls that neither read nor change anything that processes share: no steps."""
 
 _crashed: list[object] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.environment import CHANGED, CLOSED, waiting_loop
+from holdfast._core.operation import Operations
+from holdfast._os.descriptors import Descriptors
 from holdfast._os.inotify import FileWatch, Hub
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender
@@ -20,11 +23,11 @@ Watching = Callable[[Path], FileWatch]
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    hub = Hub(set())
+    hub = Hub(Descriptors(Operations(threading.RLock())))
     yield hub
     assert not hub.leaders, "a watch was left open"
     assert not hub._watches
-    assert hub.descriptors == {hub.fd}, "an eventfd was left open"
+    assert set(hub.descriptors) == {hub.fd}, "an eventfd was left open"
     os.close(hub.fd)
 
 
@@ -124,9 +127,9 @@ def test_a_wait_for_many_files_is_told_of_the_wrong_one(
         leader.fds()
     many = hub.watch_set()
     one, two = many.add(str(file)), many.add(str(other))
-    before = hub.descriptors.copy()
+    before = set(hub.descriptors)
     assert not select.select(many.fds(), (), (), 0)[0]
-    assert len(hub.descriptors - before) <= 1
+    assert len(set(hub.descriptors) - before) <= 1
     touch(other)
     if leader is not None:
         leader.take()

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 
 import abilities
 from holdfast._core.environment import LockOwner
+from holdfast._core.operation import Operations
 from holdfast._os import inotify, tables
+from holdfast._os.descriptors import Descriptors
 from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from holdfast._os.tables import Entry, Watched, parse_locks, parse_mounts, parse_watches
@@ -180,7 +183,7 @@ def watched(place: Path) -> Iterator[Path]:
     path = place / "w"
     path.touch()
     os.close(inotify_instance())
-    hub = inotify.Hub(set())
+    hub = inotify.Hub(Descriptors(Operations(threading.RLock())))
     hub.add(str(path))
     yield path
     os.close(hub.fd)
@@ -269,7 +272,7 @@ def test_nobody_is_found_where_the_device_is_another() -> None:
         path = "/mnt/merged/l"
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        hub = inotify.Hub(set())
+        hub = inotify.Hub(Descriptors(Operations(threading.RLock())))
         hub.add(path)
         listed = {device for device, _ in parse_mounts(Path("/proc/self/mountinfo").read_text()).values()}
         env, wanted = LinuxEnvironment(), identity(path)
@@ -462,5 +465,5 @@ def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
             watch.close()
             assert env.watchers(wanted) == []
         finally:
-            for fd in env._descriptors.copy():
+            for fd in list(env._descriptors):
                 env.close(fd)

@@ -23,7 +23,7 @@ from .contest import Contest
 from .environment import Environment, Wait
 from .fencing import fenced
 from .files import UNWRITABLE, located
-from .hold import Share
+from .hold import Share, give_back
 from .kernel import take
 from .publish import publish
 from .queue import is_contended
@@ -213,18 +213,6 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
             return None
         contest.require_no_deadlock()
         yield from contest.pause()
-
-
-def give_back(share: Share) -> None:
-    """Undo what the caller will not hear of."""
-    held = share.held
-    with held.mutex:
-        if share in held.shares:
-            held.shares.remove(share)
-        if not held.shares:
-            held.give_back()
-    if held.released and held.story is not None:
-        held.story.undone(held)
 
 
 def wait_until_free(

@@ -67,6 +67,11 @@ class Contest:
         """Whether we passed those ahead because we are inside already, as a reader."""
         self.sights = [_sight(env, request) for request in requests]
         self._place = Place(env, self._request, self._limits.started) if queued and self._request.fair else None
+        if env.operations.entered:
+            env.operations.leave_dropped()
+        operation = env.operations.current()
+        if operation is not None:
+            operation.contest = self
 
     def close(self) -> None:
         if self._limits.is_inherited:

@@ -15,6 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any, Protocol
+
+    from .operation import Operations
+    from .request import Request
 else:
     Protocol = object
 
@@ -187,6 +190,8 @@ class Environment(Protocol):
     """When to look next for what dead processes left, by directory."""
     lines: dict[str, Any]
     """Those who wait in this process, by the queue that they wait in."""
+    operations: Operations
+    """What calls of this process have begun and not finished."""
     turns: dict[str, float]
     """Until when this process may take a lock again, by the queue (queue.py, Q5)."""
 
@@ -222,7 +227,21 @@ class Environment(Protocol):
     def exists(self, path: str) -> bool: ...
     def make_directory(self, path: str, mode: int) -> None: ...
     def remove_directory(self, path: str) -> None: ...
-    def close(self, fd: int) -> None: ...
+    def close(self, fd: int) -> None:
+        """Close a descriptor of ours; nothing if that was done, or in a forked child, where all are closed already."""
+
+    def is_open(self, fd: int) -> bool:
+        """Whether it has not been closed yet, here."""
+
+    def is_lasting(self, fd: int) -> bool:
+        """Whether it is of this process, whatever opened it."""
+
+    def has_created(self, fd: int) -> bool:
+        """Whether the file did not exist before it was opened (`open_new`)."""
+
+    def publishing(self, fd: int, request: Request, record: bytes) -> None:
+        """Take down that this record is about to be written, and linked to the lock path (operation.py, J1)."""
+
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
 

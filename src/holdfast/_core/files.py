@@ -47,11 +47,12 @@ def write_all(env: Environment, fd: int, data: bytes) -> None:
 
 def let_go(env: Environment, fd: int) -> None:
     """Drop the guard and close; what either says is no news beside the reason for doing so."""
-    for step in (env.unguard, env.close):
-        try:
-            step(fd)
-        except OSError:
-            pass
+    if env.is_open(fd):
+        for step in (env.unguard, env.close):
+            try:
+                step(fd)
+            except OSError:
+                pass
 
 
 def unlink_quietly(env: Environment, path: str) -> None:
@@ -75,7 +76,12 @@ def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
 
 
 def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:
-    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file."""
+    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file.
+
+    It may be broken off, and called again (operation.py, J3).
+    """
+    if not env.is_open(fd):
+        return
     try:
         found = env.fstat(fd)
         identity = (found.st_dev, found.st_ino)
@@ -89,3 +95,13 @@ def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:
     except OSError:
         pass  # the first failure is the one to report; what is left has no guard and will be taken over
     let_go(env, fd)
+
+
+def undo_descriptor(env: Environment, fd: int, publishing: Request | None) -> None:
+    """Close it. If the lock file is one that was to be published with it, that goes, too; `publishing` is the request
+    for which one may have been created at its own path."""
+    request, record = getattr(fd, "publication", None) or (publishing, b"")
+    if request is not None and (record or env.has_created(fd)):
+        withdraw(env, request, fd, record)
+    else:
+        let_go(env, fd)

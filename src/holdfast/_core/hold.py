@@ -14,7 +14,8 @@ H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file wou
     explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
 H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
     remove and create anew (another inode) or write over (same inode).
-H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us.
+H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us: by the release
+    itself, or, if that is interrupted as well, by whoever begins the next operation (operation.py, J2 to J4).
 H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
     to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
 """
@@ -22,8 +23,8 @@ H6  Without a guard, the record of a living process is all there is. If it canno
 from __future__ import annotations
 
 import _thread
-import itertools
 import math
+import sys
 
 from ..errors import LockLost, NotHeld
 from ..events import is_heard, listeners
@@ -35,27 +36,24 @@ from .tickets import MOMENT, tidy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import FrameType
     from typing import NoReturn
 
     from .environment import Environment, Wait
+    from .operation import Operation
     from .queue import Place
     from .request import Request
 
 
-numbers = itertools.count()
-"""What is made later has the higher one."""
-
-
 class Share:
-    """One handle's part in a hold. `delivered` once the caller has it: before that, an interruption gives it back."""
+    """One handle's part in a hold. If its `operation` does not get to deliver it, it is given back."""
 
-    __slots__ = ("context", "delivered", "held", "number")
+    __slots__ = ("context", "held", "operation")
 
     def __init__(self, held: Held, context: tuple[object, ...]) -> None:
         self.held = held
         self.context = context
-        self.number = next(numbers)
-        self.delivered = False
+        self.operation = held.env.operations.number()
 
 
 class Held:
@@ -66,12 +64,15 @@ class Held:
         "data",
         "env",
         "fd",
+        "frame",
         "generation",
         "guarded",
         "identity",
         "lost",
         "mutex",
         "next_beat",
+        "operation",
+        "outer",
         "path",
         "place",
         "recovered_from",
@@ -108,6 +109,10 @@ class Held:
         """The fencing token, where there is one."""
         self.story: Story | None = None  # what is told of this hold
         self.mutex = _thread.RLock()
+        self.operation = env.operations.number()
+        self.frame: FrameType | None = None
+        """Of the release, while it lasts."""
+        self.outer: Operation | None = None
         self._enrol()
 
     def share(self, context: tuple[object, ...]) -> Share:
@@ -136,6 +141,9 @@ class Held:
         if self.inert:
             return
         ended = False
+        operations = self.env.operations
+        running, outer = operations.running, operations.current()
+        frame = sys._getframe()
         try:
             with self.mutex:
                 if self.released or (share is not None and share not in self.shares):
@@ -145,12 +153,15 @@ class Held:
                     self.shares.remove(share)
                     return
                 try:
+                    self.frame, self.outer = frame, outer
+                    running[self] = self
                     self.released = ended = True
                     mine = self._remove()
                     self._drop()
                 except BaseException as error:
                     self._interrupted(error)
                     raise
+                self._finished()
             self._after(mine=mine)
         finally:
             if ended and self.released and (self.story is not None or listeners):
@@ -161,20 +172,34 @@ class Held:
         if isinstance(error, OSError) and self.fd >= 0 and not self.guarded:
             self.released = False
         else:
-            self._abort()
+            self.undo()
+        self._finished()
         if isinstance(error, OSError):
             located(error, self.path)
 
+    def _finished(self) -> None:
+        self.env.operations.running.pop(self, None)
+        self.frame = self.outer = None
+
     def _after(self, *, mine: bool) -> None:
         if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
-            tidy(self.env, self.request.queue)
+            self._tidy()
         if not mine:
             self._raise_lost()
 
-    def _abort(self) -> None:
-        if self.fd >= 0:
-            self._withdraw()  # H5
-        self._leave_queue()
+    def _tidy(self) -> None:
+        operations = self.env.operations
+        operation = operations.begin(self.env)
+        try:
+            tidy(self.env, self.request.queue)
+        finally:
+            operations.abort(operation)
+
+    def undo(self) -> None:
+        """Complete a release that was broken off (H5)."""
+        if self.released:
+            self._withdraw()
+            self._leave_queue()
 
     def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
         """The same, for a hold whose release waits."""
@@ -192,11 +217,14 @@ class Held:
 
     def give_back(self) -> None:
         """Undo an acquisition that the caller will not hear of. Never raises."""
+        operations = self.env.operations
         with self.mutex:
-            if not self.released and not self.inert:
+            if not self.inert:
+                self.frame, self.outer = sys._getframe(), operations.current()
+                operations.running[self] = self
                 self.released = True
-                self._withdraw()
-                self._leave_queue()
+                self.undo()
+                self._finished()
 
     def _remove(self) -> bool:
         """Remove the lock file if it is ours; whether it was."""
@@ -214,9 +242,8 @@ class Held:
             self.env.unguard(self.fd)
             self._leave_queue()
         finally:
-            # H5: whoever finishes an interrupted release must not touch the file that has this number next.
-            fd, self.fd = self.fd, -1
-            self.env.close(fd)
+            self.env.close(self.fd)
+            self.fd = -1
 
     # What another kind of hold does in another way (kernel.py).
 
@@ -229,11 +256,12 @@ class Held:
     def _withdraw(self) -> None:
         self._forget()
         withdraw(self.env, self.request, self.fd, self.data)
+        self.fd = -1
 
     def _leave_queue(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
-            place.leave()
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
 
     def verify(self) -> bool:
         """Whether the lock is still ours, now."""
@@ -331,3 +359,26 @@ class Held:
             if self.story is None:
                 self.story = Story.of(self)
             return self.story
+
+
+def give_back(share: Share) -> None:
+    """Undo what the caller will not hear of. It may be broken off, and called again (operation.py, J3)."""
+    held = share.held
+    with held.mutex:
+        if share in held.shares and held.shares != [share]:
+            held.shares.remove(share)
+            return
+        if share in held.shares:
+            held.give_back()
+    if held.released and held.story is not None:
+        held.story.undone(held)
+
+
+def give_back_all(env: Environment, operation: int) -> None:
+    """The same for whatever this operation has acquired."""
+    for held in list(env.holds.values()):
+        for share in held.shares.copy():
+            if share.operation == operation:
+                give_back(share)
+        if held.operation == operation and not held.shares:
+            held.give_back()  # it was not finished

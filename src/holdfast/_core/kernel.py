@@ -48,7 +48,8 @@ class KernelHeld(Held):
         self.env.holds[(*self.identity, self.fd)] = self
 
     def _forget(self) -> None:
-        self.env.holds.pop((*self.identity, self.fd), None)
+        if self.env.holds.get((*self.identity, self.fd)) is self:
+            del self.env.holds[(*self.identity, self.fd)]
 
     def _is_ours(self) -> bool:
         return is_there(self.env, self.path, self.identity)  # F3
@@ -61,9 +62,10 @@ class KernelHeld(Held):
 
     def _withdraw(self) -> None:
         self._forget()
-        if self.data:
+        if self.data and self.env.is_open(self.fd):
             _erase(self.env, self.fd, self.data)
         let_go(self.env, self.fd)
+        self.fd = -1
 
     def record(self) -> Record:
         """What can be said of us; most lock files say nothing."""

@@ -1,20 +1,9 @@
-"""What this process holds: of one lock file, and of what its caller has not got yet."""
+"""What this process holds of one lock file."""
 
 from __future__ import annotations
 
 from .environment import Environment
-from .hold import Held, Share
-
-
-def undelivered(env: Environment, context: tuple[object, ...], since: int) -> list[Share]:
-    """What this caller has acquired since that number, and has not got; not what a call has acquired that this one
-    interrupted, as a signal handler's does."""
-    return [
-        share
-        for held in list(env.holds.values())
-        for share in held.shares.copy()
-        if share.number > since and share.context == context and not share.delivered
-    ]
+from .hold import Held
 
 
 def own_hold(env: Environment, path: str) -> Held | None:

@@ -87,6 +87,7 @@ def _publish_unnamed(env: Environment, request: Request) -> Held:
         guarded = env.guard(fd) is True  # P2; nobody else can know this inode, so it is never refused
         found = env.fstat(fd)
         data = request.compose(env, found.st_dev, guarded=guarded)
+        env.publishing(fd, request, data)
         write_all(env, fd, data)
         if durable:
             env.sync(fd)
@@ -109,6 +110,9 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         sweep(env, request.directory)
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data, named = b"", True
+    operation = env.operations.current()
+    if operation is not None:
+        operation.temporary.append(temporary)
     try:
         fd = env.open_new(temporary, request.mode)
     except BaseException:
@@ -117,6 +121,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
     try:
         try:
             data = request.compose(env, env.fstat(fd).st_dev, guarded=False)
+            env.publishing(fd, request, data)
             write_all(env, fd, data)
             if request.durable:
                 env.sync(fd)
@@ -132,6 +137,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         except FileNotFoundError:
             env.close(fd)
             return None  # removed by somebody already; the name itself worked
+        env.publishing(opened, request, data)
         fd, previous = opened, fd
         env.close(previous)
         return (yield from _guard_late(env, request, fd, data))
@@ -169,6 +175,9 @@ def _guard_late(env: Environment, request: Request, fd: int, data: bytes) -> Gen
 
 
 def _publish_exclusive(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
+    operation = env.operations.current()
+    if operation is not None:
+        operation.publishing = request
     fd = env.open_new(request.path, request.mode | UNFINISHED)
     return (yield from finish(env, request, fd, created=True))
 
@@ -193,6 +202,7 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
             env.close(fd)
             return None
         data = request.compose(env, found.st_dev, guarded=guard is True)
+        env.publishing(fd, request, data)
         write_all(env, fd, data)
         try:
             env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED)

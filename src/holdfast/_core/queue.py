@@ -129,6 +129,8 @@ class Place:
         arrival = started - env.clock_shift
         self.name = tickets.name_of(arrival, env.identity().pid, env.token(), shared=request.shared)
         self._ticket: Ticket | None = None
+        self._issuing = False
+        """Whether a ticket of ours may be there that `_ticket` does not know of."""
         self._passed: set[str] = set()
         """Tickets that lay idle in front of a free lock, and that we may not remove."""
         self._queue_up_at = started + MOMENT
@@ -265,13 +267,15 @@ class Place:
         if self._behind_here or self.due == math.inf or now < (self.started if self._before else self._queue_up_at):
             return
         env = self.env
+        self._issuing = True
         try:
             self._ticket = tickets.issue(env, self._request, self.name, env.time() - (now - self.started))
         except BlockingIOError:
-            self._queue_up_at = now + MOMENT  # Q2
+            self._queue_up_at, self._issuing = now + MOMENT, False  # Q2
             return
         except OSError:
             pass  # Q1
+        self._issuing = False
         self._hopeless = self._ticket is None
 
     def recheck(self, now: float) -> float:
@@ -338,6 +342,9 @@ class Place:
             self._watch = None
 
     def _drop_ticket(self) -> None:
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            ticket.give_up()
+        if self._ticket is not None:
+            self._ticket.give_up()
+            self._ticket = None
+        elif self._issuing:
+            tickets.withdraw(self.env, self._request.queue, self.name)  # interrupted while it was made
+        self._issuing = False

@@ -94,6 +94,7 @@ def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> He
                     guarded = env.guard(fd) is True  # taken by the claim already, or not to be had here
                     new = request.compose(env, found.st_dev, guarded=guarded)
                     data = new.ljust(len(seen.data), request.protocol.padding)
+                    env.publishing(fd, request, data)
                     _write_or_restore(env, request, fd, data, seen)
                     replaced = True
                     if is_there(env, request.path, seen.identity):  # T4

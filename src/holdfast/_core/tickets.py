@@ -57,12 +57,12 @@ class Queue:
 
     def close(self) -> None:
         """Never raises: what the system says of a directory that was only read is no news."""
-        fd, self._fd = self._fd, -1
         try:
-            if fd >= 0:
-                self._env.close(fd)
+            if self._fd >= 0:
+                self._env.close(self._fd)
         except OSError:
             pass
+        self._fd = -1
 
     def names(self) -> list[str]:
         """The tickets, by arrival. What cannot be a ticket is left out."""
@@ -228,6 +228,15 @@ def _make_queue(env: Environment, request: Request) -> Queue:
         queue.close()
         raise
     return queue
+
+
+def withdraw(env: Environment, path: str, name: str) -> None:
+    """Remove the ticket, if it is there. It may be broken off, and called again."""
+    queue = opened(env, path)
+    if queue is not None:
+        with queue:
+            queue.unlink(name)  # it is nobody else's: there is a token in it
+        remove_queue(env, path)
 
 
 def name_of(arrival: float, pid: int, token: str, *, shared: bool) -> str:

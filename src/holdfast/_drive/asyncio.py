@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import TypeVar
 
+    from .._core.environment import Environment
+    from .._core.operation import Operation
+
     T = TypeVar("T")
 
 _LONGEST = 3600.0
@@ -35,8 +38,40 @@ _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
 
-async def drive(steps: Generator[Wait, None, T], undo: Callable[[], object], *, in_threads: bool = False) -> T:
+async def perform(env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False) -> T:
+    """Run to the end, as one operation: see `sync.perform`."""
+    operation = begin(env)
+    result = await drive(steps, lambda: env.operations.abort(operation), in_threads=in_threads, part_of=operation)
+    env.operations.end(operation)
+    return result
+
+
+def begin(env: Environment) -> Operation:
+    """An operation of the task that runs now."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return env.operations.begin(env, _Untold if task is None else weakref.ref(task))
+
+
+class _Untold:
+    """In place of the task of a coroutine that none runs: whether it has been dropped cannot be told."""
+
+    def done(self) -> bool:
+        return False
+
+
+async def drive(
+    steps: Generator[Wait, None, T],
+    undo: Callable[[], object],
+    *,
+    in_threads: bool = False,
+    part_of: Operation | None = None,
+) -> T:
     """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
+    if part_of is not None:
+        steps = _as_part_of(part_of, steps)
     if in_threads:
         return await _drive_in_threads(steps, undo)
     loop = id(asyncio.get_running_loop())
@@ -49,6 +84,21 @@ async def drive(steps: Generator[Wait, None, T], undo: Callable[[], object], *, 
     except BaseException:
         _clean_up(steps, undo)
         raise
+
+
+def _as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+    """The same steps, each of which is one of the operation, in whatever thread it is taken."""
+    resume = operation.env.operations.resume
+    try:
+        while True:
+            resume(operation)
+            yield next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        resume(operation)
+        steps.close()
 
 
 async def wait_for(wait: Wait) -> None:
@@ -89,9 +139,9 @@ def _wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-async def drive_to_the_end(steps: Generator[Wait, None, T]) -> T:
+async def drive_to_the_end(env: Environment, steps: Generator[Wait, None, T]) -> T:
     """Run to the end, whatever is cancelled meanwhile; a cancellation is raised then, and not before."""
-    task = asyncio.ensure_future(drive(steps, bool))
+    task = asyncio.ensure_future(perform(env, steps))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

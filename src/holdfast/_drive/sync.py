@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import TypeVar
 
-    from .._core.environment import Signal, Wait
+    from .._core.environment import Environment, Signal, Wait
+    from .._core.operation import Operation
 
     T = TypeVar("T")
 _local = threading.local()
@@ -21,10 +22,24 @@ _LONGEST = 3600.0
 """Seconds. `poll` takes no more than 2**31 ms, and waking early is harmless."""
 
 
-def drive(steps: Generator[Wait, None, T]) -> T:
+def perform(env: Environment, steps: Generator[Wait, None, T]) -> T:
+    """Run to the end, as one operation: whatever interrupts it, nothing that it made is left."""
+    operation = env.operations.begin(env)
+    try:
+        result = drive(steps, operation)
+    except BaseException:
+        env.operations.abort(operation)
+        raise
+    env.operations.end(operation)
+    return result
+
+
+def drive(steps: Generator[Wait, None, T], operation: Operation | None = None) -> T:
     """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
     try:
         while True:
+            if operation is not None:
+                operation.env.operations.resume(operation)  # another greenlet may have run during the wait
             wait_for(next(steps))
     except StopIteration as done:
         result: T = done.value

@@ -6,15 +6,19 @@ psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is n
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import sys
 import time
 import zlib
 
 from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
+from .._core.operation import Operations
 from ..model import Identity
 from . import forking
 from .claims import Claims
+from .descriptors import Created, Descriptor, Descriptors
 from .timens import clock_shift
 
 TYPE_CHECKING = False
@@ -50,9 +54,8 @@ class GenericEnvironment:
         self.lines: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.turns: dict[str, float] = {}
-        # Every descriptor that must not live on in a forked child; `_forking` keeps a fork from falling between the
-        # opening of a descriptor and its entry here.
-        self._descriptors: set[int] = set()
+        self.operations = Operations(forking)
+        self._descriptors = Descriptors(self.operations)
         self._forking = forking
         self._identity: Identity | None = None
         self._claims = Claims(self)
@@ -69,6 +72,7 @@ class GenericEnvironment:
             except OSError:
                 pass
         self._descriptors.clear()
+        self.operations.forked()
         self._identity = None
         self.clock_shift = clock_shift()
         self._claims = Claims(self)
@@ -77,17 +81,24 @@ class GenericEnvironment:
         self.turns = {}
         self.generation += 1
 
-    def adopt(self, fd: int) -> int:
-        """Enter a descriptor among those that a forked child closes."""
-        self._descriptors.add(fd)
-        return fd
+    def adopt(self, fd: int) -> Descriptor:
+        """Enter a descriptor among those of ours, and use what is returned in its place."""
+        return self._descriptors.open(int, fd, lasting=True)
+
+    def is_open(self, fd: int) -> bool:
+        return fd in self._descriptors
+
+    def is_lasting(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def has_created(self, fd: int) -> bool:
+        return isinstance(fd, Created)
+
+    def publishing(self, fd: int, request: object, record: bytes) -> None:
+        fd.publication = (request, record)  # type: ignore[attr-defined]  # it is a Descriptor
 
     def close(self, fd: int) -> None:
-        """Close a descriptor of ours; in a forked child, where all of them are closed already, do nothing."""
-        with self._forking:
-            if fd in self._descriptors:
-                self._descriptors.discard(fd)
-                os.close(fd)
+        self._descriptors.close(fd)
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
@@ -160,9 +171,14 @@ class GenericEnvironment:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _open(self, path: str, flags: int, mode: int = 0, dir_fd: int | None = None) -> int:
-        with self._forking:
-            return self.adopt(os.open(path, flags | _CLOEXEC | _BINARY, mode, dir_fd=dir_fd))
+    def _open(
+        self, path: str, flags: int, mode: int = 0, dir_fd: int | None = None, kind: type[Descriptor] = Descriptor
+    ) -> int:
+        flags |= _CLOEXEC | _BINARY
+        if dir_fd is None:
+            return self._descriptors.open(os.open, path, flags, mode, kind=kind)
+        relative = functools.partial(os.open, path, flags, mode, dir_fd=dir_fd)
+        return self._descriptors.open(operator.call, relative, kind=kind)
 
     def open_directory(self, path: str) -> int:
         return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _NONBLOCK)
@@ -171,7 +187,7 @@ class GenericEnvironment:
         raise OSError(_unsupported(), "unnamed files are not portable", directory)
 
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd)
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd, Created)
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK, 0, dir_fd)
@@ -282,9 +298,10 @@ class GenericEnvironment:
             raise OSError(_unsupported(), "pipes cannot be waited for")
         with self._forking:
             ends = os.pipe()
-            for fd in ends:
-                os.set_blocking(self.adopt(fd), False)
-        return ends
+            mine = (self.adopt(ends[0]), self.adopt(ends[1]))
+        for fd in mine:
+            os.set_blocking(fd, False)
+        return mine
 
     def watch(self, path: str, *, readers: bool = False) -> Watch | None:  # noqa: ARG002
         return None

@@ -18,6 +18,8 @@ N5  Two watches of one inode share one kernel watch: hence a count per inode. A 
 N6  An event loop may be busy, stopped or closed while one of its tasks waits, so nobody outside a loop relies on one of
     its waits. While a thread waits, it leads for all; while none does, each loop has a leader of its own. Any of these
     may read, hence each of them has an eventfd too.
+N7  A kernel watch and its entry here come and go by one call of C, so that nothing comes between them; and a wait is on
+    the list of its operation before it is watched for (operation.py, J1).
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ import struct
 import threading
 
 from .._core.environment import CHANGED, CLOSED, waiting_loop
-from . import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from .descriptors import Descriptors
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
@@ -137,25 +140,25 @@ class _Waiter:
             os.eventfd_write(self._wake, 1)
 
     def dispose(self) -> None:
-        # After a fork the set is empty, and the number may be another file's by now.
-        if self._wake is not None and self._wake in self._hub.descriptors:
-            self._hub.descriptors.discard(self._wake)
-            os.close(self._wake)
+        if self._wake is not None:
+            self._hub.descriptors.close(self._wake)
         self._wake = None
 
 
 class FileWatch(_Waiter):
     """A wait's interest in one inode. See `Watch`."""
 
-    __slots__ = ("readers", "wd")
+    __slots__ = ("closed", "readers", "wd")
 
     def __init__(self, hub: Hub, wd: int, *, readers: bool) -> None:
         super().__init__(hub)
         self.wd = wd
         self.readers = readers
+        self.closed = False
 
     def close(self) -> None:
-        self._hub.remove(self, (self.wd,))
+        self._hub.remove(self, (self.wd,) if self.wd >= 0 else self._hub.watched_by(self))
+        self.closed = True
 
 
 class WatchSet(_Waiter):
@@ -202,16 +205,15 @@ class WatchSet(_Waiter):
 class Hub:
     """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
 
-    def __init__(self, descriptors: set[int]) -> None:
+    def __init__(self, descriptors: Descriptors) -> None:
         self.mutex = threading.RLock()
         self.leaders: dict[int, _Waiter] = {}
         self.waiting: dict[_Waiter, None] = {}
         self.descriptors = descriptors
         self._watches: dict[int, list[_Waiter]] = {}
-        self.fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
             raise _error("inotify_init1")
-        descriptors.add(self.fd)
 
     def orphan(self) -> None:
         """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
@@ -221,9 +223,14 @@ class Hub:
         self._watches = {}
         self.fd = -1
 
-    def add(self, path: str, *, readers: bool = False) -> FileWatch:
-        """Watch the inode that `path` names now. OSError when there is none or no watch is left."""
+    def add(self, path: str, *, readers: bool = False, made: list[FileWatch] | None = None) -> FileWatch:
+        """Watch the inode that `path` names now. OSError when there is none or no watch is left.
+
+        `made` gets it before it is one.
+        """
         watch = FileWatch(self, -1, readers=readers)
+        if made is not None:
+            made[:] = [*(other for other in made if not other.closed), watch]
         watch.wd = self.subscribe(path, watch)
         return watch
 
@@ -232,19 +239,33 @@ class Hub:
 
     def subscribe(self, path: str, waiter: _Waiter) -> int:
         with self.mutex:
-            wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(path), MASKS[waiter.readers] | IN_MASK_ADD)
+            added = map(
+                _libc.inotify_add_watch, (self.fd,), (os.fsencode(path),), (MASKS[waiter.readers] | IN_MASK_ADD,)
+            )
+            number: dict[int, int] = {}
+            # N7: one call of C.
+            [sharing] = map(self._watches.setdefault, map(number.setdefault, (0,), added), ([waiter],))
+            wd = number[0]
             if wd < 0:
+                del self._watches[wd]
                 raise _error(path)
-            self._watches.setdefault(wd, []).append(waiter)
+            if waiter not in sharing:
+                sharing.append(waiter)
             return wd
 
     def unsubscribe(self, wd: int, waiter: _Waiter) -> None:
         sharing = self._watches.get(wd, [])
-        if waiter in sharing:
+        if sharing == [waiter]:
+            # N7. EINVAL: the inode is gone, and the watch with it.
+            for _ in zip(map(self._watches.pop, (wd,)), map(_libc.inotify_rm_watch, (self.fd,), (wd,)), strict=False):
+                pass
+        elif waiter in sharing:
             sharing.remove(waiter)
-            if not sharing:
-                del self._watches[wd]
-                _libc.inotify_rm_watch(self.fd, wd)  # EINVAL: the inode is gone, and the watch with it
+
+    def watched_by(self, waiter: _Waiter) -> list[int]:
+        """What it watches, though it may not know it: it was interrupted before it was told."""
+        with self.mutex:
+            return [wd for wd, sharing in self._watches.items() if waiter in sharing]
 
     def remove(self, waiter: _Waiter, wds: Iterable[int]) -> None:
         with self.mutex:
@@ -256,10 +277,7 @@ class Hub:
             waiter.dispose()
 
     def open_wake(self) -> int:
-        with forking:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self.descriptors.add(fd)
-        return fd
+        return self.descriptors.open(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def others_wait(self) -> bool:
         return bool(self.waiting)

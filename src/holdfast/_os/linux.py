@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
+import operator
 import os
 import select
 import time
 
 from .._core.environment import LockOwner, Presence, Process
-from . import forking
 from .generic import GenericEnvironment
 from .mounts import type_by_name
 
@@ -64,7 +65,7 @@ class LinuxEnvironment(GenericEnvironment):
             return "-"
 
     def inspect(self, pid: int) -> Process:
-        presence = _presence(pid)
+        presence = self._presence(pid)
         if presence is not Presence.RUNNING or not self._proc_is_ours():
             return Process(presence)
         try:
@@ -75,6 +76,22 @@ class LinuxEnvironment(GenericEnvironment):
             return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return Process(presence, f"t{ticks}", booted + ticks / os.sysconf("SC_CLK_TCK"))
+
+    def _presence(self, pid: int) -> Presence:
+        try:
+            fd = self._descriptors.open(os.pidfd_open, pid)
+        except ProcessLookupError:
+            return Presence.GONE
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return Presence.GONE  # the number now names a thread, so no process
+            return _presence_by_signal(pid)  # no descriptor left, or an old kernel
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return Presence.ZOMBIE if poll.poll(0) else Presence.RUNNING
+        finally:
+            self._descriptors.close(fd)
 
     def _proc_is_ours(self) -> bool:
         """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show that of another."""
@@ -103,16 +120,13 @@ class LinuxEnvironment(GenericEnvironment):
     def open_unnamed(self, directory: str, mode: int) -> int:
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
-        with self._forking:
-            fd = os.open(directory, _UNNAMED, mode)
-            self._descriptors.add(fd)
-        return fd
+        return self._descriptors.open(os.open, directory, _UNNAMED, mode)
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
-        with self._forking:
-            fd = os.open(path, _WRITE if write else _READ, dir_fd=dir_fd)
-            self._descriptors.add(fd)
-        return fd
+        flags = _WRITE if write else _READ
+        if dir_fd is None:
+            return self._descriptors.open(os.open, path, flags)
+        return self._descriptors.open(operator.call, functools.partial(os.open, path, flags, dir_fd=dir_fd))
 
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
@@ -204,8 +218,10 @@ class LinuxEnvironment(GenericEnvironment):
 
     def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
         hub = self._events()
+        operation = self.operations.current()
+        made = None if operation is None else operation.watches
         try:
-            return hub.add(path, readers=readers) if hub is not None else None
+            return hub.add(path, readers=readers, made=made) if hub is not None else None
         except FileNotFoundError:
             raise
         except OSError:
@@ -214,6 +230,9 @@ class LinuxEnvironment(GenericEnvironment):
     def watch_set(self) -> WatchSet | None:
         hub = self._events()
         return hub.watch_set() if hub is not None else None
+
+    def is_lasting(self, fd: int) -> bool:
+        return self._hub is not None and self._hub.fd is fd
 
     def _events(self) -> Hub | None:
         if "events" in self.without:
@@ -232,8 +251,7 @@ class LinuxEnvironment(GenericEnvironment):
 
     def watch_process(self, pid: int) -> int | None:
         try:
-            with self._forking:
-                return self.adopt(os.pidfd_open(pid))
+            return self._descriptors.open(os.pidfd_open, pid)
         except OSError:
             return None
 
@@ -272,28 +290,6 @@ class LinuxEnvironment(GenericEnvironment):
 
     def events_reach(self, path: str) -> bool:
         return not _is_served(self._mount_type(path))
-
-
-def _presence(pid: int) -> Presence:
-    with forking:
-        return _presence_by_descriptor(pid)
-
-
-def _presence_by_descriptor(pid: int) -> Presence:
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return Presence.GONE
-    except OSError as error:
-        if error.errno == errno.ENOENT:
-            return Presence.GONE  # the number now names a thread, so no process
-        return _presence_by_signal(pid)  # no descriptor left, or an old kernel
-    try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        return Presence.ZOMBIE if poll.poll(0) else Presence.RUNNING
-    finally:
-        os.close(fd)
 
 
 def _presence_by_signal(pid: int) -> Presence:

@@ -186,13 +186,12 @@ class _Life:
 
     def _take(self) -> Hold:
         """The same hold, in this process: with heartbeats, and news of its loss."""
-        self._env.adopt(self._fd)  # type: ignore[attr-defined]
+        self._fd = self._env.adopt(self._fd)  # type: ignore[attr-defined]
         self._request.beat_every = self._pace
         self._request.on_lost = lambda _lost: os.write(self._wake, b"\0")
         self._request.watched = True
         held = Held(self._env, self._request, self._fd, self._identity, self._data, True)
         share = held.share(caller())
-        share.delivered = True
         keep(self._env, share)  # type: ignore[arg-type]
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")

@@ -6,8 +6,10 @@ step on what nobody else can see, as a file without a name, is not asked about: 
 
 from __future__ import annotations
 
+import _thread
 from typing import TYPE_CHECKING, Any
 
+from ..._core.operation import Operations
 from ...model import Identity
 from .events import FIRST_EVENT_FD
 from .footprint import Footprint, both
@@ -69,6 +71,7 @@ class BaseProcess:
         self.swept: dict[str, float] = {}
         self.lines: dict[str, Any] = {}
         self.turns: dict[str, float] = {}
+        self.operations = Operations(_thread.RLock())  # none is begun: an actor that is interrupted is killed
         self.files: dict[int, File] = {}
         self.directories: dict[int, tuple[str, Inode]] = {}
         """Of the files, those that are directories: where each was opened."""
@@ -119,6 +122,18 @@ class BaseProcess:
             if not file.inode.private:
                 touched = both(touched, file.inode.mark.w)
         return touched
+
+    def is_open(self, fd: int) -> bool:
+        return fd in self.files
+
+    def is_lasting(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def has_created(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def publishing(self, fd: int, request: object, record: bytes) -> None:
+        pass
 
     # -- who and when --------------------------------------------------------------------------------------------------
 

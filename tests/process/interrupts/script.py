@@ -1,0 +1,276 @@
+"""Interrupt one operation before each of its bytecodes, once or twice, and see what is left of it.
+
+    python script.py DIRECTORY OPERATION [--pairs] [--every N] [--random N] [--seed N] [--seconds S]
+
+An interruption is a KeyboardInterrupt, as Ctrl-C raises it. With `--pairs`, a second one comes before a bytecode of
+what handles the first, each of them in turn; `--random` takes so many pairs of all. `--every` takes one in so many,
+beginning anywhere. It prints, as JSON, how many trials there were and what was wrong with which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import holdfast
+from holdfast import AcquireTimeout, Lock, Semaphore, acquire_all
+from holdfast._os import environment, forking
+from process.interrupts.tracer import built, spelled
+
+WAIT = 0.003
+"""Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
+PROMPTLY = 2.0
+WRONG = 20
+"""Failures after which the rest is not tried."""
+
+
+class Trials:
+    def __init__(self, directory: str, operation: str) -> None:
+        self.directory = directory
+        self.path = os.path.join(directory, "l")
+        self.env: Any = environment()
+        self.opcodes = built()
+        self.operation: Callable[[], Any] = getattr(self, operation)
+        self.name = operation
+        self.held: Any = None
+        self.dead = b""
+        self.kept: set[str] = set()
+        self.wrong: list[str] = []
+        self.count = 0
+
+    # -- the operations ------------------------------------------------------------------------------------------------
+
+    def lock(self, **options: Any) -> Lock:
+        return Lock(self.path, tag="main", heartbeat=options.pop("heartbeat", 0), **options)
+
+    def acquire(self) -> Any:
+        return self.lock().acquire()
+
+    def attempt(self) -> Any:
+        return self.lock().try_acquire()
+
+    def release(self) -> None:
+        self.held.release()
+
+    def enter(self) -> None:
+        with self.lock():
+            pass
+
+    def takeover(self) -> Any:
+        return self.lock().acquire()
+
+    def wait(self) -> None:
+        with suppress(AcquireTimeout):
+            self.lock().acquire(timeout=WAIT)
+
+    def flock(self) -> Any:
+        return Lock(self.path, protocol="flock", tag="main").acquire()
+
+    def semaphore(self) -> Any:
+        return Semaphore(self.path, 2, heartbeat=0).acquire()
+
+    def all(self) -> Any:
+        return acquire_all([self.lock(), Lock(self.path + "2", heartbeat=0)])
+
+    def status(self) -> None:
+        self.lock().status()
+
+    # -- one trial -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        if self.name == "takeover":
+            with open(self.path, "wb") as file:
+                file.write(self.dead)
+        elif self.name == "release":
+            self.held = self.lock().acquire()
+
+    def trial(self, first: int, second: int) -> tuple[int, int]:
+        """Of all bytecodes that were counted, and how many interruptions there were."""
+        before = self.descriptors()
+        self.prepare()
+        result = None
+        self.count += 1
+        failed = ""
+        try:
+            self.opcodes.start(first, second)
+            try:
+                result = self.operation()
+            finally:
+                seen, where = self.opcodes.stop()
+        except KeyboardInterrupt:
+            pass
+        except BaseException:
+            failed = traceback.format_exc()
+        places = list(where)
+        if result is not None:
+            result.release()
+            result = None
+        if self.held is not None:
+            self.held.release()
+            self.held = None
+        try:
+            assert not failed, failed
+            self.check(before)
+        except BaseException:
+            named = ", then ".join(map(spelled, places))
+            self.wrong.append(f"{first}, {second}: {named}\n{traceback.format_exc()}")
+            self.recover()
+        return seen, len(places)
+
+    def check(self, before: set[int]) -> None:
+        """Nothing is left, once the next one has come; and it comes at once."""
+        begun = time.monotonic()
+        if self.name == "wait":
+            Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
+        elif self.name == "semaphore":
+            both = [Semaphore(self.path, 2, heartbeat=0).acquire(timeout=PROMPTLY) for _ in range(2)]
+            for hold in both:
+                hold.release()
+        elif self.name == "flock":
+            Lock(self.path, protocol="flock").acquire(timeout=PROMPTLY).release()
+        else:
+            self.lock().acquire(timeout=PROMPTLY).release()
+        took = time.monotonic() - begun
+        assert took < PROMPTLY / 2, f"the next one had to wait for {took:.3f} s"
+        env = self.env
+        assert not env.operations.running, f"unfinished: {env.operations.running}"
+        assert not env.holds, f"still held: {env.holds}"
+        assert not env.lines, f"still in a queue: {env.lines}"
+        hub = getattr(env, "_hub", None)
+        assert hub is None or not hub._watches, f"still watching: {hub._watches}"
+        after = self.descriptors()
+        assert after == before, f"descriptors: {sorted(map(self.named, after - before))} more, {before - after} fewer"
+        left = set(os.listdir(self.directory)) - self.kept
+        assert not left, f"left: {left}"
+        if self.count % 50 == 0 or self.wrong:
+            self.try_to_fork()
+
+    def try_to_fork(self) -> None:
+        """Whether another thread could."""
+        free = []
+
+        def fork() -> None:
+            free.append(forking.acquire(timeout=PROMPTLY))
+            if free[0]:
+                forking.release()
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        assert free == [True], "no process can be forked any more"
+
+    def descriptors(self) -> set[int]:
+        return {int(name) for name in os.listdir("/proc/self/fd") if self.exists(name)}
+
+    def exists(self, name: str) -> bool:
+        return os.path.lexists(f"/proc/self/fd/{name}")
+
+    def named(self, fd: int) -> str:
+        with suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{fd}")
+        return "?"
+
+    def recover(self) -> None:
+        """What went wrong once is not to be found again."""
+        env = self.env
+        for held in list(env.holds.values()):
+            held.give_back()
+        env.holds.clear()
+        env.lines.clear()
+        env.operations.running.clear()
+        for name in set(os.listdir(self.directory)) - self.kept:
+            path = os.path.join(self.directory, name)
+            if os.path.isdir(path):
+                for inner in os.listdir(path):
+                    os.unlink(os.path.join(path, inner))
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+
+    # -- all of them ---------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """What is imported, and made once for a process, is not to be a part of each trial."""
+        for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._os.inotify"):
+            importlib.import_module(name)
+        ready, holding = os.pipe()
+        child = os.fork()
+        if child == 0:
+            hold = self.lock().acquire()
+            os.write(holding, Path(hold.path).read_bytes())
+            signal.pause()
+        os.close(holding)
+        self.dead = os.read(ready, 4096)
+        os.close(ready)
+        with suppress(AcquireTimeout):
+            self.lock().acquire(timeout=0.05)
+        if self.name == "wait":
+            self.kept = {"l"}
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.lock().acquire(timeout=PROMPTLY).release()
+        if self.name == "flock":
+            self.kept = {"l"}
+            Lock(self.path, protocol="flock").acquire().release()
+        Lock(self.path + ".h", heartbeat=3600).acquire().release()
+        for _ in range(3):
+            self.trial(0, 0)
+
+    def pairs(self, options: argparse.Namespace) -> Iterator[tuple[int, int]]:
+        chance = random.Random(options.seed)
+        total, _ = self.trial(0, 0)
+        if options.random:
+            # An interruption is handled by at most about as many bytecodes as there are in all.
+            lengths: dict[int, int] = {}
+            for _ in range(options.random):
+                first = chance.randint(1, total)
+                if first not in lengths:
+                    lengths[first] = max(1, self.trial(first, 0)[0] - first)
+                yield first, first + chance.randint(1, lengths[first])
+            return
+        for first in range(1 + chance.randrange(options.every), total + 1, options.every):
+            seen, _ = self.trial(first, 0)
+            if options.pairs:
+                for second in range(first + 1, seen + 1):
+                    yield first, second
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory")
+    parser.add_argument("operation")
+    parser.add_argument("--pairs", action="store_true")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    trials = Trials(options.directory, options.operation)
+    trials.warm_up()
+    until = time.monotonic() + options.seconds
+    for first, second in trials.pairs(options):
+        trials.trial(first, second)
+        if len(trials.wrong) >= WRONG or time.monotonic() >= until:
+            break
+    print(json.dumps({"trials": trials.count, "wrong": trials.wrong}))
+    sys.stdout.flush()
+    os._exit(0 if holdfast else 1)
+
+
+if __name__ == "__main__":
+    main()

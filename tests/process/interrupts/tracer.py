@@ -1,0 +1,102 @@
+"""Interrupts this thread before any bytecode of holdfast, and then before any other: what `opcodes.c` is for.
+
+Not counted, because CPython never runs a signal handler there:
+
+- the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
+  has returned, at the beginning of a function, and at a jump backwards;
+- the return from a function that has delivered a hold: from there on it is the caller's (operation.py, J2).
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import holdfast
+
+SOURCE = os.path.dirname(holdfast.__file__)
+C = Path(__file__).with_name("opcodes.c")
+DELIVERING = {
+    "Acquirable.acquire",
+    "Acquirable.try_acquire",
+    "Acquirable._acquire",
+    "Acquirable.__enter__",
+    "acquire_all",
+}
+
+
+def why_not() -> str | None:
+    """Why it cannot be built here."""
+    if shutil.which(compiler()) is None:
+        return f"there is no C compiler ({compiler()})"
+    if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+        return "Python's headers are missing (Python.h)"
+    return None
+
+
+def compiler() -> str:
+    return os.environ.get("CC", "cc")
+
+
+def built() -> Any:
+    """The module, built once for each version of it and of Python."""
+    name = hashlib.blake2b(C.read_bytes() + sys.version.encode(), digest_size=8).hexdigest()
+    place = Path(tempfile.gettempdir()) / f"opcodes-{name}.so"
+    if not place.exists():
+        made = place.with_suffix(f".{os.getpid()}")
+        include = f"-I{sysconfig.get_path('include')}"
+        subprocess.run([compiler(), "-O2", "-shared", "-fPIC", include, C, "-o", made], check=True)
+        made.rename(place)
+    loader = importlib.machinery.ExtensionFileLoader("opcodes", str(place))
+    spec = importlib.util.spec_from_loader("opcodes", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.prepare(mask)
+    return module
+
+
+def mask(code: CodeType) -> bytes | None:
+    """A 1 for each offset that counts."""
+    if not code.co_filename.startswith(SOURCE) or code.co_name == "<module>":
+        return None
+    steps = list(dis.get_instructions(code))
+    counts = bytearray(len(code.co_code))
+    for step in steps:
+        counts[step.offset] = 1
+    for number, step in enumerate(steps):
+        if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE"):
+            counts[step.offset] = 0
+        if is_exit(steps, number):
+            for part in steps[number : number + 5]:
+                if part.opname in ("LOAD_CONST", "PRECALL", "CALL"):
+                    counts[part.offset] = 0
+        if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
+            counts[step.offset] = 0
+    return bytes(counts)
+
+
+def is_exit(steps: list[dis.Instruction], number: int) -> bool:
+    """Whether this is where a `with` that comes to its end calls `__exit__(None, None, None)`."""
+    names = [step.opname for step in steps[number : number + 5] if step.opname != "PRECALL"][:4]
+    values = [step.argval for step in steps[number : number + 3]]
+    return names == ["LOAD_CONST", "LOAD_CONST", "LOAD_CONST", "CALL"] and values == [None] * 3
+
+
+def spelled(place: tuple[CodeType, int]) -> str:
+    code, offset = place
+    step = next((s for s in dis.get_instructions(code) if s.offset == offset), None)
+    line = next((line for begin, end, line in code.co_lines() if begin <= offset < end), None)
+    name = os.path.relpath(code.co_filename, SOURCE)
+    return f"{name}:{line} {code.co_qualname} before {'?' if step is None else step.opname}"

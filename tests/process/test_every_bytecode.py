@@ -1,0 +1,54 @@
+"""An interruption before any bytecode of an operation, and a second one while the first is handled (operation.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from process.interrupts.tracer import why_not
+
+SCRIPT = Path(__file__).with_name("interrupts") / "script.py"
+SECONDS = os.environ.get("HOLDFAST_TEST_SECONDS")
+"""Then each bytecode is tried, and each pair of the short operations, or as many pairs as there is time for."""
+EVERY = {"acquire": 6, "attempt": 20, "release": 3, "enter": 8, "takeover": 25, "flock": 8, "semaphore": 20, "all": 20}
+EVERY |= {"status": 20, "wait": 200}
+"""One bytecode out of so many is tried, beginning anywhere, so that many runs try them all."""
+PAIRS = 120
+BY_CHANCE = {"wait", "takeover", "all", "semaphore"}
+
+pytestmark = [
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.unmeasured("it traces bytecodes itself"),
+    pytest.mark.needs("unnamed", "flock", "events"),
+]
+
+
+@pytest.mark.parametrize("operation", EVERY)
+@pytest.mark.parametrize("times", ["once", "twice"])
+def test_nothing_is_left_of_an_operation_that_is_interrupted_before_any_bytecode(
+    operation: str, times: str, shm: Path
+) -> None:
+    """J1, J2, J3, J4, J5, N7."""
+    words = {
+        ("once", None): ["--every", str(EVERY[operation])],
+        ("twice", None): ["--random", str(PAIRS if operation != "wait" else PAIRS // 4)],
+        ("once", SECONDS): [],
+        ("twice", SECONDS): ["--random", "1000000000"] if operation in BY_CHANCE else ["--pairs"],
+    }[times, SECONDS]
+    until = [] if SECONDS is None else ["--seconds", SECONDS]
+    done = subprocess.run(
+        [sys.executable, SCRIPT, shm, operation, *words, *until],
+        capture_output=True,
+        text=True,
+        timeout=120 if SECONDS is None else 120 + 2 * float(SECONDS),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    print(f"{operation}, {times}: {result['trials']} trials")
+    assert result["trials"] > 20
+    assert not result["wrong"], "\n".join(result["wrong"])

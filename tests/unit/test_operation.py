@@ -1,0 +1,193 @@
+"""What is done about an operation that was broken off (operation.py). Each bytecode: process/test_every_bytecode.py."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Hold, Lock
+from holdfast._core.acquire import acquire
+from holdfast._core.operation import Operations
+from holdfast._core.request import Request
+from holdfast._os import environment
+from holdfast._os.descriptors import Descriptor, Descriptors
+from holdfast.hold import Leaving
+
+
+@pytest.fixture
+def env() -> Any:
+    return environment()
+
+
+def broken_off(env: Any, *steps: Any) -> Any:
+    """An operation that took these steps and ended without a word, as one that was interrupted twice."""
+    operation = env.operations.begin(env)
+    for step in steps:
+        step()
+    return operation
+
+
+def test_whoever_has_a_closed_descriptor_cannot_touch_the_file_that_has_its_number_now(shm: Path) -> None:
+    """J1."""
+    table = Descriptors(Operations(threading.RLock()))
+    first = table.open(os.open, str(shm / "a"), os.O_RDWR | os.O_CREAT)
+    table.close(first)
+    second = table.open(os.open, str(shm / "b"), os.O_RDWR | os.O_CREAT)
+    assert second == first, "the number was to be used again"
+    table.close(first)
+    assert second in table
+    assert first not in table
+    os.fstat(second)
+    table.close(second)
+
+
+def test_a_wait_that_opens_many_descriptors_forgets_those_that_are_closed(shm: Path, env: Any) -> None:
+    operation = env.operations.begin(env)
+    for _ in range(1000):
+        env.close(env.open_new(str(shm / "f"), 0o600))
+        os.unlink(shm / "f")
+    assert len(operation.made) < 100
+    env.operations.end(operation)
+
+
+def test_the_next_operation_undoes_one_that_was_broken_off(shm: Path, env: Any) -> None:
+    """J2, J4: its lock file goes, its descriptors are closed, and it is on no list any more."""
+    path = str(shm / "l")
+
+    def enter() -> None:
+        steps = acquire(env, (Request(path, {}),), 0, (object(),))
+        with pytest.raises(StopIteration):
+            next(steps)
+
+    broken_off(env, enter)
+    assert os.path.exists(path)
+    assert env.operations.running
+    Lock(path + "2").acquire().release()
+    assert os.listdir(shm) == []
+    assert not env.operations.running
+    assert not env.holds
+
+
+def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None:
+    """J4: another thread's, which waits, and one that a signal handler has interrupted."""
+    path = str(shm / "l")
+    held = Lock(path).acquire()
+    entered: list[Hold] = []
+    waiting = threading.Thread(target=lambda: entered.append(Lock(path).acquire(timeout=60)))
+    waiting.start()
+    while not env.lines:
+        pass
+    operation = env.operations.begin(env)
+    fd = env.open_new(str(shm / "mine"), 0o600)
+    Lock(str(shm / "other")).acquire().release()
+    assert env.is_open(fd)
+    assert env.operations.current() is operation
+    env.operations.abort(operation)
+    assert not env.is_open(fd)
+    held.release()
+    waiting.join()
+    entered[0].release()
+    os.unlink(shm / "mine")
+
+
+def test_what_is_undone_twice_is_undone_once(shm: Path, env: Any) -> None:
+    """J3: somebody else has the lock by then, on a descriptor of the same number."""
+    path = str(shm / "l")
+    first = Lock(path).acquire()
+    held = first._held
+    first.release()
+    second = Lock(path).acquire()
+    held.released = True
+    held.undo()
+    held.give_back()
+    second.ensure_held()
+    second.release()
+    assert not env.operations.running
+
+
+def test_a_release_that_was_broken_off_is_completed_by_the_next_operation(
+    shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J2, H5."""
+    path = str(shm / "l")
+    hold = Lock(path).acquire()
+
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env, "unlink", interrupted)
+        patch.setattr(env, "fstat", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hold.release()
+    assert os.path.exists(path)
+    Lock(path).acquire(timeout=5).release()
+    assert not os.path.exists(path)
+    assert not env.operations.running
+
+
+def test_a_with_statement_that_is_left_without_a_call_releases(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J5: an interruption before the first line of its exit, which no line can catch."""
+    path = str(shm / "l")
+
+    class Interrupted(Leaving):
+        __slots__ = ()
+
+        def __call__(self, *_error: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.hold.Leaving", Interrupted)
+    try:
+        with Lock(path):
+            pass
+    except KeyboardInterrupt:
+        pass
+    gc.collect()
+    assert not os.path.exists(path)
+
+
+def test_a_with_statement_that_is_gone_keeps_nobody_waiting(
+    shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J5: neither its exit nor its finalizer has got to do anything."""
+    path = str(shm / "l")
+
+    class Dropped(Leaving):
+        __slots__ = ()
+
+        def __call__(self, *_error: object) -> None:
+            pass
+
+        def __del__(self) -> None:
+            pass
+
+    monkeypatch.setattr("holdfast.hold.Leaving", Dropped)
+    with Lock(path):
+        pass
+    gc.collect()
+    assert os.path.exists(path)
+    Lock(path).acquire(timeout=5).release()
+    assert not env.operations.entered
+
+
+def test_a_look_at_an_exit_releases_nothing(shm: Path) -> None:
+    lock = Lock(str(shm / "l"))
+    with lock as hold:
+        assert hasattr(lock, "__exit__")
+        lock.__exit__  # noqa: B018
+        hold.ensure_held()
+    lock.__enter__().ensure_held()
+    lock.__exit__(None, None, None)
+    assert not os.path.exists(shm / "l")
+
+
+def test_a_descriptor_is_a_number_to_everybody_else(shm: Path) -> None:
+    with Lock(str(shm / "l")) as hold:
+        fd = hold._held.fd
+        assert isinstance(fd, Descriptor)
+        assert os.fstat(fd).st_ino == os.stat(shm / "l").st_ino

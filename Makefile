@@ -75,6 +75,11 @@ bench-engines: $(VENV)/.test
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
 
+.PHONY: interrupts
+# Each call interrupted before each of its bytecodes, once and twice: make interrupts SECONDS=60 is a minute for each of 20 runs.
+interrupts: $(VENV)/.test
+	HOLDFAST_TEST_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_every_bytecode.py $(ARGS)
+
 .PHONY: flaky
 # The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
 TIMES ?= 20

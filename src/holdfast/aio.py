@@ -77,7 +77,7 @@ class AsyncAcquirable(Resource):
             hold = AsyncHold(result, may_block)
             if result.held.story is not None:
                 result.held.story.acquired(result.held)
-            operations.resume(operation.outer)
+            operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             return hold
         except BaseException:

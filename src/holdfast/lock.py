@@ -129,7 +129,7 @@ class Acquirable(Resource):
         operation = operations.begin(self._env)
         try:
             hold = self._attempt(operation, timeout, error)
-            operations.resume(operation.outer)
+            operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             operation.frame = None
             return hold
@@ -174,7 +174,7 @@ class Acquirable(Resource):
                 statement.inside(hold)
             else:
                 self._entered.setdefault(me, []).append(hold)
-            operations.resume(operation.outer)
+            operations.about_to_deliver(operation)
             del operations.running[operation.number]  # as above
             operation.frame = None
             return hold

@@ -126,7 +126,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
         for number in plan.order:
             got[number] = wanted[number]._attempt(operation, plan.left(), plan.error)
         holds = finished(Holds, got)
-        env.operations.resume(operation.outer)
+        env.operations.about_to_deliver(operation)
         del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller
         operation.frame = None
         return holds

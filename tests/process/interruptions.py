@@ -36,8 +36,6 @@ PROMPTLY = 10.0
 """Seconds within which a lock is to be had that nobody holds."""
 WAIT = 0.004
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
-AT_EXIT = f"the beginning of {Lock.__exit__.__qualname__}"
-"""CPython runs signal handlers there, before the first line: no `with` of a class in Python can be left for sure."""
 
 
 class Steps:
@@ -186,9 +184,6 @@ class Trial:
         except KeyboardInterrupt:
             if self.operation != "release":
                 self.hold = None
-            if steps.where == AT_EXIT:
-                [held] = environment().holds.values()
-                held.release()
         except BaseException:
             self.problems.append(f"step {step}: {steps.where}:\n{traceback.format_exc()}")
         self.reached.set()
@@ -224,8 +219,7 @@ class Trial:
                 os.unlink(place)
 
     def check(self, before: list[str]) -> None:
-        """The lock is free and nothing is left; an interruption may cost a descriptor, and a place in a queue that the
-        next contender takes away."""
+        """The lock is free and nothing is left."""
         env = environment()
         holds = [held.path for held in env.holds.values()]
         assert not holds, f"still held: {holds}"
@@ -234,15 +228,14 @@ class Trial:
             with Lock(self.path, tag="next", heartbeat=0).acquire(timeout=PROMPTLY):
                 took = time.monotonic() - begun
             assert took < PROMPTLY / 2, f"to be had after {took:.3f} s"
-        interrupted = self.kind == "ctrl-c"
         left = [name for name in os.listdir(self.directory) if self.operation != "wait" or name not in self.expected]
-        assert not left or interrupted, f"left: {left}"
+        assert not left, f"left: {left}"
         after = self.open_files()
-        assert len(after) <= len(before) + interrupted, f"{before} descriptors before, now {after}"
-        if not interrupted:
-            assert not env.lines, "still in a queue"
-            hub = getattr(env, "_hub", None)
-            assert hub is None or not hub._watches, "still watching"
+        assert len(after) <= len(before), f"{before} descriptors before, now {after}"
+        assert not env.lines, "still in a queue"
+        assert not env.operations.running, "not finished"
+        hub = getattr(env, "_hub", None)
+        assert hub is None or not hub._watches, "still watching"
 
     def open_files(self) -> list[str]:
         found = []

@@ -272,15 +272,15 @@ def test_each_gets_a_timeout_of_its_own(disk: Path, environments: Callable[..., 
     for lock in (first, second):
         lock._env = env  # type: ignore[assignment]
     asked: list[float | None] = []
-    real = Lock._acquire
+    real = Lock._attempt
 
-    def slow(self: Lock, timeout: float | None, error: Any) -> Any:
+    def slow(self: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
         asked.append(timeout)
         now[0] += 3.0
-        return real(self, timeout, error)
+        return real(self, operation, timeout, error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lock, "_acquire", slow)
+        patch.setattr(Lock, "_attempt", slow)
         for timeout, left in ((5.0, [5.0, 2.0]), (2.0, [2.0, 0.0]), (None, [None, None]), (0, [0.0, 0.0])):
             asked.clear()
             acquire_all([second, first], timeout=timeout).release()

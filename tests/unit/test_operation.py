@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,23 @@ def test_a_descriptor_is_a_number_to_everybody_else(shm: Path) -> None:
         fd = hold._held.fd
         assert isinstance(fd, Descriptor)
         assert os.fstat(fd).st_ino == os.stat(shm / "l").st_ino
+
+
+def test_a_hold_that_has_ended_keeps_nothing_of_its_callers_alive(shm: Path) -> None:
+    class Kept:
+        pass
+
+    def hold_and_release() -> Any:
+        kept = Kept()
+        with Lock(str(shm / "l")):
+            pass
+        hold = Lock(str(shm / "l")).acquire()
+        hold.release()
+        hold.release()
+        return weakref.ref(kept)
+
+    gc.disable()
+    try:
+        assert hold_and_release()() is None
+    finally:
+        gc.enable()

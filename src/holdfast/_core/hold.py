@@ -50,10 +50,10 @@ class Share:
 
     __slots__ = ("context", "held", "operation")
 
-    def __init__(self, held: Held, context: tuple[object, ...]) -> None:
+    def __init__(self, held: Held, context: tuple[object, ...], operation: int) -> None:
         self.held = held
         self.context = context
-        self.operation = held.env.operations.number()
+        self.operation = operation
 
 
 class Held:
@@ -117,7 +117,7 @@ class Held:
 
     def share(self, context: tuple[object, ...]) -> Share:
         """The first handle's part; or another's, for a caller that has made sure that it may."""
-        share = Share(self, context)
+        share = Share(self, context, self.env.operations.number() if self.shares else self.operation)
         self.shares.append(share)
         return share
 
@@ -142,8 +142,9 @@ class Held:
             return
         ended = False
         operations = self.env.operations
-        running, outer = operations.running, operations.current()
-        frame = sys._getframe()
+        running = operations.running
+        outer = operations.current() if running else None
+        frame: FrameType | None = sys._getframe()
         try:
             with self.mutex:
                 if self.released or (share is not None and share not in self.shares):
@@ -164,6 +165,7 @@ class Held:
                 self._finished()
             self._after(mine=mine)
         finally:
+            frame = None  # it would refer to itself, and to all that its callers have
             if ended and self.released and (self.story is not None or listeners):
                 self._story().released(self)
 

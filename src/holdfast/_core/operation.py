@@ -52,24 +52,24 @@ numbers = itertools.count(1)
 class Operation:
     """One call in the course: acquiring, waiting, looking, breaking."""
 
-    __slots__ = ("contest", "env", "frame", "made", "number", "outer", "publishing", "task", "temporary", "watches")
+    task: Callable[[], Any] | None = None
+    """A weak reference to the task that it is done by, if it is one."""
+    contest: Any = None
+    watches: Any = ()
+    temporary: tuple[str, ...] = ()
+    """Paths that carry a token of ours, so that removing them is right at any time."""
+    publishing: Any = None
+    """The request whose lock file it may have created."""
 
     def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
         self.env = env
         self.frame = frame
         """The function that the caller has called; None for a task, whose frame sleeps while it lives."""
-        self.task: Callable[[], Any] | None = None
         self.outer = outer
         """The one that a signal handler has interrupted, or that this one is a part of."""
         self.number = next(numbers)
-        self.made: dict[int, int] = {}
+        self.made: dict[int, Any] = {}
         """The descriptors that it opened."""
-        self.watches: list[Any] = []
-        self.contest: Any = None
-        self.temporary: list[str] = []
-        """Paths that carry a token of ours, so that removing them is right at any time."""
-        self.publishing: Any = None
-        """The request whose lock file it may have created."""
 
     def undo(self) -> None:
         """Give up all that it has and that is not the caller's (J3)."""
@@ -78,10 +78,11 @@ class Operation:
             self.contest.close()
             self.contest = None
         give_back_all(env, self.number)
-        for fd in list(self.made.values()):
-            if env.is_open(fd) and not env.is_lasting(fd):
+        for number, fd in list(self.made.items()):
+            if not env.is_lasting(fd):
+                fd.home = (self.made, number, self.number)
                 undo_descriptor(env, fd, self.publishing)
-        for watch in self.watches.copy():
+        for watch in list(self.watches):
             watch.close()
         for path in self.temporary:
             unlink_quietly(env, path)
@@ -91,6 +92,8 @@ class Operations:
     """Those of one process."""
 
     def __init__(self, exclusive: Any) -> None:
+        self.made: dict[int, dict[int, Any]] = {}
+        """The descriptors of each operation that has any, also of one that has come to its end."""
         self.running: dict[object, Unfinished] = {}
         """Operations by number, and holds that are being released."""
         self.entered: dict[int, tuple[Callable[[], object], Share]] = {}
@@ -100,28 +103,43 @@ class Operations:
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None) -> Operation:
         """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it."""
+        outer = None
         if self.running:
             self.recover()
-        operation = Operation(env, sys._getframe(1) if task is None else None, self.current())
-        operation.task = task
+            outer = self.current()
+        operation = Operation(env, sys._getframe(1) if task is None else None, outer)
+        if task is not None:
+            operation.task = task
+        self.made[operation.number] = operation.made
         self.running[operation.number] = operation
         self._local.current = operation
         return operation
 
-    def resume(self, operation: Operation | None) -> None:
+    def resume(self, operation: Operation) -> None:
         """The steps that this thread takes from here on are of that operation."""
         self._local.current = operation
 
     def end(self, operation: Operation) -> None:
         """It has nothing left to be undone."""
-        self._local.current = operation.outer
+        self.about_to_deliver(operation)
         self.running.pop(operation.number, None)
         operation.frame = None
 
+    def about_to_deliver(self, operation: Operation) -> None:
+        """Whoever calls this takes it off the list next, by `del`, and returns (J2)."""
+        self._local.current = operation.outer
+        if not operation.made:
+            self.made.pop(operation.number, None)
+
+    def forget(self, number: int) -> None:
+        """The list of its descriptors goes with the last of them, if it has come to its end."""
+        if number not in self.running and not self.made.get(number, True):
+            del self.made[number]
+
     def number(self) -> int:
         """That of the current one; 0 where there is none."""
-        current = self.current()
-        return 0 if current is None else current.number
+        current: Operation | None = getattr(self._local, "current", None)
+        return current.number if current is not None and current.number in self.running else 0
 
     def current(self) -> Operation | None:
         """Which one this thread is in."""

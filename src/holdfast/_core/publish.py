@@ -112,7 +112,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
     data, named = b"", True
     operation = env.operations.current()
     if operation is not None:
-        operation.temporary.append(temporary)
+        operation.temporary = (*operation.temporary, temporary)
     try:
         fd = env.open_new(temporary, request.mode)
     except BaseException:

@@ -38,9 +38,9 @@ def drive(steps: Generator[Wait, None, T], operation: Operation | None = None) -
     """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
     try:
         while True:
+            wait_for(next(steps))
             if operation is not None:
                 operation.env.operations.resume(operation)  # another greenlet may have run during the wait
-            wait_for(next(steps))
     except StopIteration as done:
         result: T = done.value
         return result

@@ -1,7 +1,7 @@
 """The descriptors of this process that must neither live on in a forked child nor be forgotten (operation.py, J1).
 
-What the `map` and `zip` here are for: one call into C does several things, so no exception of a signal handler comes
-between them. `forking` keeps a fork by another thread from coming between them.
+What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
+`forking` keeps a fork by another thread from coming between them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _numbers = itertools.count()
-_MANY = 64
-"""Descriptors that an operation remembers before those that are closed are forgotten: a long wait opens many."""
 
 
 class Descriptor(int):
     """A descriptor that is ours. Two with the same number, one after the other, are two."""
 
+    home: tuple[dict[int, Any], int, int] = ({}, 0, 0)
+    """The list that it is on while it is open, under which number, and of which operation."""
     publication: tuple[Any, bytes] | None = None
     """The request that it may be the lock file of, and the record that was to be written there."""
 
@@ -34,54 +34,49 @@ class Created(Descriptor):
 
 
 class Descriptors:
-    """Those that are open."""
+    """Those that are open: on the lists of the operations that opened them, whether these last or not."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._open: dict[int, Descriptor] = {}
+        self._lasting: dict[int, Any] = {}
+        """Those of no operation."""
 
     def open(
         self, call: Callable[..., int], *arguments: object, kind: type[Descriptor] = Descriptor, lasting: bool = False
     ) -> Descriptor:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
         operation = None if lasting else self._operations.current()
-        made: dict[int, Any] = {} if operation is None else operation.made
-        if len(made) >= _MANY:
-            self._forget_closed(made)
+        made, owner = (self._lasting, 0) if operation is None else (operation.made, operation.number)
         number = next(_numbers)
-        cast: Any = kind
-        number_of: Any = call
-        opened = map(number_of, *[(argument,) for argument in arguments])
+        keep: Any = made.setdefault
         with forking:
-            self._open.update(
-                zip(
-                    map(made.setdefault, (number,), map(cast, opened)),
-                    map(made.get, (number,)),
-                    strict=False,
-                )
-            )
-        fd: Descriptor = made[number]
+            (fd,) = map(keep, (number,), map(kind, itertools.starmap(call, (arguments,))))
         if fd < 0:
-            del self._open[fd]
-        return fd
+            del made[number]
+        else:
+            fd.home = (made, number, owner)
+        return fd  # type: ignore[no-any-return]
 
     def close(self, fd: int) -> None:
         """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
-        with forking:
-            if self._open.get(fd) is fd:
-                for _ in zip(map(self._open.pop, (fd,)), map(os.close, (fd,)), strict=False):
+        if isinstance(fd, Descriptor):
+            made, number, owner = fd.home
+            with forking:
+                if number not in made:
+                    return
+                for _ in map(os.close, map(made.pop, (number,))):
                     pass
+            if not made:
+                self._operations.forget(owner)
 
     def __contains__(self, fd: object) -> bool:
-        return self._open.get(fd) is fd  # type: ignore[call-overload]
+        return isinstance(fd, Descriptor) and fd.home[1] in fd.home[0]
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(list(self._open.values()))
+    def __iter__(self) -> Iterator[Descriptor]:
+        lists = [self._lasting, *self._operations.made.values()]
+        return iter([fd for made in lists for fd in list(made.values())])
 
     def clear(self) -> None:
-        self._open.clear()
-
-    def _forget_closed(self, made: dict[int, Any]) -> None:
-        for number, fd in list(made.items()):
-            if fd not in self:
-                del made[number]
+        for fd in self:
+            fd.home[0].clear()
+        self._operations.made.clear()

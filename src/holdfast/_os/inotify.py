@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from .._core.operation import Operation
     from .descriptors import Descriptors
 
 IN_ATTRIB = 0x4
@@ -223,14 +224,14 @@ class Hub:
         self._watches = {}
         self.fd = -1
 
-    def add(self, path: str, *, readers: bool = False, made: list[FileWatch] | None = None) -> FileWatch:
+    def add(self, path: str, *, readers: bool = False, made: Operation | None = None) -> FileWatch:
         """Watch the inode that `path` names now. OSError when there is none or no watch is left.
 
-        `made` gets it before it is one.
+        `made`: the operation, which has it before it is one.
         """
         watch = FileWatch(self, -1, readers=readers)
         if made is not None:
-            made[:] = [*(other for other in made if not other.closed), watch]
+            made.watches = [*(other for other in made.watches if not other.closed), watch]
         watch.wd = self.subscribe(path, watch)
         return watch
 

@@ -42,6 +42,7 @@ _MOUNT_LASTS = 1.0
 
 class LinuxEnvironment(GenericEnvironment):
     guards = True
+    write = staticmethod(os.pwrite)  # type: ignore[assignment]  # the same, a call less
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -218,8 +219,7 @@ class LinuxEnvironment(GenericEnvironment):
 
     def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
         hub = self._events()
-        operation = self.operations.current()
-        made = None if operation is None else operation.watches
+        made = self.operations.current()
         try:
             return hub.add(path, readers=readers, made=made) if hub is not None else None
         except FileNotFoundError:

@@ -239,15 +239,6 @@ class Environment(Protocol):
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
 
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
-        """The exclusive right to replace or remove the record `data` at `path`: the guard, or what stands in for it.
-
-        A record of a holder that keeps a guard (`guarded`) can be claimed by its guard only.
-        """
-
-    def end_claim(self, fd: int, *, replaced: bool) -> None:
-        """End a claim, if `fd` has one, after the record was replaced or because it is left as it is."""
-
     # who holds and who waits, for showing only: no decision may rest on it, as it is outdated when it is read
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         """Who holds and who blocks on kernel locks (`flock`, whoever took them) on the file (`st_dev`, `st_ino`).

@@ -14,7 +14,6 @@ import zlib
 from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from ..model import Identity
 from . import forking
-from .claims import Claims
 from .timens import clock_shift
 
 TYPE_CHECKING = False
@@ -55,7 +54,6 @@ class GenericEnvironment:
         self._descriptors: set[int] = set()
         self._forking = forking
         self._identity: Identity | None = None
-        self._claims = Claims(self)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._in_child)
 
@@ -71,7 +69,6 @@ class GenericEnvironment:
         self._descriptors.clear()
         self._identity = None
         self.clock_shift = clock_shift()
-        self._claims = Claims(self)
         self.holds = {}
         self.lines = {}
         self.turns = {}
@@ -244,7 +241,7 @@ class GenericEnvironment:
         limit = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
         return limit if limit >= 0 else None
 
-    # -- the guard, and what stands in for it --------------------------------------------------------------------------
+    # -- the guard -----------------------------------------------------------------------------------------------------
 
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:  # noqa: ARG002
         return None
@@ -254,12 +251,6 @@ class GenericEnvironment:
 
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
-
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
-        return not guarded and self._claims.make(fd, path, data)
-
-    def end_claim(self, fd: int, *, replaced: bool) -> None:
-        self._claims.end(fd, replaced=replaced)
 
     # -- who holds and who waits ---------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class BaseProcess:
         """Of the files, those that are directories: where each was opened."""
         self.watches: dict[int, SimWatch] = {}
         self.pidfds: dict[int, Process] = {}
+        self.last_read = (-1, b"")
+        """Of which inode, and what."""
         self._next_fd = 3
         self._next_event_fd = FIRST_EVENT_FD
         self._tokens = 0

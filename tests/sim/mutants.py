@@ -425,6 +425,16 @@ def counted_without_the_counters_guard(patch: Patch) -> None:
     patch.setattr(fencing, "_advance", advance)
 
 
+def two_make_the_counter_anew(patch: Patch) -> None:
+    """TK7: there is no claim."""
+    patch.setattr(fencing, "make_claim", lambda *_: _Free())
+
+
+def counted_with_a_file_without_a_name(patch: Patch) -> None:
+    """TK1: nobody looks whether the path still names the file that was counted with."""
+    patch.setattr(fencing, "is_there", lambda *_: True)
+
+
 def a_counter_begins_anew(patch: Patch) -> None:
     """TK4: one that is there is not read."""
     patch.setattr(fencing, "_numbers", lambda *_: (0, 0))
@@ -490,6 +500,8 @@ MUTANTS = {
         Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
         Mutant(counted_without_the_counters_guard, "fenced-breaking", "random"),
+        Mutant(two_make_the_counter_anew, "fenced-read", "random"),
+        Mutant(counted_with_a_file_without_a_name, "fenced-read", "random"),
         Mutant(a_counter_begins_anew, "fenced"),
         Mutant(counted_before_the_lock_is_taken, "fenced"),
     )

@@ -20,7 +20,7 @@ from .checkers import (
 )
 from .kernel import Mount
 from .ours import breaker, canceller, command, holder, requests, waiter
-from .scenes import LOCK, OLD, newcomer, ours
+from .scenes import LOCK, OLD, newcomer, ours, put
 
 if TYPE_CHECKING:
     from .actor import Actor, Program
@@ -86,6 +86,25 @@ def read_by_others(world: World) -> None:
     world.actor(world.process("R", 109), reader, foreign=True, crashable=False)
     ours(world, 2, lambda who: holder(requests(who, LOCK, fair=False), timeout=1.0))
     world.checkers = usual(newcomer(), may_stay=(".claim",))
+
+
+def counter_read_by_others(world: World) -> None:
+    """Two want the lock and a token, a third breaks it, and somebody who may only read has locked the counter."""
+
+    def reader(me: Actor) -> None:
+        for seconds in (0.012, 0.1):
+            try:
+                fd = me.process.open_existing(f"{LOCK}.token", write=False)
+            except FileNotFoundError:
+                return
+            me.process.guard(fd, shared=True)
+            me.sleep(seconds)
+            me.process.close(fd)
+
+    put(world, f"{LOCK}.token", b"%020d\n%020d\n" % (6, 7))
+    world.actor(world.process("V", 109), reader, foreign=True, crashable=False)
+    breaking_fenced(world)
+    world.checkers[-1] = NothingLeft(may_stay=(".token", ".claim"))
 
 
 def running(world: World) -> None:

@@ -152,4 +152,5 @@ Workload("sandboxed-crash", dead_holder(situations.sandboxed, guarded=False), cr
 Workload("sandboxed-stale", stale_foreign(situations.sandboxed), crashes=1)
 Workload("read-dead", dead_holder(situations.read_by_others))
 Workload("read-dead-crash", dead_holder(situations.read_by_others), crashes=1)
+Workload("fenced-read", situations.counter_read_by_others, stalls=1)
 Workload("read-stale", stale_foreign(situations.read_by_others))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast._core.remove import PATIENCE, break_lock, remove_if
 from holdfast._core.request import Request
-from holdfast._drive.sync import drive
+from holdfast._drive.sync import drive, wait_for
 from holdfast.errors import HoldfastError, InvalidPath
 from unit.stepping import Contender, Stepped, sema_record
 
@@ -163,3 +164,34 @@ def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, envir
     steps.close()
     assert path.exists()
     assert not env.open_descriptors()
+
+
+@pytest.mark.needs("events", "flock")
+def test_one_who_waits_behind_the_ticket_of_a_broken_holder_hears_of_it_late(
+    disk: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """R4: it watches that ticket."""
+    first = contend(disk / "l").get()
+    other = environments(pid=live_pid)
+    ahead, behind = (contend(disk / "l", env, fair=True, timeout=20) for env in (other, environments()))
+    for contender in (ahead, behind):
+        while not any(name.startswith("0") for name in tickets_of(disk)[contender is behind :]):
+            wait = contender.step()
+            assert wait is not None
+            wait_for(wait.replaced(deadline=min(wait.deadline, time.monotonic() + 0.01)))
+    first.release()
+    assert ahead.get().verify()
+    wait = behind.step()
+    assert wait is not None
+    assert wait.fds
+    remover = environments()
+    started = time.monotonic()
+    assert drive(break_lock(remover, behind.request)) is not None  # type: ignore[arg-type]
+    assert len(tickets_of(disk)) == 1, "that of another process stays"
+    assert behind.get().verify()
+    assert time.monotonic() - started < 1.0
+
+
+def tickets_of(place: Path) -> list[str]:
+    queue = place / ".holdfast-l.queue"
+    return sorted(os.listdir(queue)) if queue.exists() else []

@@ -223,6 +223,9 @@ class Environment(Protocol):
     def make_directory(self, path: str, mode: int) -> None: ...
     def remove_directory(self, path: str) -> None: ...
     def close(self, fd: int) -> None: ...
+    def disown(self, fd: int) -> None:
+        """Forget a descriptor that somebody else has closed: the number may be another file's."""
+
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
 

@@ -17,6 +17,8 @@ H4  The file is ours while the path names our inode *and* the record is still th
 H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us.
 H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
     to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
+H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So before it is unlocked
+    or closed we look whether it leads to our file; if not, it is left alone, and the lock is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import math
 from ..errors import LockLost, NotHeld
 from ..events import is_heard, listeners
 from ..model import Record
-from .files import forget_hold, is_there, located, withdraw
+from .files import forget_hold, is_there, leads_to, located, withdraw
 from .story import Story
 from .tickets import MOMENT, tidy
 
@@ -147,7 +149,7 @@ class Held:
                 try:
                     self.released = ended = True
                     mine = self._remove()
-                    self._drop()
+                    mine = self._drop() and mine
                 except BaseException as error:
                     self._interrupted(error)
                     raise
@@ -208,15 +210,22 @@ class Held:
         except FileNotFoundError:
             return False  # removed by somebody since the check
 
-    def _drop(self) -> None:
+    def _drop(self) -> bool:
+        """Let go of the descriptor; whether it was ours (H7)."""
         self._forget()
+        ours = True
         try:
-            self.env.unguard(self.fd)
+            if ours := self._has_descriptor():
+                self.env.unguard(self.fd)
             self._leave_queue()
         finally:
             # H5: whoever finishes an interrupted release must not touch the file that has this number next.
             fd, self.fd = self.fd, -1
-            self.env.close(fd)
+            (self.env.close if ours else self.env.disown)(fd)
+        return ours
+
+    def _has_descriptor(self) -> bool:
+        return leads_to(self.env, self.fd, self.identity)  # H7
 
     # What another kind of hold does in another way (kernel.py).
 
@@ -228,7 +237,10 @@ class Held:
 
     def _withdraw(self) -> None:
         self._forget()
-        withdraw(self.env, self.request, self.fd, self.data)
+        if self._has_descriptor():
+            withdraw(self.env, self.request, self.fd, self.data)
+        else:
+            self.env.disown(self.fd)
 
     def _leave_queue(self) -> None:
         place, self.place = self.place, None
@@ -294,16 +306,21 @@ class Held:
         return LockLost(text, path=self.path, protocol=self.request.protocol.name)
 
     def _how_lost(self) -> str:
-        return "was removed, replaced or written over while it was held here; another process may be inside."
+        return "was removed, replaced, written over or closed while it was held here; another process may be inside."
 
     def _was_released(self) -> bool:
         return self.released
 
     def _is_ours(self) -> bool:
         # H4
-        return is_there(self.env, self.path, self.identity) and (
-            self.env.read(self.fd, len(self.data) + 1) == self.data
-        )
+        try:
+            return is_there(self.env, self.path, self.identity) and (
+                self.env.read(self.fd, len(self.data) + 1) == self.data
+            )
+        except OSError:
+            if self._has_descriptor():
+                raise
+            return False
 
     def _raise_lost(self) -> NoReturn:
         lost = self.lost_error()

@@ -51,7 +51,7 @@ class KernelHeld(Held):
         self.env.holds.pop((*self.identity, self.fd), None)
 
     def _is_ours(self) -> bool:
-        return is_there(self.env, self.path, self.identity)  # F3
+        return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
     def _remove(self) -> bool:
         """F2: nothing is removed but what we have written (F5); whether the lock is ours."""
@@ -61,6 +61,9 @@ class KernelHeld(Held):
 
     def _withdraw(self) -> None:
         self._forget()
+        if not self._has_descriptor():
+            self.env.disown(self.fd)
+            return
         if self.data:
             _erase(self.env, self.fd, self.data)
         let_go(self.env, self.fd)

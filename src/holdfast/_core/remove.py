@@ -9,6 +9,9 @@ R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, e
     is read again under it: who has written over it by then keeps it, and who does so later finds the claim (T8).
 R3  Between two tries there is a short wait, so that a lock which keeps changing hands keeps nobody busy, and nothing is
     kept: no descriptor, no claim, no announcement. Who is interrupted there leaves nothing. After PATIENCE it is over.
+R4  A holder that had queued keeps its ticket (queue.py, Q4), and the one behind it watches that, not the lock file. So
+    the tickets of its process go with the lock: whoever watches one looks again. One who waits in that process, and
+    whose ticket goes as well, queues anew by its old arrival.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import errno
 
 from ..errors import HoldfastError
 from ..model import Identity, Liveness, Record
+from . import tickets
 from .acquire import look
 from .claims import NO_LOCKS, make_claim, take_guard
 from .environment import Environment, Wait
@@ -155,7 +159,19 @@ def _remove_unchanged(env: Environment, request: Request, seen: Observation) -> 
         env.unlink(request.path)
     except FileNotFoundError:
         return False  # its holder has released it since the look, or somebody else has broken it
+    _wake_waiters(env, request, seen)
     return True
+
+
+def _wake_waiters(env: Environment, request: Request, seen: Observation) -> None:
+    """R4."""
+    pid = None if seen.record is None else seen.record.pid
+    queue = tickets.opened(env, request.queue) if pid is not None and env.exists(request.queue) else None
+    if queue is not None:
+        with queue:
+            for name in queue.names():
+                if tickets.pid_of(name) == pid:
+                    queue.unlink(name)
 
 
 def _is_unchanged(env: Environment, request: Request, seen: Observation) -> bool:

@@ -86,6 +86,10 @@ class GenericEnvironment:
                 self._descriptors.discard(fd)
                 os.close(fd)
 
+    def disown(self, fd: int) -> None:
+        with self._forking:
+            self._descriptors.discard(fd)
+
     # -- who ---------------------------------------------------------------------------------------------------------
 
     def identity(self, pid: int | None = None) -> Identity:

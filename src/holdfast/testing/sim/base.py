@@ -122,6 +122,9 @@ class BaseProcess:
                 touched = both(touched, file.inode.mark.w)
         return touched
 
+    def disown(self, fd: int) -> None:  # noqa: ARG002
+        raise AssertionError("nobody closes the engine's descriptors here")
+
     # -- who and when --------------------------------------------------------------------------------------------------
 
     def identity(self, pid: int | None = None) -> Identity:

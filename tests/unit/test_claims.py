@@ -342,6 +342,34 @@ def test_a_reader_keeps_a_dead_lock_from_being_removed(how: str, guarded: Path, 
         os.close(fd)
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_a_reader_of_an_announcement_keeps_a_dead_lock(left: bool, disk: Path, contend: Contend) -> None:
+    """Y6: `.reclaim`, as a crash has left it or as it has just been made."""
+    crashed = contend(disk / "l", protocol="sidecar")
+    crashed.get()
+    crashed.crash()
+    announcement, contender = disk / "l.lock.reclaim", contend(disk / "l", protocol="sidecar")
+    fds: list[int] = []
+
+    def read(_path: str = "", _mode: int = 0) -> None:
+        if announcement.exists():
+            fds.append(reading(announcement))
+
+    if left:
+        announcement.mkdir(0o1755)
+        announcement.chmod(0o1755)
+        read()
+    else:
+        contender.env.after["make_directory"] = read
+    try:
+        assert contender.get().recovered_from is not None
+        assert fds
+        assert not announcement.exists()
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T9: both have the guard together with a reader; the claim lets one pass."""
     fd = reading(guarded)

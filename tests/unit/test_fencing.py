@@ -376,7 +376,7 @@ def test_one_who_may_read_the_counter_keeps_others_from_counting(
 
 @pytest.mark.needs("flock")
 def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(disk: Path, contend: Contend) -> None:
-    """TK1, TK7: robbed and stopped before it writes, with the guard; what it writes later is to a file without a name."""
+    """TK1, TK7: robbed and stopped with the guard before it writes; later it writes to a file without a name."""
     (disk / "l.token").write_bytes(written(3, 4))
     robbed = contend(disk / "l", fencing=True)
     tokens: list[int | None] = []

@@ -93,16 +93,13 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
     return None
 
 
-def is_claimed(env: Environment, path: str, inode: tuple[int, int]) -> bool:
-    """Whether somebody else has a claim on the inode, asked by one who has its guard exclusively.
-
-    Where the directory may not be listed, nobody is seen.
-    """
+def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
+    """Whether somebody else has a claim on the inode. Where the directory may not be listed, nobody is seen."""
     try:
         names = env.list_directory(path.rpartition("/")[0] or "/")
     except OSError:
         return False
-    return _others(env, path, inode, names, EXCLUSIVE)
+    return _others(env, path, inode, names, guard)
 
 
 def is_claim(name: str) -> bool:

@@ -17,8 +17,8 @@ H4  The file is ours while the path names our inode *and* the record is still th
 H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us.
 H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
     to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
-H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So before it is unlocked
-    or closed we look whether it leads to our file; if not, it is left alone, and the lock is lost.
+H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
+    leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Held:
                 try:
                     self.released = ended = True
                     mine = self._remove()
-                    mine = self._drop() and mine
+                    mine = self._drop(sure=mine) and mine
                 except BaseException as error:
                     self._interrupted(error)
                     raise
@@ -210,12 +210,12 @@ class Held:
         except FileNotFoundError:
             return False  # removed by somebody since the check
 
-    def _drop(self) -> bool:
-        """Let go of the descriptor; whether it was ours (H7)."""
+    def _drop(self, *, sure: bool = False) -> bool:
+        """Let go of the descriptor; whether it was ours (H7). `sure`: our record has just been read from it."""
         self._forget()
         ours = True
         try:
-            if ours := self._has_descriptor():
+            if ours := sure or self._has_descriptor():
                 self.env.unguard(self.fd)
             self._leave_queue()
         finally:

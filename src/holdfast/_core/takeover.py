@@ -3,7 +3,8 @@
 T1  Two gates, in this order: the guard of the inode, and the claim (claims.py). Who is refused goes back to waiting. A
     contender without kernel locks has the second only, and so one with them heeds it as well. The record of a holder
     that keeps a guard is taken over under that guard only: who has it exclusively has passed both (T8). The descriptor
-    that is open already is asked first: opening the file for writing wakes all who watch it, ourselves first.
+    that is open already is asked first: opening the file for writing wakes all who watch it, ourselves first. For the
+    same reason whoever was refused the claim looks for it before the next try.
 T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
     judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
 T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
@@ -67,6 +68,8 @@ def take_over(
         seen.refused += 1
         if not insist and seen.refused < _TRIES:
             return None  # T1
+    if seen.claimed and is_claimed(env, request.path, seen.identity, NO_LOCKS):
+        return None  # T1
     announced = announce_removal(env, request)
     if announced is None:
         return None  # T7
@@ -161,7 +164,9 @@ def _may_replace(seen: Observation, guard: int) -> bool:
 def _claim(env: Environment, request: Request, seen: Observation, guard: int) -> Claim | None:
     """The second gate; where no claim can be made in the directory, `seen.blocked` says so."""
     try:
-        return make_claim(env, request.path, seen.identity, guard)
+        claim = make_claim(env, request.path, seen.identity, guard)
+        seen.claimed = claim is None
+        return claim
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise explained(error, request, env) from error
@@ -173,7 +178,7 @@ def _claim(env: Environment, request: Request, seen: Observation, guard: int) ->
 def _outlast_claims(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
     """T8."""
     until = env.monotonic() + _PATIENCE
-    while is_claimed(env, held.path, held.identity):
+    while is_claimed(env, held.path, held.identity, EXCLUSIVE):
         if env.monotonic() >= until:
             held.give_back()
             return None

@@ -144,8 +144,9 @@ class Record(Value):
 class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
-    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, or `none`. `proven` is True only
-    where no schedule of events can make the answer wrong.
+    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `counter` (nobody holds
+    the lock, but its counter of fencing tokens is locked), or `none`. `proven` is True only where no schedule of events
+    can make the answer wrong.
     """
 
     source: str

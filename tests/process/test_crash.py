@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from abilities import LINUX, has
+from abilities import LINUX
 from holdfast import AcquireTimeout, Lock
 from process.support import Peer, eventually, state
 
@@ -197,6 +197,7 @@ def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[
     assert "the record is empty" in message
     assert "if nobody uses it" in message
     contender.finish()
-    if has("flock"):  # then it is proven
-        with Lock(path).acquire(timeout=1) as hold:
-            assert hold.recovered_from is None
+    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, X3).
+    assert Lock(path).try_acquire() is None
+    Lock(path).break_lock()
+    assert not os.path.exists(path)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast._core import contest, fencing, liveness, policy, publish, queue, remove, sight, takeover, tickets
+from holdfast._core import claims, contest, fencing, liveness, policy, publish, queue, remove, sight, takeover, tickets
 from holdfast._core.files import is_there, let_go, write_all
 from holdfast._core.hold import Held
 from holdfast._core.observe import Observation
@@ -40,10 +40,62 @@ def no_comparison_of_bytes(patch: Patch) -> None:
     patch.setattr(takeover, "_is_as_judged", lambda env, request, seen, _fd: is_there(env, request.path, seen.identity))
 
 
-def no_claim(patch: Patch) -> None:
+class _Free:
+    """A claim that keeps nobody out."""
+
+    def end(self) -> None:
+        pass
+
+    drop = end
+
+
+def no_gates(patch: Patch) -> None:
     """T1: a dead lock is taken over without its guard."""
-    patch.setattr(Process, "claim", lambda *_, **__: True)
+    patch.setattr(takeover, "take_guard", lambda env, fd: (env.guard(fd), 2)[1])
     patch.setattr(Process, "guard", lambda self, fd, **_: self._lock(fd, 2, "guard") or True)
+
+
+def no_claim_of_one_with_kernel_locks(patch: Patch) -> None:
+    """T1: the guard alone, beside one who has no kernel locks."""
+    real = takeover.make_claim
+    patch.setattr(takeover, "make_claim", lambda *args: _Free() if args[-1] == 2 else real(*args))
+
+
+def no_claim_beside_readers(patch: Patch) -> None:
+    """T9: of those who have the guard together with readers, none is kept out."""
+    patch.setattr(takeover, "make_claim", lambda *_: _Free())
+
+
+def no_claim_to_break_a_lock(patch: Patch) -> None:
+    """R2: a lock is removed while it is taken over."""
+    patch.setattr(remove, "make_claim", lambda *_: _Free())
+
+
+def nobody_looks_for_claims(patch: Patch) -> None:
+    """T8: whoever has taken over enters, though somebody is about to remove the lock."""
+
+    def enter(_env: object, held: Held) -> Any:
+        yield from ()
+        return held
+
+    patch.setattr(takeover, "_outlast_claims", enter)
+
+
+def two_claims_at_once(patch: Patch) -> None:
+    """C1: whoever has made a claim does not look for others."""
+    patch.setattr(claims, "_others", lambda *_, **__: False)
+
+
+def a_dead_claim_counts(patch: Patch) -> None:
+    """C2, C3."""
+    patch.setattr(claims._About, "is_over", lambda *_: False)
+    real = claims._counts
+    patch.setattr(claims, "_counts", lambda *args: real(*args[:-1], 1))
+
+
+def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
+    """T9: the guard is wanted exclusively."""
+    patch.setattr(takeover, "_TRIES", math.inf)
 
 
 def no_settling(patch: Patch) -> None:
@@ -373,6 +425,16 @@ def counted_without_the_counters_guard(patch: Patch) -> None:
     patch.setattr(fencing, "_advance", advance)
 
 
+def two_make_the_counter_anew(patch: Patch) -> None:
+    """TK7: there is no claim."""
+    patch.setattr(fencing, "make_claim", lambda *_: _Free())
+
+
+def counted_with_a_file_without_a_name(patch: Patch) -> None:
+    """TK1: nobody looks whether the path still names the file that was counted with."""
+    patch.setattr(fencing, "is_there", lambda *_: True)
+
+
 def a_counter_begins_anew(patch: Patch) -> None:
     """TK4: one that is there is not read."""
     patch.setattr(fencing, "_numbers", lambda *_: (0, 0))
@@ -394,7 +456,14 @@ MUTANTS = {
     for mutant in (
         Mutant(no_check_before_the_takeover, "two-dead", "random"),
         Mutant(no_comparison_of_bytes, "two-dead", "random"),
-        Mutant(no_claim, "two-dead", "random"),
+        Mutant(no_gates, "two-dead", "random"),
+        Mutant(no_claim_of_one_with_kernel_locks, "sandboxed", "random"),
+        Mutant(no_claim_beside_readers, "read-dead", "random"),
+        Mutant(no_claim_to_break_a_lock, "breaking-dead", "random"),
+        Mutant(nobody_looks_for_claims, "breaking-dead", "random"),
+        Mutant(two_claims_at_once, "sandboxed", "random"),
+        Mutant(a_dead_claim_counts, "sandboxed-crash", "random"),
+        Mutant(a_reader_keeps_a_dead_lock, "read-dead"),
         Mutant(no_settling, "sema-stale", "random"),
         Mutant(published_by_renaming, "two"),
         Mutant(marked_before_it_is_guarded, "two", "random"),
@@ -431,6 +500,8 @@ MUTANTS = {
         Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
         Mutant(counted_without_the_counters_guard, "fenced-breaking", "random"),
+        Mutant(two_make_the_counter_anew, "fenced-read", "random"),
+        Mutant(counted_with_a_file_without_a_name, "fenced-read", "random"),
         Mutant(a_counter_begins_anew, "fenced"),
         Mutant(counted_before_the_lock_is_taken, "fenced"),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._core import remove, takeover
 from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from unit.stepping import Contender, Stepped
@@ -50,6 +51,21 @@ def contend(environments: Callable[..., Stepped]) -> Callable[..., Contender]:
         return Contender(env or environments(), str(path), **options)
 
     return make
+
+
+@pytest.fixture
+def past_the_gates(monkeypatch: pytest.MonkeyPatch) -> Callable[[Stepped, Callable[[], object]], None]:
+    """Have something happen once, as soon as an environment has passed both gates of a takeover or a removal."""
+    waiting: dict[int, Callable[[], object]] = {}
+    for module, name in ((takeover, "_is_as_judged"), (remove, "_is_unchanged")):
+        real = getattr(module, name)
+
+        def look(env: Stepped, *args: object, real: Callable[..., bool] = real) -> bool:
+            waiting.pop(id(env), lambda: None)()
+            return real(env, *args)
+
+        monkeypatch.setattr(module, name, look)
+    return lambda env, action: waiting.update({id(env): action})
 
 
 @pytest.fixture

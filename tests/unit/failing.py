@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._drive import keeper
-from holdfast._os import claims, descriptors, generic, inotify, linux, mounts, tables
+from holdfast._os import descriptors, generic, inotify, linux, mounts, tables
 from process.support import inotify_instance
 
 # What the man page of each call documents, where it can occur: not what a wrong argument makes (EBADF, EFAULT, EINVAL
@@ -381,8 +381,8 @@ _OS = _Module(
     register_at_fork=lambda **_hooks: None,  # the environments here are made by the thousand, and forked by nobody
 )
 _PLACES: tuple[tuple[Any, str, Any], ...] = (
-    *((module, "os", _OS) for module in (claims, descriptors, generic, inotify, linux, mounts, tables, keeper)),
-    *((module, "open", _open_file) for module in (claims, linux, mounts, tables)),
+    *((module, "os", _OS) for module in (descriptors, generic, inotify, linux, mounts, tables, keeper)),
+    *((module, "open", _open_file) for module in (linux, mounts, tables)),
     (linux, "fcntl", _Module(fcntl, flock=_flock)),
     (linux, "select", _Module(select, poll=_Poll)),
     (linux, "_link_empty_path", _link_empty_path),

@@ -194,8 +194,6 @@ class Scene:
             raise Wrong(f"left: {env.holds or env.lines}")
         if hub is not None and (hub._watches or hub.waiting or hub.leaders):
             raise Wrong("a watch is left")
-        if env._claims._chains:
-            raise Wrong("a claim is left")
 
     def litter(self) -> list[str]:
         """What is in the directory beside lock files."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import wait_until_free
+from holdfast._core.claims import NO_LOCKS, make_claim
 from holdfast._core.environment import CHANGED, CLOSED, RECHECK, Wait
 from holdfast._core.hold import Held
 from holdfast._core.refusal import Refusal
@@ -182,26 +182,25 @@ def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, 
     raise AssertionError("it would never sleep")
 
 
-def test_a_file_that_may_be_taken_over_but_is_locked_keeps_a_waiter_busy(disk: Path, contend: Contend) -> None:
-    """T1, A7: somebody has a shared lock on a dead holder's file (`flock -s`); each try must not wake the next."""
+def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped], live_pid: int
+) -> None:
+    """T1, A7: somebody was stopped while it took over a stale lock; each try must not wake the next."""
     path = disk / "l"
     path.write_bytes(sema_record(2**22 + 5, 1000))
-    waiter = contend(path, timeout=None)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        pauses = []
-        for _ in range(30):
-            before = waiter.env.monotonic()
-            wait = waiter.step()
-            assert wait is not None
-            pauses.append(wait.deadline - before)
-        assert pauses[-1] > 0.02, "it is polled, ever more slowly"
-        assert waiter.env.steps.count("open_existing") <= 2, (
-            "not opened for writing each time: that wakes all who watch"
-        )
-    finally:
-        os.close(descriptor)
+    waiter, found = contend(path, timeout=None), path.stat()
+    inode = (found.st_dev, found.st_ino)
+    claim = make_claim(environments(pid=live_pid), str(path), inode, NO_LOCKS)  # type: ignore[arg-type]
+    assert claim is not None
+    pauses = []
+    for _ in range(30):
+        before = waiter.env.monotonic()
+        wait = waiter.step()
+        assert wait is not None
+        assert wait.fds == ()
+        pauses.append(wait.deadline - before)
+    assert pauses[-1] > 0.02, "it is polled, ever more slowly"
+    claim.end()
     waiter.get()
     assert waiter.inside
 

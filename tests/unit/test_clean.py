@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._core.claims import NO_LOCKS, make_claim
 from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
 from holdfast._core.publish import temporary_name
@@ -285,12 +286,21 @@ def test_a_temporary_file_of_a_living_process_goes(
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_a_claim_goes_that_a_chain_of_claims_rests_on(disk: Path, environments: Environments) -> None:
-    """M12: who replaces the record takes the claims of the dead away, and nobody else does."""
-    claim = disk / ".holdfast-0123456789abcdef-0123456789abcdef.claim"
-    claim.write_bytes(b"7 boot namespace token")
-    assert names(environments(), disk) == []
-    claim.unlink()
+def test_a_claim_of_a_living_process_goes(disk: Path, environments: Environments, dead_pid: int, live_pid: int) -> None:
+    """M12: and that of a dead one stays."""
+    (disk / "l.lock").touch()
+    found = os.stat(disk / "l.lock")
+    for pid in (dead_pid, live_pid):
+        claim = make_claim(environments(pid=pid), str(disk / "l.lock"), (found.st_dev, found.st_ino + pid), NO_LOCKS)
+        assert claim is not None
+    (disk / "l.lock").unlink()
+    env = environments()
+    (dead,) = names(env, disk)
+    assert f".{dead_pid}." in dead
+    assert [one.result for one in clean(env, disk)] == [REMOVED]
+    (left,) = os.listdir(disk)
+    assert f".{live_pid}." in left
+    (disk / left).unlink()
 
 
 def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import stat
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +15,13 @@ import pytest
 
 import holdfast
 from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core.claims import NO_LOCKS, make_claim
 from holdfast._core.fencing import is_counter
 from holdfast._core.hold import Held
 from holdfast._operator.remains import leftovers
 from holdfast._operator.survey import Survey
 from holdfast._os import environment
+from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Crash, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -337,30 +342,138 @@ def test_a_counter_without_a_name_is_counted_with(disk: Path, contend: Contend) 
     assert contender.get().token == 41
 
 
-def test_a_stopped_robbed_one_keeps_its_successors_out_for_ever(
-    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
+@pytest.mark.parametrize("timeout", [None, 0, 1])
+@pytest.mark.parametrize("without", [(), ("unnamed",)])
+def test_one_who_may_read_the_counter_keeps_others_from_counting(
+    disk: Path,
+    contend: Contend,
+    environments: Callable[..., Stepped],
+    kind: int,
+    timeout: float | None,
+    without: tuple[str, ...],
 ) -> None:
-    """TK1: it has the counter's guard, and does not go on; its successors are told after a while."""
-    (disk / "l.token").write_bytes(written(3, 4))
-    env = environments()
-    fd = env.open_existing(str(disk / "l.token"), write=True)
+    """TK7: after a moment the counter is made anew, with its mode and above all that was given."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    path.chmod(0o640)
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, kind)
     try:
-        env.guard(fd)
-        contender = contend(disk / "l", fencing=True)
-        clock = [0.0]
-        contender.env.real.monotonic = lambda: clock[0]
-        for _ in range(20):
-            clock[0] += 1
-            try:
-                assert contender.step() is not None
-            except holdfast.HoldfastError as error:
-                assert "locked by somebody else" in str(error)  # noqa: PT017 - it comes at some step
-                break
-        else:
-            pytest.fail("it waits for ever")
-        assert not (disk / "l").exists()
+        started = time.monotonic()
+        held = contend(disk / "l", environments(*without), fencing=True, timeout=timeout).get()
+        assert time.monotonic() - started < 1.0
+        assert held.token == 5
+        assert os.fstat(fd).st_nlink == 0
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        held.release()
+        assert contend(disk / "l", fencing=True).get().token == 6
+        assert sorted(os.listdir(disk)) == ["l", "l.token"]
     finally:
-        env.close(fd)
+        os.close(fd)
+
+
+@pytest.mark.needs("flock")
+def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(disk: Path, contend: Contend) -> None:
+    """TK1, TK7: robbed and stopped with the guard before it writes; later it writes to a file without a name."""
+    (disk / "l.token").write_bytes(written(3, 4))
+    robbed = contend(disk / "l", fencing=True)
+    tokens: list[int | None] = []
+
+    def others(fd: int, data: bytes, offset: int) -> None:
+        if is_counter(os.pread(fd, 100, 0)):
+            del robbed.env.before["write"]
+            for _ in range(3):
+                (disk / "l").unlink()
+                held = contend(disk / "l", fencing=True, timeout=5).get()
+                tokens.append(held.token)
+
+    robbed.env.before["write"] = others
+    assert not isinstance(robbed.run(), Held)
+    (disk / "l").unlink()
+    tokens.append(contend(disk / "l", fencing=True).get().token)
+    assert tokens == [5, 6, 7, 8]
+
+
+@pytest.mark.needs("flock")
+def test_a_number_that_was_counted_while_the_counter_was_made_anew_is_given_twice(disk: Path, contend: Contend) -> None:
+    """TK7: what was written to the old file until its name was gone is read again."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    fd = os.open(path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    contender = contend(disk / "l", fencing=True)
+
+    def count_on(gone: str) -> None:
+        if gone == str(path):
+            os.pwrite(fd, written(8, 9), 0)
+
+    contender.env.before["unlink"] = count_on
+    try:
+        assert contender.get().token == 10
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("how", ["a new one was made", "another one is at it"])
+def test_two_make_the_counter_anew(
+    how: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """TK7: the name must be free; and a claim lets one pass."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    first, second = contend(disk / "l", fencing=True, timeout=5), environments()
+
+    def meanwhile(gone: str) -> None:
+        if gone == str(path):
+            del first.env.after["unlink"]
+            if how.startswith("a new"):
+                path.write_bytes(written(50, 60))
+            else:
+                assert make_claim(second, str(path), (0, zlib.crc32(b"l")), NO_LOCKS) is None  # type: ignore[arg-type]
+
+    first.env.after["unlink"] = meanwhile
+    try:
+        assert first.get().token == (61 if how.startswith("a new") else 5)
+    finally:
+        os.close(fd)
+    assert not list(disk.glob("*.claim"))
+
+
+@needs_root
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("timeout", [0, 0.3])
+def test_a_counter_that_may_not_be_made_anew_outlasts_the_callers_time(disk: Path, timeout: float) -> None:
+    """TK8: a sticky directory, and another user's counter; the refusal says who is in the way."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    path.chmod(0o666)
+    disk.chmod(0o1777)
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+
+    def try_it() -> tuple[str, float, bool]:
+        lock, started = Lock(disk / "l", fencing=True), time.monotonic()
+        try:
+            lock.acquire(timeout=timeout)
+        except holdfast.AcquireTimeout as error:
+            return str(error), time.monotonic() - started, lock.try_acquire() is None
+        return "acquired", 0.0, False
+
+    try:
+        said, waited, refused = elsewhere(try_it, user=NOBODY)
+    finally:
+        os.close(fd)
+    assert "the counter of its fencing tokens" in said
+    assert "locked by somebody else: process" in said
+    assert "fuser" in said
+    assert waited < timeout + 0.25
+    assert refused
+    assert not (disk / "l").exists()
 
 
 def test_a_cancelled_acquisition_keeps_the_lock(

@@ -16,6 +16,7 @@ from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
 
 Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
+Gates = Callable[[Stepped, Callable[[], object]], None]
 
 
 @pytest.fixture
@@ -40,49 +41,49 @@ def claims(place: Path) -> list[str]:
     return sorted(name for name in os.listdir(place) if name.endswith(".claim"))
 
 
-def test_two_claim_one_record(dead: Path, portable: Contend) -> None:
+def test_two_claim_one_record(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
     """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
     first, second = portable(dead), portable(dead)
     losers = []
-    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
     assert not isinstance(losers[0], Held)
     assert claims(dead.parent) == []
 
 
-def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend) -> None:
+def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
     """C1: a claim is about the file, whatever its directory is called."""
     alias = dead.parent / "alias"
     alias.symlink_to(dead.parent)
     first, second = portable(dead), portable(alias / "l")
     losers = []
-    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    past_the_gates(first.env, lambda: losers.append(second.run()))
     first.get()
     assert not isinstance(losers[0], Held)
 
 
-def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend) -> None:
+def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
     """C1: the same record in two files of one directory is claimed twice."""
     twin = dead.with_name("twin")
     twin.write_bytes(dead.read_bytes())
     first, second = portable(dead), portable(twin)
-    first.env.once(first.env.after, "claim", second.get)
+    past_the_gates(first.env, second.get)
     first.get()
     assert second.inside
 
 
 def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
-    dead: Path, portable: Contend, dead_pid: int, live_pid: int
+    dead: Path, portable: Contend, dead_pid: int, live_pid: int, past_the_gates: Gates
 ) -> None:
     """C2: a claimant that died is succeeded, by one; one that lives is waited for."""
     crashed = portable(dead, pid=dead_pid)
-    crashed.env.once(crashed.env.after, "claim", crashed.crash)
+    past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
         crashed.run()
     assert len(claims(dead.parent)) == 1
     first, second = portable(dead), portable(dead)
     losers = []
-    first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
+    past_the_gates(first.env, lambda: losers.append(second.run()))
     held = first.get()
     assert not isinstance(losers[0], Held)
     assert claims(dead.parent) == []
@@ -90,7 +91,7 @@ def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
 
     stalled = portable(dead, pid=live_pid)
     dead.write_bytes(sema_record(2**22 + 5, 1000))
-    stalled.env.once(stalled.env.after, "claim", stalled.crash)
+    past_the_gates(stalled.env, stalled.crash)
     with pytest.raises(Crash):
         stalled.run()
     assert not isinstance(portable(dead).run(), Held)
@@ -99,9 +100,16 @@ def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
 
 
 def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) -> None:
-    """C3: claim files go after the record has changed; whoever claims later finds that it has."""
+    """T2: whoever claims later reads the record again, and finds that it has changed."""
     late, faster = portable(dead), portable(dead)
-    late.env.once(late.env.before, "claim", faster.get)
+    opened: list[bool] = []
+
+    def overtaken(_path: str, *, write: bool) -> None:
+        if write and not opened:
+            opened.append(write)
+            faster.get()
+
+    late.env.before["open_existing"] = overtaken
     assert not isinstance(late.run(), Held)
     assert faster.inside
     assert isinstance(faster.result, Held)
@@ -109,47 +117,23 @@ def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) 
     assert claims(dead.parent) == []
 
 
-def test_a_chain_of_claims_that_lost_its_beginning_still_counts(dead: Path, portable: Contend, dead_pid: int) -> None:
-    """C4: the first link goes away while the second is being made: then neither counts."""
+def test_a_failed_replacement_leaves_a_claim(
+    dead: Path, portable: Contend, dead_pid: int, past_the_gates: Gates
+) -> None:
+    """C6: our own goes, and so did that of the dead claimant before us."""
     crashed = portable(dead, pid=dead_pid)
-    crashed.env.once(crashed.env.after, "claim", crashed.crash)
+    past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
         crashed.run()
-    (first,) = claims(dead.parent)
-    contender = portable(dead)
-    real, made = contender.env.real, []
-    link = real.link
-
-    def link_then_lose(existing: str, path: str) -> None:
-        made.append(path)
-        link(existing, path)
-        if path.endswith(".claim"):
-            (dead.parent / first).unlink(missing_ok=True)
-
-    real.link = link_then_lose
-    contender.get()
-    tried = [os.path.basename(path) for path in made if path.endswith(".claim")]
-    assert tried[0] == tried[2] == first, "the second link was won, and given up"
-    assert tried[1] != first
-    assert claims(dead.parent) == []
-
-
-def test_a_failed_replacement_ends_the_claims_of_others(dead: Path, portable: Contend, dead_pid: int) -> None:
-    """C3: while the record is still the old one, the claims before ours stay; only our own goes."""
-    crashed = portable(dead, pid=dead_pid)
-    crashed.env.once(crashed.env.after, "claim", crashed.crash)
-    with pytest.raises(Crash):
-        crashed.run()
-    before = claims(dead.parent)
     contender = portable(dead)
 
     def fail(_fd: int, _data: bytes, _offset: int) -> int:
         raise OSError(28, "No space left on device")
 
-    contender.env.once(contender.env.after, "claim", lambda: contender.env.instead.update(write=fail))
+    past_the_gates(contender.env, lambda: contender.env.instead.update(write=fail))
     with pytest.raises(OSError, match="No space left"):
         contender.run()
-    assert claims(dead.parent) == before
+    assert claims(dead.parent) == []
     contender.env.instead.clear()
     assert portable(dead).get().recovered_from is not None
     assert claims(dead.parent) == []

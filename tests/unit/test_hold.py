@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -233,3 +234,46 @@ def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, c
     assert isinstance(lost.value.__cause__, ZeroDivisionError)
     assert held.released
     assert not contender.env.open_descriptors()
+
+
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
+@pytest.mark.parametrize("reuse", ["file", "pipe", "none"])
+@pytest.mark.parametrize("end", ["release", "give_back", "abandon"])
+def test_a_release_closes_or_unlocks_what_has_its_descriptors_number_by_now(
+    end: str, reuse: str, protocol: str, disk: Path, contend: Contend
+) -> None:
+    """H7: the caller has closed it, as one who becomes a daemon does, and opened something else."""
+    contender = contend(disk / "l", protocol=protocol)
+    held = contender.get()
+    number = held.fd
+    os.close(number)
+    ends: tuple[int, ...] = ()
+    if reuse != "none":
+        ends = (os.open(disk / "m", os.O_RDWR | os.O_CREAT),) if reuse == "file" else os.pipe()
+        opened = ends[0]
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        if reuse == "file":
+            fcntl.flock(number, fcntl.LOCK_EX)
+    try:
+        if end == "release":
+            assert not held.check()
+            with pytest.raises(LockLost):
+                held.release()
+        else:
+            getattr(held, end)()
+        assert held.released
+        assert number not in contender.env.open_descriptors(), "a child would close it"
+        if reuse != "none":
+            os.fstat(number)
+        if reuse == "file":
+            with open(disk / "m") as other, pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    finally:
+        if reuse != "none":
+            os.close(number)
+            for fd in ends[1:]:
+                os.close(fd)
+    after = contend(disk / "l", protocol=protocol).get()
+    assert after.verify(), "the kernel has freed it"

@@ -423,3 +423,20 @@ def test_a_file_among_the_missing_directories_is_a_riddle(disk: Path) -> None:
     (disk / "dangling").symlink_to(disk / "nowhere" / "deep")
     with pytest.raises(holdfast.InvalidPath, match="not a directory"):
         holdfast.Lock(disk / "dangling" / "l", parents=True).acquire(timeout=0)
+
+
+@pytest.mark.needs("flock")
+def test_a_creator_without_kernel_locks_and_one_who_finishes_its_file_are_both_inside(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """X3: the contender, which has kernel locks, comes before the creator has written its record."""
+    path = disk / "l"
+    creator = contend(path, environments("unnamed", "link", "flock"))
+    contender, losers = contend(path, environments("unnamed", "link")), []
+    creator.request.method = "exclusive"
+    creator.env.once(creator.env.after, "open_new", lambda: losers.append(contender.run()))
+    held = creator.get()
+    assert held.verify()
+    assert losers
+    assert not isinstance(losers[0], Held)
+    assert path.stat().st_mode & stat.S_ISVTX == 0

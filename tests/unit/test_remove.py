@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast._core.remove import PATIENCE, break_lock, remove_if
 from holdfast._core.request import Request
-from holdfast._drive.sync import drive
+from holdfast._drive.sync import drive, wait_for
 from holdfast.errors import HoldfastError, InvalidPath
 from unit.stepping import Contender, Stepped, sema_record
 
@@ -66,22 +67,17 @@ def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) 
     path.write_bytes(JUDGED)
     remover, contender = contend(path), contend(path)
     guarded: list[bool] = []
-    remover.env.before["unlink"] = lambda _path: guarded.append(
-        contender.env.real.guarded(os.open(path, os.O_RDONLY)) is True
-    )
-    remover.env.after["unlink"] = lambda _path: [
-        os.close(int(fd)) for fd in os.listdir("/proc/self/fd") if is_link_to(fd, f"{path} (deleted)", remover.env)
-    ]
+
+    def probe(gone: str) -> None:
+        if gone == str(path):
+            fd = os.open(path, os.O_RDONLY)
+            guarded.append(contender.env.real.guarded(fd) is True)
+            os.close(fd)
+
+    remover.env.before["unlink"] = probe
     assert drive(remove_if(remover.env, remover.request, only_the_judged)) is not None
     assert guarded == [True]
     assert not path.exists()
-
-
-def is_link_to(fd: str, target: str, env: Stepped) -> bool:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}") == target and int(fd) not in env.open_descriptors()
-    except FileNotFoundError:
-        return False
 
 
 @kinds
@@ -119,7 +115,7 @@ def changing_hands(env: Stepped, path: Path, times: int) -> list[int]:
             path.unlink()
             path.write_bytes(sema_record(len(looks) + 1, 9e9, "the next one"))
 
-    env.before["claim"] = change
+    env.before["list_directory"] = change  # when the claim is made
     return looks
 
 
@@ -168,3 +164,34 @@ def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, envir
     steps.close()
     assert path.exists()
     assert not env.open_descriptors()
+
+
+@pytest.mark.needs("events", "flock")
+def test_one_who_waits_behind_the_ticket_of_a_broken_holder_hears_of_it_late(
+    disk: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """R4: it watches that ticket."""
+    first = contend(disk / "l").get()
+    other = environments(pid=live_pid)
+    ahead, behind = (contend(disk / "l", env, fair=True, timeout=20) for env in (other, environments()))
+    for contender in (ahead, behind):
+        while not any(name.startswith("0") for name in tickets_of(disk)[contender is behind :]):
+            wait = contender.step()
+            assert wait is not None
+            wait_for(wait.replaced(deadline=min(wait.deadline, time.monotonic() + 0.01)))
+    first.release()
+    assert ahead.get().verify()
+    wait = behind.step()
+    assert wait is not None
+    assert wait.fds
+    remover = environments()
+    started = time.monotonic()
+    assert drive(break_lock(remover, behind.request)) is not None  # type: ignore[arg-type]
+    assert len(tickets_of(disk)) == 1, "that of another process stays"
+    assert behind.get().verify()
+    assert time.monotonic() - started < 1.0
+
+
+def tickets_of(place: Path) -> list[str]:
+    queue = place / ".holdfast-l.queue"
+    return sorted(os.listdir(queue)) if queue.exists() else []

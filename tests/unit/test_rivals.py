@@ -144,7 +144,8 @@ def test_a_breaking_does_not_announce_itself(disk: Path, dead: Path, reclaim: Pa
 
     contender = contend(dead, **SIDECAR)
     seen: list[bool] = []
-    contender.env.before["unlink"] = lambda _path: seen.append(reclaim.exists())
+    lock_file = contender.request.path
+    contender.env.before["unlink"] = lambda path: seen.append(reclaim.exists()) if path == lock_file else None
     assert drive(break_lock(contender.env, contender.request)) is not None
     assert seen == [True]
     assert os.listdir(disk) == []

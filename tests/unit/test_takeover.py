@@ -18,6 +18,7 @@ from unit.stepping import Contender, Stepped, device_in, sema_record
 
 Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
+Gates = Callable[[Stepped, Callable[[], object]], None]
 FOREIGN = sema_record(1, 9_000_000_000, "a foreign process was here")
 
 
@@ -37,41 +38,50 @@ def stale(disk: Path, dead_pid: int) -> Path:
     return disk / "l"
 
 
-def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend) -> None:
+def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T1: the second comes while the first has the guard, and is refused it."""
     first, second = contend(dead), contend(dead)
     results: list[object] = []
-    first.env.once(first.env.after, "claim", lambda: results.append(second.run()))
+    past_the_gates(first.env, lambda: results.append(second.run()))
     assert first.get().verify()
     assert results
     assert not isinstance(results[0], Held)
-    assert second.env.steps.count("claim") == 0, "whoever sees the guard held sees a living holder"
+    assert second.env.steps.count("guard") == 1, (
+        "its own, unnamed file: whoever sees the guard held sees a living holder"
+    )
 
 
 def test_two_contenders_judge_before_either_has_the_guard(dead: Path, contend: Contend) -> None:
     """T1: both have judged the lock dead; the second has the guard by the time the first asks for it."""
     first, second = contend(dead), contend(dead)
-    first.env.once(first.env.before, "claim", second.get)
+    openings: list[bool] = []
+
+    def judged(_path: str, *, write: bool) -> None:
+        if write and not openings:
+            openings.append(write)
+            second.get()
+
+    first.env.before["open_existing"] = judged
     assert not isinstance(first.run(), Held)
     assert second.inside
 
 
-def test_a_loser_gives_up_instead_of_waiting(dead: Path, contend: Contend) -> None:
+def test_a_loser_gives_up_instead_of_waiting(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T1: refused the guard, a contender with time goes back to waiting, and gets the lock when it is free."""
     first, second = contend(dead), contend(dead, timeout=None)
     waits: list[object] = []
-    first.env.once(first.env.after, "claim", lambda: waits.append(second.step()))
+    past_the_gates(first.env, lambda: waits.append(second.step()))
     held = first.get()
     assert waits != [None]
     held.release()
     assert second.get().verify()
 
 
-def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend) -> None:
+def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T2: the record is no longer, byte for byte, the one that was judged."""
     for changed in (sema_record(1, 9e9), b"\n" + sema_record(1, 9e9), b""):
         contender = contend(stale)
-        contender.env.once(contender.env.after, "claim", lambda changed=changed: stale.write_bytes(changed))
+        past_the_gates(contender.env, lambda changed=changed: stale.write_bytes(changed))
         before = stale.stat().st_ino
         assert not isinstance(contender.run(), Held)
         assert stale.read_bytes() == changed
@@ -79,7 +89,7 @@ def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend) -> Non
         stale.write_bytes(sema_record(2**22 + 5, 1000))
 
 
-def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend) -> None:
+def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T2: the path names another inode, with the very same record in it."""
     content = stale.read_bytes()
     contender = contend(stale)
@@ -89,7 +99,7 @@ def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend) 
         stale.write_bytes(content)
         contender.env.instead["time"] = lambda: 1001.0  # by which the new one is not stale
 
-    contender.env.once(contender.env.after, "claim", replace)
+    past_the_gates(contender.env, replace)
     assert not isinstance(contender.run(), Held)
     assert stale.read_bytes() == content
 
@@ -226,10 +236,11 @@ def test_a_dead_lock_that_may_only_be_removed_stays(dead: Path, contend: Contend
     forbid_writing(contender.env)
     guarded = []
 
-    def try_to_guard(_path: str) -> None:
-        fd = os.open(dead, os.O_RDONLY)
-        guarded.append(contender.env.real.guard(fd))
-        os.close(fd)
+    def try_to_guard(path: str) -> None:
+        if path == str(dead):
+            fd = os.open(dead, os.O_RDONLY)
+            guarded.append(contender.env.real.guard(fd))
+            os.close(fd)
 
     contender.env.before["unlink"] = try_to_guard
     held = contender.get()
@@ -251,7 +262,9 @@ def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, co
 
 
 @pytest.mark.parametrize("how", ["rewritten", "replaced"])
-def test_a_removal_hits_another_than_the_judged_lock(how: str, stale: Path, contend: Contend) -> None:
+def test_a_removal_hits_another_than_the_judged_lock(
+    how: str, stale: Path, contend: Contend, past_the_gates: Gates
+) -> None:
     """T6, by T2: between the judgement and the removal, another made the path or the record its own."""
     contender = contend(stale)
     forbid_writing(contender.env)
@@ -261,7 +274,7 @@ def test_a_removal_hits_another_than_the_judged_lock(how: str, stale: Path, cont
             stale.unlink()
         stale.write_bytes(FOREIGN)
 
-    contender.env.once(contender.env.after, "claim", change)
+    past_the_gates(contender.env, change)
     assert not isinstance(contender.run(), Held)
     assert stale.read_bytes() == FOREIGN
 

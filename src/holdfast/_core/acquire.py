@@ -18,10 +18,12 @@ A8  A child that a signal handler forks in the midst of an acquisition neither w
 
 from __future__ import annotations
 
+import math
+
 from .. import events
 from .contest import Contest
 from .environment import Environment, Wait
-from .fencing import fenced
+from .fencing import CounterBusy, fenced
 from .files import UNWRITABLE, located
 from .hold import Share, give_back
 from .kernel import take
@@ -53,6 +55,8 @@ def acquire(
     generation = env.generation
     try:
         result = yield from _acquire(env, requests, timeout, context, generation)
+    except CounterBusy as busy:
+        return busy.refusal()
     except OSError as error:
         if generation != env.generation:
             raise _forked(requests[0]) from None  # of a descriptor that the child has closed
@@ -79,17 +83,19 @@ def _acquire(
     context: tuple[object, ...],
     generation: int,
 ) -> Generator[Wait, None, Share | Refusal]:
-    story = None
+    story, ends = None, math.inf
+    if timeout is not None and requests[0].fencing:
+        ends = env.monotonic() + timeout
     if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
         story = Story(env, requests[0], context)
     try:
-        share = yield from _enter(env, requests, timeout, context)
+        share = yield from _enter(env, requests, timeout, context, ends)
         if share is None:
             story = story or Story(env, requests[0], context)
             contest = Contest(env, requests, timeout, context, generation=generation, story=story)
             try:
                 try:
-                    share = yield from _contend(env, contest)
+                    share = yield from _contend(env, contest, ends)
                 finally:
                     contest.close()
             except BaseException:
@@ -113,7 +119,7 @@ def _acquire(
 
 
 def _enter(
-    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...], ends: float
 ) -> Generator[Wait, None, Share | None]:
     """The short way in, if nobody holds the lock and nobody has waited for it any longer."""
     first = requests[0]
@@ -136,7 +142,7 @@ def _enter(
                     return None
                 raise
         if held is not None and request.fencing:
-            held = yield from fenced(env, held)
+            held = yield from fenced(env, held, ends)
             if held is None:
                 return None
         if held is not None:
@@ -164,7 +170,7 @@ def _is_taken(env: Environment, request: Request) -> bool | None:
         env.close(fd)
 
 
-def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share | None]:
+def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait, None, Share | None]:
     """The lock, or None when the time is up."""
     retries, misses = _RETRIES, 0
     while True:
@@ -185,7 +191,7 @@ def _contend(env: Environment, contest: Contest) -> Generator[Wait, None, Share 
                     held = yield from sight.attempt()
                     missed = missed or sight.missed
                     if held is not None and held.request.fencing:
-                        held = yield from fenced(env, held)
+                        held = yield from fenced(env, held, ends)
                         missed = missed or held is None
                     if held is not None:
                         try:

@@ -242,6 +242,9 @@ class Environment(Protocol):
     def publishing(self, fd: int, request: Request, record: bytes) -> None:
         """Take down that this record is about to be written, and linked to the lock path (operation.py, J1)."""
 
+    def disown(self, fd: int) -> None:
+        """Forget a descriptor that somebody else has closed: the number may be another file's."""
+
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
 
@@ -257,15 +260,6 @@ class Environment(Protocol):
 
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
-
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
-        """The exclusive right to replace or remove the record `data` at `path`: the guard, or what stands in for it.
-
-        A record of a holder that keeps a guard (`guarded`) can be claimed by its guard only.
-        """
-
-    def end_claim(self, fd: int, *, replaced: bool) -> None:
-        """End a claim, if `fd` has one, after the record was replaced or because it is left as it is."""
 
     # who holds and who waits, for showing only: no decision may rest on it, as it is outdated when it is read
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:

@@ -4,7 +4,8 @@ The counter of `<lock file>` is `<lock file>.token`: two lines, each of 20 decim
 token that was given last.
 
 TK1  Who counts has the lock, and the counter's guard as well. So one that was robbed in the midst of counting and its
-     successor do not count at the same time; a counter that its path does not name any more is not counted with.
+     successor do not count at the same time. What was counted with a file that the path does not name any more, before
+     or after that, is not given.
 TK2  The number is on the disk before anybody sees it: written, and the file synced; the directory, too, as long as one
      of the two numbers is 0, which says that nobody but its maker has had a token yet.
 TK3  The new number goes over the lower of the two. Whatever a crash leaves of that write, old digits, new ones or some
@@ -13,17 +14,31 @@ TK4  A counter that is missing, empty or all zero bytes (made, and not yet writt
      microseconds since the epoch: above all that was given before it vanished, unless the clock was set back.
 TK5  What cannot be read for certain is an error, and the lock is given back. A number is never guessed.
 TK6  After counting we look whether the lock is still ours. One that was lost meanwhile is not given out.
+TK7  The lock itself excludes, so the guard is there for the robbed only; and whoever may read the counter can take it.
+     So it is waited for no longer than a moment. Then the counter is made anew: its name is taken away, what is in the
+     old file is read again, and a new file with a higher number gets the name, which must be free. Who still writes to
+     the old file finds by TK1 that it does not count; who wrote before is read. Only one at a time makes it anew, by a
+     claim (claims.py): of two, one could give the name to its number after the other has counted on. Who is killed
+     there may leave no counter, and the next one begins by TK4.
+TK8  Waiting for the counter ends when the caller's time is up. Who may not make it anew waits, and says for whom.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import stat
+import zlib
 
 from ..errors import HoldfastError, InvalidPath, MalformedRecord
+from ..model import Evidence, Holder, Liveness, Status
+from .claims import NO_LOCKS, make_claim
 from .environment import Environment, Wait
-from .files import UNWRITABLE, is_there, let_go, located
+from .files import UNWRITABLE, is_there, let_go, located, unlink_quietly
 from .hold import Held
+from .publish import NOT_HERE, temporary_name
+from .refusal import Refusal
+from .story import Story
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +50,49 @@ SUFFIX = ".token"
 _WIDTH = 20
 _LINE = _WIDTH + 1
 _HIGHEST = 2**63 - 1
-_PAUSE = 0.001
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.025
+_MOMENT = 0.010
+"""Seconds for which the counter's guard is waited for (TK7). Who counts has it for as long as a sync takes."""
 _PATIENCE = 10.0
-"""Seconds to wait for somebody else who has the counter's guard. It takes as long as a sync."""
+"""Seconds for which one who would wait for ever waits for a counter that may not be made anew (TK8)."""
 
 
-def fenced(env: Environment, held: Held) -> Generator[Wait, None, Held | None]:
-    """The same hold, which has its token now; None if it was lost before that. What fails gives the lock back."""
+class CounterBusy(Exception):
+    """The caller's time was up before the counter could be had."""
+
+    def __init__(self, env: Environment, request: Request, waited: float) -> None:
+        self._env = env
+        self._request = request
+        self._waited = waited
+
+    def refusal(self) -> Refusal:
+        """Why there is no hold; who is in the way is found out when that is asked for."""
+        env, request = self._env, self._request
+        return Refusal(request.target, self._waited, lambda: (self._status(),), Story(env, request, ()))
+
+    def _status(self) -> Status:
+        env, path = self._env, self._request.path + SUFFIX
+        text = f"{path}, the counter of its fencing tokens, is locked by somebody else"
+        holder = None
+        try:
+            found = env.stat(path)
+            owners = env.lock_owners((found.st_dev, found.st_ino))
+            pid = next((owner.pid for owner in owners if owner.pid is not None and not owner.waiting), None)
+            holder = None if pid is None else Holder(pid=pid, command=env.command(pid))
+        except OSError:
+            pass
+        evidence = Evidence("counter", text)
+        protocol = self._request.protocol.name
+        return Status(self._request.path, protocol, True, False, Liveness.ALIVE, evidence, holder, reason=text)
+
+
+def fenced(env: Environment, held: Held, deadline: float = math.inf) -> Generator[Wait, None, Held | None]:
+    """The same hold, which has its token now; None if it was lost before that. What fails gives the lock back.
+
+    CounterBusy: it could not be had by the `deadline`.
+    """
     try:
-        held.token = yield from _count(env, held.request)
+        held.token = yield from _count(env, held.request, deadline)
         if held.verify():  # TK6
             return held
     except BaseException:
@@ -58,15 +107,17 @@ def is_counter(data: bytes) -> bool:
     return _written(data) is not None
 
 
-def _count(env: Environment, request: Request) -> Generator[Wait, None, int]:
-    path = request.path + SUFFIX
-    patience = env.monotonic() + _PATIENCE
+def _count(env: Environment, request: Request, deadline: float) -> Generator[Wait, None, int]:
+    path, started, pause = request.path + SUFFIX, env.monotonic(), _PAUSE
+    until = max(started + 2 * _MOMENT, deadline if deadline < math.inf else started + _PATIENCE)
     while True:
         try:
             fd = _open(env, request, path)
             if fd is not None:
                 try:
                     token = _advance(env, request, path, fd)
+                    if token is None and env.monotonic() >= started + _MOMENT:
+                        token = _make_anew(env, request, path, fd)  # TK7
                 finally:
                     let_go(env, fd)
                 if token is not None:
@@ -74,14 +125,22 @@ def _count(env: Environment, request: Request) -> Generator[Wait, None, int]:
         except OSError as error:
             located(error, path)
             raise
-        if env.monotonic() >= patience:
-            raise HoldfastError(
-                f"{path}, the counter of fencing tokens, is locked by somebody else, who does not go on; find out who "
-                f"has it open (fuser, lsof). {request.path} is not held",
-                path=request.path,
-                protocol=request.protocol.name,
-            )
-        yield Wait((), env.monotonic() + _PAUSE)
+        now = env.monotonic()
+        if now >= until:
+            raise _busy(env, request, path, now - started, deadline)  # TK8
+        yield Wait((), min(now + pause, until))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _busy(env: Environment, request: Request, path: str, waited: float, deadline: float) -> Exception:
+    if deadline < math.inf:
+        return CounterBusy(env, request, waited)
+    return HoldfastError(
+        f"{path}, the counter of fencing tokens, is locked by somebody else, who does not go on; find out who "
+        f"has it open (fuser, lsof). {request.path} is not held",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
 
 
 def _open(env: Environment, request: Request, path: str) -> int | None:
@@ -124,7 +183,73 @@ def _advance(env: Environment, request: Request, path: str, fd: int) -> int | No
     env.sync(fd)  # TK2
     if not min(numbers):
         env.sync_directory(request.directory)
-    return token
+    return token if is_there(env, path, (found.st_dev, found.st_ino)) else None
+
+
+def _make_anew(env: Environment, request: Request, path: str, fd: int) -> int | None:
+    """The next number, in a new file (TK7); None where another one is at it, or this user may not."""
+    try:
+        about = (0, zlib.crc32(request.name.encode("utf-8", "surrogateescape")))  # whichever inode has the name
+        claim = make_claim(env, path, about, NO_LOCKS)
+        if claim is None:
+            return None
+        try:
+            return _renew(env, request, path, fd)
+        finally:
+            claim.end()
+    except FileExistsError:
+        return None  # made by another one meanwhile
+    except OSError as error:
+        if error.errno not in UNWRITABLE and error.errno not in NOT_HERE:
+            raise
+        return None
+
+
+def _renew(env: Environment, request: Request, path: str, old: int) -> int | None:
+    found = env.fstat(old)
+    if not is_there(env, path, (found.st_dev, found.st_ino)):
+        return None
+    before = max(_numbers(env.read(old, 2 * _LINE + 1), request, path))
+    temporary = ""
+    try:
+        new = env.open_unnamed(request.directory, request.mode)
+    except OSError as error:
+        if error.errno not in NOT_HERE:
+            raise
+        temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+        new = env.open_new(temporary, request.mode)
+    try:
+        mode = stat.S_IMODE(found.st_mode)
+        if env.fstat(new).st_uid != found.st_uid and not mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None  # its owner could not count any more
+        env.chmod(new, mode)
+        token = before + 1 if before else int(env.time() * 1_000_000)
+        _write(env, new, _line(token) + _line(before), 0)
+        env.sync(new)
+        env.unlink(path)
+        last = _reread(env, request, path, old, before)
+        if last > before:
+            token = last + 1
+            _write(env, new, _line(token), 0)
+            env.sync(new)
+        if temporary:
+            env.link(temporary, path)
+        else:
+            env.link_unnamed(new, path)
+        env.sync_directory(request.directory)
+        return token
+    finally:
+        env.close(new)
+        if temporary:
+            unlink_quietly(env, temporary)
+
+
+def _reread(env: Environment, request: Request, path: str, old: int, before: int) -> int:
+    """The highest number in the file whose name was taken away, which somebody may still write to."""
+    try:
+        return max(before, *_numbers(env.read(old, 2 * _LINE + 1), request, path))
+    except MalformedRecord:
+        return before
 
 
 def _numbers(data: bytes, request: Request, path: str) -> tuple[int, int]:

@@ -24,6 +24,15 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     return (found.st_dev, found.st_ino) == identity
 
 
+def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
+    """Whether the descriptor still leads to this very inode: not if a caller has closed it behind our back."""
+    try:
+        found = env.fstat(fd)
+    except OSError as error:
+        return error.errno != errno.EBADF
+    return (found.st_dev, found.st_ino) == identity
+
+
 def located(error: OSError, path: str) -> None:
     """Have the error say where: of a step on a descriptor, or by other names of ours, the system does not."""
     if isinstance(error, (HoldfastError, ConnectionError)):

@@ -18,6 +18,8 @@ H5  Interrupted anywhere in a release, the rest of it is done all the same, as f
     itself, or, if that is interrupted as well, by whoever begins the next operation (operation.py, J2 to J4).
 H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
     to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
+H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
+    leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import sys
 from ..errors import LockLost, NotHeld
 from ..events import is_heard, listeners
 from ..model import Record
-from .files import forget_hold, is_there, located, withdraw
+from .files import forget_hold, is_there, leads_to, located, withdraw
 from .story import Story
 from .tickets import MOMENT, tidy
 
@@ -158,7 +160,7 @@ class Held:
                     running[self] = self
                     self.released = ended = True
                     mine = self._remove()
-                    self._drop()
+                    mine = self._drop(sure=mine) and mine
                 except BaseException as error:
                     self._interrupted(error)
                     raise
@@ -238,14 +240,21 @@ class Held:
         except FileNotFoundError:
             return False  # removed by somebody since the check
 
-    def _drop(self) -> None:
+    def _drop(self, *, sure: bool = False) -> bool:
+        """Let go of the descriptor; whether it was ours (H7). `sure`: our record has just been read from it."""
         self._forget()
+        ours = True
         try:
-            self.env.unguard(self.fd)
+            if ours := sure or self._has_descriptor():
+                self.env.unguard(self.fd)
             self._leave_queue()
         finally:
-            self.env.close(self.fd)
+            (self.env.close if ours else self.env.disown)(self.fd)
             self.fd = -1
+        return ours
+
+    def _has_descriptor(self) -> bool:
+        return leads_to(self.env, self.fd, self.identity)  # H7
 
     # What another kind of hold does in another way (kernel.py).
 
@@ -257,7 +266,12 @@ class Held:
 
     def _withdraw(self) -> None:
         self._forget()
-        withdraw(self.env, self.request, self.fd, self.data)
+        if not self.env.is_open(self.fd):
+            return
+        if self._has_descriptor():
+            withdraw(self.env, self.request, self.fd, self.data)
+        else:
+            self.env.disown(self.fd)
         self.fd = -1
 
     def _leave_queue(self) -> None:
@@ -324,16 +338,21 @@ class Held:
         return LockLost(text, path=self.path, protocol=self.request.protocol.name)
 
     def _how_lost(self) -> str:
-        return "was removed, replaced or written over while it was held here; another process may be inside."
+        return "was removed, replaced, written over or closed while it was held here; another process may be inside."
 
     def _was_released(self) -> bool:
         return self.released
 
     def _is_ours(self) -> bool:
         # H4
-        return is_there(self.env, self.path, self.identity) and (
-            self.env.read(self.fd, len(self.data) + 1) == self.data
-        )
+        try:
+            return is_there(self.env, self.path, self.identity) and (
+                self.env.read(self.fd, len(self.data) + 1) == self.data
+            )
+        except OSError:
+            if self._has_descriptor():
+                raise
+            return False
 
     def _raise_lost(self) -> NoReturn:
         lost = self.lost_error()

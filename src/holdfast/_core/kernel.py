@@ -52,7 +52,7 @@ class KernelHeld(Held):
             del self.env.holds[(*self.identity, self.fd)]
 
     def _is_ours(self) -> bool:
-        return is_there(self.env, self.path, self.identity)  # F3
+        return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
     def _remove(self) -> bool:
         """F2: nothing is removed but what we have written (F5); whether the lock is ours."""
@@ -60,9 +60,17 @@ class KernelHeld(Held):
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
 
+    def _drop(self, *, sure: bool = False) -> bool:  # noqa: ARG002
+        return super()._drop()  # no record says whose descriptor it is
+
     def _withdraw(self) -> None:
         self._forget()
-        if self.data and self.env.is_open(self.fd):
+        if not self.env.is_open(self.fd):
+            return
+        if not self._has_descriptor():
+            self.env.disown(self.fd)
+            return
+        if self.data:
             _erase(self.env, self.fd, self.data)
         let_go(self.env, self.fd)
         self.fd = -1

@@ -47,7 +47,7 @@ UNFINISHED = stat.S_ISVTX
 class Observation:
     """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
 
-    __slots__ = ("blocked", "data", "fd", "identity", "mode", "modified", "problem", "record")
+    __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
@@ -60,6 +60,10 @@ class Observation:
         self.problem: str | None = None
         self.blocked: str | None = None
         """Why a takeover that would be right is impossible for this user."""
+        self.claimed = False
+        """Whether somebody else had the claim at the last try to take it over (takeover.py, T1)."""
+        self.refused = 0
+        """How often a takeover was refused the guard (takeover.py, T9)."""
 
     @property
     def is_guarded(self) -> bool:

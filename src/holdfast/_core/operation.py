@@ -146,6 +146,12 @@ class Operations:
         current: Operation | None = getattr(self._local, "current", None)
         return current if current is None or current.number in self.running else None
 
+    def about_to_make(self, path: str) -> None:
+        """The current operation is about to make a file of this name, which nobody else uses: it may go at any time."""
+        current = self.current()
+        if current is not None:
+            current.temporary = (*current.temporary, path)
+
     def abort(self, operation: Operation) -> None:
         """Undo it, and end it."""
         self.running[operation.number] = operation

@@ -20,6 +20,8 @@ X1  exclusive: creating does not acquire. The creator acquires when it has the g
 X2  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
     with that bit and an unheld guard is a creator that died, or has yet to do X1: a contender may take the guard and
     do X1 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
+X3  exclusive: a creator that has no kernel locks could not keep such a contender out, so its file does not carry the
+    bit, and counts as held from the beginning.
 """
 
 from __future__ import annotations
@@ -110,9 +112,7 @@ def _publish_named(env: Environment, request: Request) -> Generator[Wait, None, 
         sweep(env, request.directory)
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data, named = b"", True
-    operation = env.operations.current()
-    if operation is not None:
-        operation.temporary = (*operation.temporary, temporary)
+    env.operations.about_to_make(temporary)
     try:
         fd = env.open_new(temporary, request.mode)
     except BaseException:
@@ -178,8 +178,24 @@ def _publish_exclusive(env: Environment, request: Request) -> Generator[Wait, No
     operation = env.operations.current()
     if operation is not None:
         operation.publishing = request
-    fd = env.open_new(request.path, request.mode | UNFINISHED)
+    fd = env.open_new(request.path, request.mode | (UNFINISHED if _has_locks(env, request.directory) else 0))
     return (yield from finish(env, request, fd, created=True))
+
+
+def _has_locks(env: Environment, directory: str) -> bool:
+    """Whether this process can have kernel locks here (X3): what a directory grants, so do its files."""
+    if not env.guards:
+        return False
+    try:
+        fd = env.open_directory(f"{directory}/.")
+    except OSError:
+        return True  # it may not be read; where there are no links, nobody is likely to be denied them alone
+    try:
+        return env.guarded(fd) is not None
+    except OSError:
+        return True
+    finally:
+        env.close(fd)
 
 
 def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Generator[Wait, None, Held | None]:

@@ -3,17 +3,26 @@
 A lock of the kernel alone is never removed: it is not the file that holds it (kernel.py, F2).
 
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
-R2  Unless its guard is held by the holder that is to lose it, the claim on the file (its guard) is taken first, so that
-    no contender is taking it over meanwhile. Whoever finds the claim refused looks again: it is another lock by now.
+R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, exclusively or together with readers; and
+    the claim. Whoever is refused looks again: it may be another lock by now. The guard is left to a holder that is to
+    lose its living lock; but what looks like that may be a takeover. So the claim is made in any case, and the record
+    is read again under it: who has written over it by then keeps it, and who does so later finds the claim (T8).
 R3  Between two tries there is a short wait, so that a lock which keeps changing hands keeps nobody busy, and nothing is
     kept: no descriptor, no claim, no announcement. Who is interrupted there leaves nothing. After PATIENCE it is over.
+R4  A holder that had queued keeps its ticket (queue.py, Q4), and the one behind it watches that, not the lock file. So
+    the tickets of its process go with the lock: whoever watches one looks again. One who waits in that process, and
+    whose ticket goes as well, queues anew by its old arrival.
 """
 
 from __future__ import annotations
 
+import errno
+
 from ..errors import HoldfastError
 from ..model import Identity, Liveness, Record
+from . import tickets
 from .acquire import look
+from .claims import NO_LOCKS, make_claim, take_guard
 from .environment import Environment, Wait
 from .files import is_there, located
 from .liveness import Assessment, assess
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
 PATIENCE = 2.0
 """Seconds after which whoever finds each time that the lock has changed hands gives up (R3)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def break_lock(env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
@@ -116,22 +126,52 @@ def _remove(env: Environment, request: Request, seen: Observation, *, held: bool
 
 
 def _remove_announced(env: Environment, request: Request, seen: Observation, *, held: bool) -> bool:
-    claimed = not held and seen.fd >= 0
-    if claimed and not env.claim(seen.fd, request.path, seen.data, guarded=False):
-        return False  # R2
-    removed = False
+    """R2."""
+    if held or seen.fd < 0:
+        return _remove_claimed(env, request, seen, NO_LOCKS)
     try:
-        if _is_unchanged(env, request, seen):
-            try:
-                env.unlink(request.path)
-            except FileNotFoundError:
-                return False  # its holder has released it since the look, or somebody else has broken it
-            removed = True
-        return removed
+        guard = take_guard(env, seen.fd)
+        return guard is not None and _remove_claimed(env, request, seen, guard)
     finally:
-        if claimed:
-            env.end_claim(seen.fd, replaced=removed)
-            env.unguard(seen.fd)
+        env.unguard(seen.fd)
+
+
+def _remove_claimed(env: Environment, request: Request, seen: Observation, guard: int) -> bool:
+    try:
+        claim = make_claim(env, request.path, seen.identity, guard)
+    except OSError as error:
+        if error.errno in _FULL and guard != NO_LOCKS:
+            return _remove_unchanged(env, request, seen)  # nobody else can make one, either; and this makes room
+        error.filename = request.path
+        raise
+    if claim is None:
+        return False
+    try:
+        return _remove_unchanged(env, request, seen)
+    finally:
+        claim.end()
+
+
+def _remove_unchanged(env: Environment, request: Request, seen: Observation) -> bool:
+    if not _is_unchanged(env, request, seen):
+        return False
+    try:
+        env.unlink(request.path)
+    except FileNotFoundError:
+        return False  # its holder has released it since the look, or somebody else has broken it
+    _wake_waiters(env, request, seen)
+    return True
+
+
+def _wake_waiters(env: Environment, request: Request, seen: Observation) -> None:
+    """R4."""
+    pid = None if seen.record is None else seen.record.pid
+    queue = tickets.opened(env, request.queue) if pid is not None and env.exists(request.queue) else None
+    if queue is not None:
+        with queue:
+            for name in queue.names():
+                if tickets.pid_of(name) == pid:
+                    queue.unlink(name)
 
 
 def _is_unchanged(env: Environment, request: Request, seen: Observation) -> bool:

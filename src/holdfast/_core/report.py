@@ -72,6 +72,9 @@ def _way_out(refusal: Refusal) -> str:
 def sentence(status: Status, *, brief: bool = False) -> str:
     """Who holds it, since when, why, and how that is known; in brief, the latter only of one who may be gone."""
     holder = status.holder
+    if status.evidence.source == "counter":
+        who = "" if holder is None else f": {_process(holder)}"
+        return f"{printable(status.evidence.text)}{who}"
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
     if holder is None or holder.pid is None:
@@ -113,6 +116,8 @@ def _process(holder: Holder) -> str:
 
 def advice(status: Status) -> str:
     """The next step."""
+    if status.evidence.source == "counter":
+        return "Find out who has that file open (fuser, lsof), and why it does not go on"
     if is_persistent(status.protocol):
         if status.holder is None or status.holder.pid is None:
             return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"

@@ -18,6 +18,9 @@ Y4  fs-safe never removes such a directory that a crash has left, and waits for 
 Y5  Whoever announced a removal before our lock file was there may have judged another file for the last time, and be
     about to remove ours. It does so at once or, if ours was there when it judged, not at all. So whoever has published
     beside an announcement waits until that has gone, or a moment, and then looks whether the lock is still its own.
+Y6  Whoever may read the directory of an announcement can lock it, too. A guard that is had together with such readers
+    says as well that nobody of ours has it alone. Should two of ours have it so, the gates of the takeover let one
+    through (takeover.py, T1); the other may end the announcement early, and then Y5 is what is left.
 """
 
 from __future__ import annotations
@@ -200,6 +203,8 @@ def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
     fd = env.open_existing(path, write=False)
     try:
         guard = env.guard(fd)
+        if guard is False:
+            guard = env.guard(fd, shared=True)  # Y6
         found = env.fstat(fd)
         identity = (found.st_dev, found.st_ino)
         if (guard or (surely and guard is None)) and is_there(env, path, identity):

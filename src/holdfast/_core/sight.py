@@ -166,7 +166,7 @@ class Sight:
             self.missed = held is None
         elif self.verdict.reclaim:
             if self.seen.unfinished:
-                held = yield from complete(env, request)
+                held = yield from complete(env, request, self.seen)
             else:
                 held = yield from take_over(env, request, self.seen, self.verdict)
             if held is None and self.seen.blocked is not None:

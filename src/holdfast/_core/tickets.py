@@ -261,6 +261,11 @@ def is_ticket(name: str) -> bool:
     )
 
 
+def pid_of(name: str) -> int:
+    """The process that made a ticket, in its own PID namespace."""
+    return int(name.split("-")[2])
+
+
 def is_shared(name: str) -> bool:
     return name[21:22] == "s"
 

@@ -9,7 +9,7 @@ M9  A rule holds: a foreign process may have judged it stale as well, and be abo
     lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). Who
     looks in the meantime finds a fresh lock that is held; who acts on an older look removes ours, where nobody is
     inside. A removal that settled *after* the path is free would protect nobody.
-    The same where there are no guards: a takeover claims the record (claims.py), a plain removal could not. And what
+    The same where there are no guards: nothing is proven there but by the process. And what
     was created and never written is finished, and released, as its first contender would do (publish.py, X2).
 """
 
@@ -138,9 +138,9 @@ def remove_lock(env: Environment, request: Request, judged: Judge) -> Generator[
         if not verdict.reclaim:
             return Removal(CHANGED, verdict.reason)
         if seen.unfinished:
-            held = yield from complete(env, request)
+            held = yield from complete(env, request, seen, insist=True)
         elif not verdict.by_proof or seen.fd < 0:
-            held = yield from take_over(env, request, seen, verdict)
+            held = yield from take_over(env, request, seen, verdict, insist=True)
         else:
             return (yield from _remove_proven(env, request, judged))
     finally:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _KINDS = {
-    (TEMPORARY, ""): ("our temporary files", NOTE, "the next process to publish by names removes them"),
+    (TEMPORARY, ""): ("our temporary files", NOTE, "they do no harm; the next takeover, or holdfast clean"),
     (TEMPORARY, "semats"): ("temporary files of semats", NOTE, "they do no harm; semats clean, or holdfast clean"),
     (ANNOUNCEMENT, "sidecar"): (
         "announced removals",

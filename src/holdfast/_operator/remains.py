@@ -6,7 +6,7 @@ M10  A lock may go if it is proven dead; or if its protocol's rule calls it stal
 M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
      number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
      be until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
-M12  Claim files stay until a record has been replaced (claims.py, C3): one that is missing from a chain means nothing.
+M12  A claim whose claimant is proven gone counts for nobody (claims.py, C2), and may go at any time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import stat
 
 from .._core import tickets
+from .._core.claims import is_claim, why_over
 from .._core.environment import Environment
 from .._core.observe import read_record
 from .._core.publish import temporary_name
@@ -176,7 +177,9 @@ def _is_abandoned(env: Environment, queue: tickets.Queue, name: str) -> bool:
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file of ours is nobody's (M11)."""
+    """Why a temporary file or a claim of ours is nobody's (M11, M12)."""
+    if is_claim(name):
+        return why_over(env, joined(where, name))
     who = env.identity()
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
     if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):

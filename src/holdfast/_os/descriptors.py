@@ -69,6 +69,12 @@ class Descriptors:
             if not made:
                 self._operations.forget(owner)
 
+    def disown(self, fd: int) -> None:
+        """Forget it: somebody else has closed it."""
+        if isinstance(fd, Descriptor):
+            fd.home[0].pop(fd.home[1], None)
+            self._operations.forget(fd.home[2])
+
     def __contains__(self, fd: object) -> bool:
         return isinstance(fd, Descriptor) and fd.home[1] in fd.home[0]
 

@@ -17,7 +17,6 @@ from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from .._core.operation import Operations
 from ..model import Identity
 from . import forking
-from .claims import Claims
 from .descriptors import Created, Descriptor, Descriptors
 from .timens import clock_shift
 
@@ -58,7 +57,6 @@ class GenericEnvironment:
         self._descriptors = Descriptors(self.operations)
         self._forking = forking
         self._identity: Identity | None = None
-        self._claims = Claims(self)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._in_child)
 
@@ -75,7 +73,6 @@ class GenericEnvironment:
         self.operations.forked()
         self._identity = None
         self.clock_shift = clock_shift()
-        self._claims = Claims(self)
         self.holds = {}
         self.lines = {}
         self.turns = {}
@@ -99,6 +96,9 @@ class GenericEnvironment:
 
     def close(self, fd: int) -> None:
         self._descriptors.close(fd)
+
+    def disown(self, fd: int) -> None:
+        self._descriptors.disown(fd)
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class GenericEnvironment:
         limit = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
         return limit if limit >= 0 else None
 
-    # -- the guard, and what stands in for it --------------------------------------------------------------------------
+    # -- the guard -----------------------------------------------------------------------------------------------------
 
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:  # noqa: ARG002
         return None
@@ -270,12 +270,6 @@ class GenericEnvironment:
 
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
-
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
-        return not guarded and self._claims.make(fd, path, data)
-
-    def end_claim(self, fd: int, *, replaced: bool) -> None:
-        self._claims.end(fd, replaced=replaced)
 
     # -- who holds and who waits ---------------------------------------------------------------------------------------
 

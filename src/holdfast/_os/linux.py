@@ -184,10 +184,6 @@ class LinuxEnvironment(GenericEnvironment):
                 if error.errno not in _NO_FLOCK:
                     raise
 
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:
-        guard = self.guard(fd)
-        return super().claim(fd, path, data, guarded=guarded) if guard is None else guard
-
     # -- who holds and who waits ---------------------------------------------------------------------------------------
 
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:

@@ -77,6 +77,8 @@ class BaseProcess:
         """Of the files, those that are directories: where each was opened."""
         self.watches: dict[int, SimWatch] = {}
         self.pidfds: dict[int, Process] = {}
+        self.last_read = (-1, b"")
+        """Of which inode, and what."""
         self._next_fd = 3
         self._next_event_fd = FIRST_EVENT_FD
         self._tokens = 0
@@ -134,6 +136,9 @@ class BaseProcess:
 
     def publishing(self, fd: int, request: object, record: bytes) -> None:
         pass
+
+    def disown(self, fd: int) -> None:  # noqa: ARG002
+        raise AssertionError("nobody closes the engine's descriptors here")
 
     # -- who and when --------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,14 @@ class Daemon(Checker):
 class RecoveredFrom(Checker):
     """`recovered_from` is the record of the one that was replaced, and None where nobody was."""
 
+    def __init__(self) -> None:
+        self.removed: dict[Actor, bytes] = {}
+        """The lock file that somebody has removed last, which may be the first half of a takeover."""
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        if world.current is not None and not path.endswith(".claim"):
+            self.removed[world.current] = inode.data
+
     def enters(self, world: World, who: Actor) -> None:
         held = who.held
         if who.foreign or held is None or who.robbed or isinstance(held, KernelHeld):
@@ -132,6 +140,8 @@ class RecoveredFrom(Checker):
             if mine.marker is None or record.marker is None or record.marker.identity != mine.marker.identity:
                 before = record
         found = held.recovered_from
+        if before is None and found is not None and who in self.removed:
+            before = held.request.protocol.decode(self.removed[who])
         if (before and (before.pid, before.created)) != (found and (found.pid, found.created)):
             raise Violation(f"{who.name} has recovered from {_named(found)}, and it was {_named(before)}")
         if found is not None and found.marker is not None:
@@ -247,10 +257,14 @@ class MeantThat(Checker):
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current
-        if who is None or not who.breaks or path.endswith(".queue"):
+        if who is None or not who.breaks or "/.holdfast-" in path:
             return
         if who.before != "stat" and all(file.inode is not inode for file in who.process.files.values()):
             raise Violation(f"{who.name} removes {path}, which is another lock by now")
+        number, data = who.process.last_read
+        inside = [actor for actor in world.actors if actor.inside == path and actor.inode == number == inode.number]
+        if inside and data != inode.data and not inside[0].foreign:
+            raise Violation(f"{who.name} removes {path} of {inside[0].name}, whose record it has never seen")
 
 
 class Recovery(Checker):

@@ -219,6 +219,7 @@ class FileProcess(BaseProcess):
             self.step("read", fd, inode.mark.r)
         if inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        self.last_read = (inode.number, inode.data[:size])
         return inode.data[:size]
 
     def write(self, fd: int, data: bytes, offset: int) -> int:

@@ -167,7 +167,6 @@ class Kernel:
         """Whether somebody watches for the end of descriptors that can only read."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
         """Told when a name stops leading to an inode."""
-        self.claims: dict[tuple[int, bytes], Process] = {}
         self.root = self.add("/d", stat.S_IFDIR | 0o755)
 
     # -- objects -------------------------------------------------------------------------------------------------------

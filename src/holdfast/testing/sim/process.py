@@ -49,31 +49,6 @@ class Process(FileProcess):
                 self.step("unguard", fd, file.inode.mark.w)
             self.kernel.unlock(file)
 
-    def claim(self, fd: int, path: str, data: bytes, *, guarded: bool) -> bool:  # noqa: ARG002
-        """The guard; where there is none, what claim files amount to: one living claimant for each record."""
-        guard = self.guard(fd)
-        if guard is not None:
-            return guard
-        if guarded:
-            return False
-        inode = self.files[fd].inode
-        self.step("claim", fd, inode.mark.w)
-        claims = self.kernel.claims
-        other = claims.get((inode.number, data))
-        if other is not None and not other.dead:
-            return False
-        claims[(inode.number, data)] = self
-        return True
-
-    def end_claim(self, fd: int, *, replaced: bool) -> None:  # noqa: ARG002
-        if self.mount.flock:
-            return
-        inode = self.files[fd].inode
-        self.step("end_claim", fd, inode.mark.w)
-        claims = self.kernel.claims
-        for key in [key for key, owner in claims.items() if owner is self and key[0] == inode.number]:
-            del claims[key]
-
     # -- other processes -----------------------------------------------------------------------------------------------
 
     def inspect(self, pid: int) -> Seen:
@@ -149,7 +124,7 @@ TRACED = (
         "unlink",
     ),
     *("rename", "open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists"),
-    *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "claim", "end_claim", "watch"),
+    *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "watch"),
 )
 
 

@@ -46,13 +46,14 @@ def contenders(
     slots: int | None = None,
     bound: float = 0.1,
     stay: float = 0.0,
+    litter: tuple[str, ...] = (),
     **options: Any,
 ) -> Callable[[World], None]:
     """So many that want the lock at the same time."""
     bounded = timeout is not None
     flock = options.get("protocol") == "flock"
     fencing = bool(options.get("fencing"))
-    may_stay = (*(("/l",) if flock else ()), *((".token",) if fencing else ()))
+    may_stay = (*litter, *(("/l",) if flock else ()), *((".token",) if fencing else ()))
     bound = 0.2 if flock else bound
 
     def build(world: World) -> None:

@@ -6,10 +6,21 @@ from typing import TYPE_CHECKING
 
 from ..._core.queue import Place
 from . import foreign
-from .checkers import Daemon, Exclusion, MeantThat, Neighbours, NothingLeft, Recovery, Tokens, Told, usual
+from .checkers import (
+    Daemon,
+    Exclusion,
+    MeantThat,
+    Neighbours,
+    NothingLeft,
+    RecoveredFrom,
+    Recovery,
+    Tokens,
+    Told,
+    usual,
+)
 from .kernel import Mount
 from .ours import breaker, canceller, command, holder, requests, waiter
-from .scenes import LOCK, OLD, newcomer, ours
+from .scenes import LOCK, OLD, newcomer, ours, put
 
 if TYPE_CHECKING:
     from .actor import Actor, Program
@@ -46,6 +57,54 @@ def breaking_fenced(world: World) -> None:
     world.actor(world.process("R", 104), breaker(requests(4, LOCK)), crashable=False)
     after = newcomer(fencing=True)
     world.checkers = [Exclusion(), MeantThat(), Told(), Tokens(), Recovery(after), NothingLeft(may_stay=(".token",))]
+
+
+def sandboxed(world: World) -> None:
+    """Two want the lock, and one that is denied kernel locks: it cannot prove the death of one that had them."""
+    ours(world, 2, lambda who: holder(requests(who, LOCK, fair=False)))
+    denied = holder(requests(3, LOCK, fair=False), timeout=0.1, may_be_refused=True)
+    world.actor(world.process("S", 103, mount=Mount(flock=False)), denied)
+    after = Recovery(newcomer())
+    # One that is killed may leave its claim.
+    world.checkers = [Exclusion(), Told(), RecoveredFrom(), after, NothingLeft(may_stay=(".claim",))]
+
+
+def read_by_others(world: World) -> None:
+    """Two want the lock, on which somebody who may only read it has a shared lock, now and then."""
+
+    def reader(me: Actor) -> None:
+        try:
+            fd = me.process.open_existing(LOCK, write=False)
+        except FileNotFoundError:
+            return
+        for seconds in (100.0, 0.0, 100.0):
+            me.process.guard(fd, shared=True)
+            me.sleep(seconds)
+            me.process.unguard(fd)
+        me.process.close(fd)
+
+    world.actor(world.process("R", 109), reader, foreign=True, crashable=False)
+    ours(world, 2, lambda who: holder(requests(who, LOCK, fair=False), timeout=1.0))
+    world.checkers = usual(newcomer(), may_stay=(".claim",))
+
+
+def counter_read_by_others(world: World) -> None:
+    """Two want the lock and a token, a third breaks it, and somebody who may only read has locked the counter."""
+
+    def reader(me: Actor) -> None:
+        for seconds in (0.012, 0.1):
+            try:
+                fd = me.process.open_existing(f"{LOCK}.token", write=False)
+            except FileNotFoundError:
+                return
+            me.process.guard(fd, shared=True)
+            me.sleep(seconds)
+            me.process.close(fd)
+
+    put(world, f"{LOCK}.token", b"%020d\n%020d\n" % (6, 7))
+    world.actor(world.process("V", 109), reader, foreign=True, crashable=False)
+    breaking_fenced(world)
+    world.checkers[-1] = NothingLeft(may_stay=(".token", ".claim"))
 
 
 def running(world: World) -> None:

@@ -103,7 +103,8 @@ Workload("exclusive", on(scenes.EXCLUSIVE_ONLY, contenders(2, fair=False)), cras
 Workload("exclusive-three", on(scenes.EXCLUSIVE_ONLY, contenders(3, fair=False)), crashes=2)
 Workload("fuse", on(scenes.FUSE, contenders(2, fair=False)), crashes=1)
 Workload("no-flock", on(scenes.NO_FLOCK, contenders(2, fair=False)), crashes=1)
-Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(contenders(2, fair=False), guarded=False)), crashes=1)
+_claimants = contenders(2, fair=False, litter=(".claim",))  # one that is killed may leave its claim
+Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(_claimants, guarded=False)), crashes=1)
 Workload("no-flock-reborn", on(scenes.NO_FLOCK, reborn(contenders(2, fair=False))), crashes=1)
 Workload("no-events", on(scenes.NO_EVENTS, contenders(3)), crashes=1, stalls=2)
 Workload("slow-close", contenders(2, fair=False), crashes=1, slow_close=True)
@@ -144,3 +145,12 @@ Workload("old-neighbour", situations.old_neighbour)
 Workload("breaking-dead", dead_holder(situations.breaking), crashes=1)
 Workload("breaking", situations.breaking, stalls=1)
 Workload("command", situations.running, crashes=1)
+
+# A contender without kernel locks beside those that have them, and readers that lock what they may only read.
+Workload("sandboxed", dead_holder(situations.sandboxed, guarded=False))
+Workload("sandboxed-crash", dead_holder(situations.sandboxed, guarded=False), crashes=2)
+Workload("sandboxed-stale", stale_foreign(situations.sandboxed), crashes=1)
+Workload("read-dead", dead_holder(situations.read_by_others))
+Workload("read-dead-crash", dead_holder(situations.read_by_others), crashes=1)
+Workload("fenced-read", situations.counter_read_by_others, stalls=1)
+Workload("read-stale", stale_foreign(situations.read_by_others))

@@ -1,0 +1,505 @@
+"""The two gates before another's record is replaced or removed: the guard and the claim (claims.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast._core.claims import NO_LOCKS, SHARED, is_claim, make_claim
+from holdfast._core.hold import Held
+from holdfast._core.observe import UNFINISHED
+from holdfast._core.remove import break_lock
+from holdfast._drive.sync import drive
+from holdfast.model import Identity, marker_text
+from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+Gates = Callable[[Stepped, Callable[[], object]], None]
+pytestmark = pytest.mark.needs("flock")
+
+
+@pytest.fixture
+def unguarded(disk: Path, contend: Contend, dead_pid: int) -> Path:
+    """The lock of a process that is gone, and that had no guard: known by its process alone."""
+    who = contend(disk / "x").env.identity()
+    gone = Identity(dead_pid, who.boot, who.pid_namespace, "-", who.host)
+    (disk / "l").write_bytes(sema_record(dead_pid, time.time(), marker=marker_text(False, device_in(disk), gone)))
+    return disk / "l"
+
+
+@pytest.fixture
+def guarded(disk: Path, contend: Contend) -> Path:
+    """The lock of a holder that crashed: death is proven by its guard."""
+    holder = contend(disk / "l", tag="the dead one")
+    holder.get()
+    holder.crash()
+    return disk / "l"
+
+
+def claims(place: Path) -> list[str]:
+    return sorted(name for name in os.listdir(place) if is_claim(name))
+
+
+def clear(place: Path) -> None:
+    for name in claims(place):
+        path = place / name
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def reading(path: Path, kind: int = fcntl.LOCK_SH) -> int:
+    """A descriptor of somebody who may only read, with a kernel lock."""
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    return fd
+
+
+# -- where one of them has no kernel locks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_has_locks", [True, False])
+def test_one_without_kernel_locks_and_one_with_them_both_take_over(
+    first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
+) -> None:
+    """T1: both have judged the same dead record; the second comes while the first is about to write."""
+    envs = [environments(), environments("flock")]
+    first, second = (contend(unguarded, env) for env in (envs if first_has_locks else reversed(envs)))
+    losers: list[object] = []
+    past_the_gates(first.env, lambda: losers.append(second.run()))
+    assert first.get().recovered_from is not None
+    assert not isinstance(losers[0], Held)
+    assert claims(unguarded.parent) == []
+
+
+@pytest.mark.parametrize("first_has_locks", [True, False])
+def test_one_that_was_slow_to_ask_writes_over_a_new_hold(
+    first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments
+) -> None:
+    """T2: the other one is through by the time that the slow one comes to the gates."""
+    envs = [environments(), environments("flock")]
+    slow, faster = (contend(unguarded, env) for env in (envs if first_has_locks else reversed(envs)))
+    opened: list[bool] = []
+
+    def overtaken(_path: str, *, write: bool) -> None:
+        if write and not opened:
+            opened.append(write)
+            faster.get()
+
+    slow.env.before["open_existing"] = overtaken
+    assert not isinstance(slow.run(), Held)
+    assert isinstance(faster.result, Held)
+    assert faster.result.verify()
+
+
+def test_one_without_kernel_locks_takes_over_from_a_guarded_holder(
+    guarded: Path, contend: Contend, environments: Environments
+) -> None:
+    """T1: whoever cannot have the guard cannot know that another has not."""
+    for env in (environments("flock"), environments(kind="generic")):
+        contender = contend(guarded, env, stale=lambda _status: True)
+        assert not isinstance(contender.run(), Held)
+        assert claims(guarded.parent) == []
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments) -> None:
+    """C1: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
+    first, second = environments(), environments()
+    found = os.stat(unguarded)
+    inode = (found.st_dev, found.st_ino)
+    got = make_claim(first, str(unguarded), inode, NO_LOCKS)  # type: ignore[arg-type]
+    assert got is not None
+    for guard in (NO_LOCKS, SHARED):
+        assert make_claim(second, str(unguarded), inode, guard) is None  # type: ignore[arg-type]
+    assert len(claims(unguarded.parent)) == 1
+    got.end()
+    last = make_claim(second, str(unguarded), inode, NO_LOCKS)  # type: ignore[arg-type]
+    assert last is not None
+    last.end()
+    assert claims(unguarded.parent) == []
+
+
+def test_a_claim_that_was_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
+    """C1: made while another is being made: whoever lists last finds the other one."""
+    first, second = environments(), environments()
+    found = os.stat(unguarded)
+    inode, late = (found.st_dev, found.st_ino), []
+
+    def between() -> None:
+        late.append(make_claim(second, str(unguarded), inode, NO_LOCKS))  # type: ignore[arg-type]
+
+    first.once(first.before, "list_directory", between)
+    got = make_claim(first, str(unguarded), inode, NO_LOCKS)  # type: ignore[arg-type]
+    assert late == [None]
+    assert got is not None
+    got.end()
+
+
+@pytest.mark.parametrize("without", [(), ("flock",)])
+def test_a_claim_of_a_killed_claimant_keeps_others_out(
+    without: tuple[str, ...],
+    unguarded: Path,
+    contend: Contend,
+    environments: Environments,
+    past_the_gates: Gates,
+    dead_pid: int,
+) -> None:
+    """C2: it is proven gone; whoever takes over takes its claim away."""
+    crashed = contend(unguarded, environments(*without, pid=dead_pid))
+    past_the_gates(crashed.env, crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    assert len(claims(unguarded.parent)) == 1
+    assert contend(unguarded, environments(*without)).get().recovered_from is not None
+    assert claims(unguarded.parent) == []
+
+
+def test_a_stopped_claimant_is_overtaken(
+    unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
+) -> None:
+    """C2: it lives, and has no guard: it may go on at any moment."""
+    stopped = contend(unguarded, environments("flock", pid=live_pid))
+    past_the_gates(stopped.env, stopped.crash)
+    with pytest.raises(Crash):
+        stopped.run()
+    for env in (environments(), environments("flock")):
+        assert not isinstance(contend(unguarded, env).run(), Held)
+    clear(unguarded.parent)
+
+
+def test_the_guard_does_not_tell_that_a_claimant_has_ended(
+    unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
+) -> None:
+    """C3: a claimant with kernel locks, wherever its process was: its guard is gone."""
+    env = environments(pid=live_pid)
+    crashed = contend(unguarded, env)
+    past_the_gates(env, crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    assert len(claims(unguarded.parent)) == 1
+    assert contend(unguarded).get().recovered_from is not None
+    assert claims(unguarded.parent) == []
+
+
+@pytest.mark.parametrize("age", [5, 100])
+def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
+    age: int, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
+) -> None:
+    """C2: of another boot, or of another machine: for a minute."""
+    env = environments("flock")
+    who = env.identity()
+    env.instead["identity"] = lambda *_: Identity(who.pid, "other", who.pid_namespace, who.started, who.host)
+    earlier = contend(unguarded, env)
+    earlier.request.stale = lambda _status: True
+    past_the_gates(env, earlier.crash)
+    with pytest.raises(Crash):
+        earlier.run()
+    (claim,) = claims(unguarded.parent)
+    os.utime(unguarded.parent / claim, (time.time() - age,) * 2)
+    result = contend(unguarded, environments("flock")).run()
+    assert isinstance(result, Held) is (age > 60)
+    clear(unguarded.parent)
+
+
+@pytest.mark.parametrize("what", ["link", "fifo", "directory", "data"])
+def test_what_is_no_claim_is_opened_or_followed(
+    what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """C5: a name like a claim's, of a living process."""
+    env = environments(pid=live_pid)
+    found = os.stat(unguarded)
+    claim = make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
+    assert claim is not None
+    (name,) = claims(unguarded.parent)
+    path, elsewhere_ = unguarded.parent / name, unguarded.parent / "elsewhere"
+    path.unlink()
+    elsewhere_.write_bytes(b"precious")
+    makers: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(elsewhere_),
+        "fifo": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+        "data": lambda: path.write_bytes(b"precious"),
+    }
+    makers[what]()
+    assert contend(unguarded).get().recovered_from is not None
+    assert os.path.lexists(path)
+    assert elsewhere_.read_bytes() == b"precious"
+    clear(unguarded.parent)
+
+
+@needs_root
+@pytest.mark.parametrize("sticky", [True, False])
+def test_a_forged_claim_keeps_a_dead_lock(
+    sticky: bool, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """C4: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
+    remove it, and so its claim counts."""
+    unguarded.parent.chmod(0o1777 if sticky else 0o777)
+    found = os.stat(unguarded)
+
+    def forge() -> bool:
+        env = environments(pid=live_pid)
+        return make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS) is not None  # type: ignore[arg-type]
+
+    assert elsewhere(forge, user=NOBODY)
+    assert len(claims(unguarded.parent)) == 1
+    for env in (environments(), environments("flock")):
+        result = contend(unguarded, env).run()
+        assert isinstance(result, Held) is sticky
+        if isinstance(result, Held):
+            break
+    clear(unguarded.parent)
+
+
+@needs_root
+def test_one_who_may_not_make_a_claim_takes_over_without_one(unguarded: Path, environments: Environments) -> None:
+    """T1: who may write to the file and not to its directory leaves alone what one without kernel locks might claim."""
+    unguarded.parent.chmod(0o755)
+    unguarded.chmod(0o666)
+
+    def try_it() -> str:
+        import holdfast
+
+        lock = holdfast.Lock(unguarded)
+        lock._env = environments().real
+        try:
+            lock.acquire(timeout=0)
+        except holdfast.AcquireTimeout as error:
+            return str(error)
+        return "acquired"
+
+    assert "may make no claim to it" in elsewhere(try_it, user=NOBODY)
+
+
+@needs_root
+def test_one_who_may_not_make_a_claim_cannot_have_what_the_guard_alone_decides(
+    guarded: Path, environments: Environments
+) -> None:
+    """T8: the guard alone lets a contender take over from a guarded holder."""
+    guarded.parent.chmod(0o755)
+    guarded.chmod(0o666)
+
+    def try_it() -> bool:
+        import holdfast
+
+        lock = holdfast.Lock(guarded)
+        lock._env = environments().real
+        hold = lock.acquire(timeout=0)
+        try:
+            return hold.recovered_from is not None
+        finally:
+            hold._share.held.abandon()
+
+    assert elsewhere(try_it, user=NOBODY)
+
+
+# -- where others read -------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_keeps_a_dead_lock(guarded: Path, contend: Contend) -> None:
+    """T9: `flock -s` on a file that one may only read; taken over at once all the same, and fully guarded."""
+    fd = reading(guarded)
+    try:
+        before = os.stat(guarded).st_ino
+        contender = contend(guarded)
+        held = contender.get()
+        assert held.guarded
+        assert held.recovered_from is not None
+        assert held.recovered_from.tag == "the dead one"
+        assert os.fstat(fd).st_nlink == 0
+        assert os.stat(guarded).st_ino != before
+        assert not isinstance(contend(guarded).run(), Held)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("how", ["breaking", "cleaning", "reaping", "by rule"])
+def test_a_reader_keeps_a_dead_lock_from_being_removed(how: str, guarded: Path, environments: Environments) -> None:
+    """R2, T9."""
+    from holdfast._core.request import Request
+    from holdfast._operator.clean import REMOVED, proven, remove_lock, safe_or_approved
+
+    if how == "by rule":
+        guarded.write_bytes(sema_record(2**22 + 5, 1000))
+    fd, env = reading(guarded), environments()
+    request = Request(str(guarded), {})
+    try:
+        if how == "breaking":
+            assert drive(break_lock(env, request)) is not None  # type: ignore[arg-type]
+        else:
+            judge = proven if how == "reaping" else safe_or_approved(approved=False)
+            assert drive(remove_lock(env, request, judge)).result == REMOVED  # type: ignore[arg-type]
+        assert not guarded.exists()
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_reader_of_an_announcement_keeps_a_dead_lock(left: bool, disk: Path, contend: Contend) -> None:
+    """Y6: `.reclaim`, as a crash has left it or as it has just been made."""
+    crashed = contend(disk / "l", protocol="sidecar")
+    crashed.get()
+    crashed.crash()
+    announcement, contender = disk / "l.lock.reclaim", contend(disk / "l", protocol="sidecar")
+    fds: list[int] = []
+
+    def read(_path: str = "", _mode: int = 0) -> None:
+        if announcement.exists():
+            fds.append(reading(announcement))
+
+    if left:
+        announcement.mkdir(0o1755)
+        announcement.chmod(0o1755)
+        read()
+    else:
+        contender.env.after["make_directory"] = read
+    try:
+        assert contender.get().recovered_from is not None
+        assert fds
+        assert not announcement.exists()
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
+    """T9: both have the guard together with a reader; the claim lets one pass."""
+    fd = reading(guarded)
+    try:
+        first, second = contend(guarded), contend(guarded)
+        losers: list[object] = []
+        past_the_gates(first.env, lambda: losers.append(second.run()))
+        assert first.get().verify()
+        assert not isinstance(losers[0], Held)
+        assert claims(guarded.parent) == []
+    finally:
+        os.close(fd)
+
+
+def test_one_that_gets_the_guard_after_the_reader_has_gone_enters_as_well(guarded: Path, contend: Contend) -> None:
+    """T9, T2: it has judged the old inode, and gets its guard when the other one has removed that."""
+    fd = reading(guarded)
+    first, second = contend(guarded), contend(guarded, timeout=1)
+    opened: list[bool] = []
+
+    def overtaken(_path: str, *, write: bool) -> None:
+        if write and not opened:
+            opened.append(write)
+            blocked = reading(guarded)
+            first.get()
+            os.close(blocked)
+
+    os.close(fd)
+    second.env.before["open_existing"] = overtaken
+    assert not isinstance(second.run(), Held)
+    assert isinstance(first.result, Held)
+    assert first.result.verify()
+
+
+def test_a_probe_makes_a_takeover_remove_the_file(guarded: Path, contend: Contend) -> None:
+    """T9: a shared lock that is gone by the next try is nobody's who stays."""
+    contender, before, probing = contend(guarded), os.stat(guarded).st_ino, [reading(guarded)]
+
+    def gone(_wait: object = None) -> None:
+        if probing:
+            os.close(probing.pop())
+
+    steps = contender.steps
+    waits = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            held = done.value.held
+            break
+        waits += 1
+        gone()
+    assert waits
+    assert held.identity[1] == before
+    held.release()
+
+
+def test_an_exclusive_lock_of_somebody_else_is_not_respected(guarded: Path, contend: Contend) -> None:
+    """V1: it cannot be told from a guard that the dead one's child has inherited."""
+    fd = reading(guarded, fcntl.LOCK_EX)
+    try:
+        assert not isinstance(contend(guarded).run(), Held)
+    finally:
+        os.close(fd)
+    assert contend(guarded).get().recovered_from is not None
+
+
+def test_a_reader_keeps_what_was_never_written(disk: Path, contend: Contend) -> None:
+    """T9: an unfinished file (publish.py, X2)."""
+    path = disk / "l"
+    path.touch()
+    path.chmod(0o644 | UNFINISHED)
+    fd = reading(path)
+    try:
+        assert contend(path).get().verify()
+    finally:
+        os.close(fd)
+
+
+# -- breaking ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_takeover_enters_what_was_broken_under_its_guard(
+    guarded: Path, contend: Contend, past_the_gates: Gates
+) -> None:
+    """R2: the guard that is held is not the holder's, but that of a takeover in progress, which has not written yet."""
+    remover, contender = contend(guarded), contend(guarded)
+    broken: list[object] = []
+    past_the_gates(contender.env, lambda: broken.append(drive(break_lock(remover.env, remover.request))))  # type: ignore[arg-type]
+    held = contender.get()
+    assert broken != [None]
+    assert held.verify()
+    assert held.recovered_from is None, "published anew"
+
+
+def test_a_takeover_enters_what_is_about_to_be_removed(guarded: Path, contend: Contend) -> None:
+    """T8: its record is written after the breaker has read the old one, and before it removes the file."""
+    remover, contender = contend(guarded), contend(guarded, timeout=1)
+    holder = reading(guarded, fcntl.LOCK_EX)  # what looks like a living holder to the breaker, and then dies
+    inside: list[bool] = []
+
+    def take_over(path: str) -> None:
+        if path == str(guarded):
+            os.close(holder)
+            assert contender.step() is not None, "it waits for the claim to go"
+            inside.append(contender.inside)
+            assert b"the dead one" not in guarded.read_bytes()
+
+    remover.env.before["unlink"] = take_over
+    assert drive(break_lock(remover.env, remover.request)) is not None  # type: ignore[arg-type]
+    assert inside == [False]
+    assert contender.get().recovered_from is None, "published anew"
+
+
+def test_a_stopped_breaker_keeps_a_takeover_waiting(guarded: Path, contend: Contend, live_pid: int) -> None:
+    """T8: after a moment the lock is given back, and had anew."""
+    breaker, contender = contend(guarded), contend(guarded, timeout=5)
+    breaker.env.real._identity = breaker.env.real._identify(live_pid)
+    holder = reading(guarded, fcntl.LOCK_EX)
+
+    def stop(path: str) -> None:
+        if path == str(guarded):
+            breaker.crash()
+            raise Crash
+
+    breaker.env.before["unlink"] = stop
+    with pytest.raises(Crash):
+        drive(break_lock(breaker.env, breaker.request))  # type: ignore[arg-type]
+    os.close(holder)
+    started = time.monotonic()
+    assert contender.get().verify()
+    assert time.monotonic() - started < 3
+    clear(guarded.parent)

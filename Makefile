@@ -75,6 +75,11 @@ bench-engines: $(VENV)/.test
 storm: $(VENV)/.test
 	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
 
+.PHONY: attack
+# Another user swaps all it can beside root's contenders, clean --yes, reap and doctor (docs/security.md): needs root.
+attack: $(VENV)/.test
+	HOLDFAST_ATTACK_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_attack.py $(ARGS)
+
 .PHONY: flaky
 # The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
 TIMES ?= 20

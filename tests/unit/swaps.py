@@ -37,6 +37,7 @@ from unit.stepping import sema_record
 OLD = 1_000_000
 HUGE = 10 * 2**30
 _CALLS = ("open", "lstat", "stat", "unlink", "mkdir", "rmdir", "listdir", "scandir", "access", "readlink", "chmod")
+_REAL_OPEN, _LISTING = os.open, (os.listdir, os.scandir)
 
 
 class Watchful:
@@ -46,6 +47,9 @@ class Watchful:
         self.open = False
         self.count = 0
         self.before: Callable[[int, str], object] | None = None
+        self.forbidden = "/nowhere"
+        """A directory in which nothing is to be opened or listed by a path that only leads there."""
+        self.strayed: list[str] = []
 
     def step(self, path: Any, dir_fd: int | None = None) -> None:
         if not self.open or isinstance(path, int):
@@ -55,6 +59,8 @@ class Watchful:
             text = os.fsdecode(path)
             if dir_fd is not None:
                 text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
+            if text.startswith("/proc/self/fd/"):  # of a directory that was entered (anchors.py)
+                text = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
             if not text.startswith(("/proc", "/sys")):
                 number, self.count = self.count, self.count + 1
                 if self.before is not None:
@@ -64,11 +70,21 @@ class Watchful:
 
     def wrapped(self, real: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            if self.open and len(args) > at:
-                self.step(args[at], options.get("dir_fd"))
-            return real(*args, **options)
+            if not self.open or len(args) <= at:
+                return real(*args, **options)
+            self.step(args[at], options.get("dir_fd"))
+            result = real(*args, **options)
+            if isinstance(result, int) and real is _REAL_OPEN:
+                self._note(os.readlink(f"/proc/self/fd/{result}"), args[at])
+            elif real in _LISTING and not isinstance(args[at], int):
+                self._note(os.path.realpath(args[at]), args[at])
+            return result
 
         return call
+
+    def _note(self, led: str, path: object) -> None:
+        if f"{led}/".startswith(f"{self.forbidden}/"):
+            self.strayed.append(f"{path!r} led to {led}")
 
 
 class _Library:

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError
 from unit.failing import Tap
 from unit.fault_operations import OPERATIONS, AcquireFenced, Operation, Scene, TakeOverDead, Wrong, die
 from unit.swaps import KINDS, Neighbour, Outside, Watchful, watchful
-from unit.unfriendly_operations import MORE
+from unit.unfriendly_operations import MORE, List
 
 SAMPLE = int(os.environ.get("HOLDFAST_TEST_SWAPS", "40"))
 """Cases of each operation and way."""
@@ -67,6 +67,7 @@ def test_whatever_is_swapped_nothing_outside_changes_and_nothing_hangs(
     place = shm / "shared"
     place.mkdir()
     with watchful() as steps:
+        steps.forbidden = str(outside.root)
         steps_in_all = _once(kind, way, place, outside, steps, None)
         assert steps_in_all
         every = list(itertools.product(range(steps_in_all), KINDS, _TARGETS))
@@ -78,6 +79,7 @@ def test_whatever_is_swapped_nothing_outside_changes_and_nothing_hangs(
                 _once(kind, way, place, outside, steps, case)
             wrong = outside.differences()
             assert not wrong, f"{case}: {wrong}"
+            assert not steps.strayed or kind is List, f"{case}: {steps.strayed}"
         assert not outside.differences(bytewise=True)
 
 

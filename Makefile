@@ -80,6 +80,11 @@ storm: $(VENV)/.test
 interrupts: $(VENV)/.test
 	HOLDFAST_TEST_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_every_bytecode.py $(ARGS)
 
+.PHONY: attack
+# Another user swaps all it can beside root's contenders, clean --yes, reap and doctor (docs/security.md): needs root.
+attack: $(VENV)/.test
+	HOLDFAST_ATTACK_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_attack.py $(ARGS)
+
 .PHONY: flaky
 # The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
 TIMES ?= 20

@@ -19,6 +19,7 @@ import os
 import stat
 
 from ._core.environment import Environment, Presence
+from ._core.links import followed
 from ._core.liveness import MAX_PID, Assessment
 from ._core.observe import Observation
 from ._core.remove import remove_if, why_not_of
@@ -176,11 +177,14 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
 
 
 def _request(beads_dir: str | os.PathLike[str]) -> Request:
-    """The lock file; or what it leads to, if it is a symbolic link: the original writes and reads through one."""
+    """The lock file; or what it leads to, if it is a symbolic link: the original writes and reads through one.
+
+    InvalidPath for a link of another user (links.py, LK1): a dead tool's lock is removed where it lies.
+    """
     request = Request(beads_dir, {"protocol": "beads"})
     if not os.path.islink(request.path):
         return request
-    return Request(beads_dir, {"protocol": "beads"}, lock_file=os.path.realpath(request.path))
+    return Request(beads_dir, {"protocol": "beads"}, lock_file=followed(request.path, "beads", last=True))
 
 
 class _Check:

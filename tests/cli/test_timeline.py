@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,6 +32,44 @@ def told(*events: dict[str, Any]) -> list[tuple[bool, float, float, str, int | N
     history = read(json.dumps(one).encode() + b"\n" for one in events)
     assert history.bad == 0
     return [(one.holding, one.start, one.stop, one.end, one.pid) for one in history.spells]
+
+
+# -- where the page goes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["a link", "a dangling link", "a FIFO", "a hard link", "a directory"])
+def test_a_page_is_written_to_what_somebody_has_put_in_its_place(kind: str, world: World, tmp_path: Path) -> None:
+    """Nobody has named that path: beside the events, where others may write."""
+    events, theirs = tmp_path / "events.jsonl", tmp_path / "theirs"
+    events.write_text(json.dumps(event("held", 1)) + "\n")
+    theirs.write_text("people's data")
+    place = tmp_path / "events.html"
+    {
+        "a link": lambda: place.symlink_to(theirs),
+        "a dangling link": lambda: place.symlink_to(tmp_path / "new"),
+        "a FIFO": lambda: os.mkfifo(place),
+        "a hard link": lambda: os.link(theirs, place),
+        "a directory": place.mkdir,
+    }[kind]()
+    done = world.do("timeline", str(events))
+    assert done.returncode == 3
+    assert "events.html" in done.stderr
+    assert theirs.read_text() == "people's data"
+    assert not (tmp_path / "new").exists()
+    if kind == "a link":
+        assert world.do("timeline", "-o", str(place), str(events)).returncode == 0
+        assert "<html" in theirs.read_text()  # whoever names a link means it
+
+
+def test_a_page_is_not_written_again(world: World, tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text(json.dumps(event("held", 1)) + "\n")
+    for _ in range(2):
+        assert world.do("timeline", str(events)).returncode == 0
+        before = (tmp_path / "events.html").read_bytes()
+        (tmp_path / "events.html").write_bytes(before + b"x" * 100)
+    assert world.do("timeline", str(events)).returncode == 0
+    assert (tmp_path / "events.html").read_bytes() == before
 
 
 # -- what the events say -----------------------------------------------------------------------------------------------

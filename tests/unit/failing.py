@@ -323,8 +323,7 @@ class _Library:
             if name != "inotify_init1":
                 result: int = getattr(self._real, name)(*args)
                 return result
-            # Others may have used up all of this user's.
-            made = _instances.pop() if _instances else inotify_instance(*args)
+            made = instance(*args)
             tap._roles[made] = NO_FILE
             return made
 
@@ -333,6 +332,12 @@ class _Library:
 
 _instances: list[int] = []
 """inotify instances of processes that have ended, for others to come: closing one blocks for 10 ms."""
+
+
+def instance(*args: Any) -> int:
+    """One of them, or a new one."""
+    # Others may have used up all of this user's.
+    return _instances.pop() if _instances else inotify_instance(*args)
 
 
 def recycle(instance: int) -> None:

@@ -111,7 +111,13 @@ class Scene:
 
     def run(self, steps: Generator[Wait, None, Any], *others: Callable[[], object]) -> Any:
         """Run to the end. When it waits for something that does not come, one of the others acts; else time passes."""
-        waiting, acted = list(others), math.inf
+        try:
+            return self._run(steps, list(others))
+        finally:
+            steps.close()
+
+    def _run(self, steps: Generator[Wait, None, Any], waiting: list[Callable[[], object]]) -> Any:
+        acted = math.inf
         idle = self.clock
         for _ in range(300):
             try:
@@ -133,7 +139,6 @@ class Scene:
                 if wait.deadline == math.inf:
                     raise Wrong("it waits for ever")
                 self.clock = max(self.clock, wait.deadline)
-        steps.close()
         raise Waits("it waits again and again")
 
     def acquire(self, env: Any, *others: Callable[[], object], timeout: float | None = 0, **options: Any) -> Any:
@@ -210,12 +215,12 @@ class Scene:
 def die(env: Any) -> None:
     """End a process as SIGKILL does."""
     hub = getattr(env, "_hub", None)
-    for fd in env._descriptors:
+    while env._descriptors:
+        fd = env._descriptors.pop()
         if hub is not None and fd == hub.fd:
             recycle(fd)
         else:
             os.close(fd)
-    env._descriptors.clear()
     env._hub = None
     env.holds.clear()
 

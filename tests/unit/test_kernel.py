@@ -398,6 +398,28 @@ def test_the_tag_of_a_dead_holder_stays(tag: str | None, path: Path, flock: Cont
     assert path.read_bytes() == b""
 
 
+@pytest.mark.parametrize("content", [b"", "a record of ours"], ids=["empty", "a tag of the dead"])
+def test_a_tag_is_written_into_a_file_of_another_directory(
+    content: bytes | str, disk: Path, path: Path, flock: Contend
+) -> None:
+    """F5: somebody has linked it here, where whoever locks may write to all files."""
+    elsewhere_ = disk / "elsewhere"
+    if isinstance(content, str):
+        dead = flock(tag=content)
+        dead.get()
+        dead.crash()
+        os.rename(path, elsewhere_)
+    else:
+        elsewhere_.write_bytes(content)
+    before = elsewhere_.read_bytes()
+    os.utime(elsewhere_, (1, 1))
+    os.link(elsewhere_, path)
+    held = flock(tag="some tag").get()
+    assert elsewhere_.read_bytes() == before
+    held.release()
+    assert (elsewhere_.read_bytes(), elsewhere_.stat().st_mtime) == (before, 1)
+
+
 def test_what_others_have_written_goes_with_a_tag(path: Path, flock: Contend) -> None:
     """F5: at the release, and after a kill."""
     held = flock(tag="x").get()

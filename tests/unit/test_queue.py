@@ -822,6 +822,21 @@ def test_a_queue_is_open_to_those_to_whom_its_directory_is(
     release(holder)
 
 
+def test_a_queue_in_a_directory_that_a_link_leads_to_is_open_to_all(
+    disk: Path, contend: Contend, clock: Clock, process: Callable[..., Stepped]
+) -> None:
+    """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and nobody's business."""
+    (disk / "real").mkdir(mode=0o755)
+    (disk / "link").symlink_to("real")
+    path = disk / "link" / "l"
+    contend(path, process(), fair=True, timeout=None).get()
+    waiter = contend(path, process(), fair=True, timeout=None)
+    assert waiter.step() is not None
+    clock.now += MOMENT
+    assert waiter.step() is not None
+    assert stat.S_IMODE(os.stat(queue_of(*os.path.split(path))).st_mode) == 0o755
+
+
 @pytest.mark.parametrize("step", ["open_directory", "fstat", "chmod"])
 def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
     step: str, arrive: Contend, queued: Contend, clock: Clock, path: str

@@ -14,7 +14,8 @@ F3  A hold is ours while the path names its file, whatever is in it: people lock
     for writing where that is permitted, as some filesystems grant a guard only then; never with O_CREAT if it is there,
     which the kernel refuses for the files of others in a sticky directory (fs.protected_regular).
 F4  Where there are no kernel locks, that is an error, and not a hold of nothing.
-F5  A tag is written only by one who holds alone, into a file that is empty or has an outdated record of the same kind.
+F5  A tag is written only by one who holds alone, into a file that is empty or has an outdated record of the same kind,
+    and has no other name: somebody may have linked a file of another directory here.
     It is taken away before the guard is dropped, unless somebody has changed it. A kill may leave it behind: it counts
     only as long as the very process that it names may be the holder.
 """
@@ -135,8 +136,9 @@ def settle(env: Environment, request: Request, fd: int) -> Held | None:
             return None
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
-        empty = not found.st_size or _is_cleared(env, request, fd)
-        if request.tag is not None and empty and not request.shared:
+        alone = found.st_nlink <= 1
+        empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
+        if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
         return KernelHeld(env, request, fd, identity, data, True)
     except BaseException:
@@ -194,7 +196,7 @@ def _open(env: Environment, request: Request) -> tuple[int, bool]:
                 raise explained(error, request, env) from error
 
 
-def _is_cleared(env: Environment, request: Request, fd: int) -> bool:
+def _is_cleared(env: Environment, request: Request, fd: int, *, alone: bool) -> bool:
     """Whether a file that was not empty is so now, as it had an outdated record of ours. ProtocolMismatch for one of
     another protocol, whose holder would not heed the guard. What else is in it stays."""
     head, record = read_own(env, request, fd)
@@ -204,7 +206,7 @@ def _is_cleared(env: Environment, request: Request, fd: int) -> bool:
             if other not in (None, "sidecar", request.protocol.name):  # any JSON object may be a record of a sidecar
                 raise mismatch(request, str(other))
         return False
-    if request.shared:
+    if request.shared or not alone:
         return False
     try:
         env.truncate(fd, 0)

@@ -6,6 +6,7 @@ import os
 import zlib
 
 from ..errors import InvalidPath
+from .links import followed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
             protocol=protocol.name,
         )
     if protocol.resolves == "path":
-        named = os.path.realpath(named)
+        named = followed(named, protocol.name, last=True)
     elif protocol.resolves == "directory":
         # As text first, and links after that: in this order the others do it, and would name another file otherwise.
         directory, name = os.path.split(os.path.normpath(named))
-        named = os.path.join(os.path.realpath(directory), name)
+        named = os.path.join(followed(directory, protocol.name), name)
     return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
 
 

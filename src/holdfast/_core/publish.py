@@ -211,8 +211,10 @@ def finish(env: Environment, request: Request, fd: int, *, created: bool) -> Gen
                 break
             yield Wait((), env.monotonic() + _GUARD_PAUSE)
         found = env.fstat(fd)
-        # A contender finishes only what carries the bit: by now the path may name a foreign creator's empty file.
-        mine = guard is not False and (created or (guard is True and bool(found.st_mode & UNFINISHED)))
+        # A contender finishes only what carries the bit: by now the path may name a foreign creator's empty file. Nor
+        # what has another name: somebody may have linked a file of another directory here.
+        left = guard is True and bool(found.st_mode & UNFINISHED) and found.st_nlink <= 1
+        mine = guard is not False and (created or left)
         if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
             env.unguard(fd)
             env.close(fd)
@@ -289,7 +291,10 @@ def _temporary_prefix(identity: Identity) -> str:
 
 
 def sweep(env: Environment, directory: str) -> None:
-    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory."""
+    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory.
+
+    Only files: whoever gives such a name to one of theirs may remove it, too (docs/security.md).
+    """
     who = env.identity()
     if "-" in (who.boot, who.pid_namespace):
         return  # whose they are cannot be told
@@ -299,6 +304,7 @@ def sweep(env: Environment, directory: str) -> None:
             pid = name[len(prefix) :].partition("-")[0]
             if pid.isdecimal() and env.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE):
                 try:
-                    env.unlink(f"{directory}/{name}")
+                    if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
+                        env.unlink(f"{directory}/{name}")
                 except OSError:
                     pass  # another sweeper was faster, or it is not ours to remove

@@ -104,7 +104,10 @@ class Request:
     def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
         self.protocol: Protocol = get(options.get("protocol", "sema"))
         self.more = _options_of(self.protocol, options)
-        self.given, located = locate(path, self.protocol)
+        if path == lock_file:  # a file that was found: its own path is no link
+            self.given = located = check_path(path, self.protocol.name)
+        else:
+            self.given, located = locate(path, self.protocol)
         self.path = located if lock_file is None else check_path(lock_file, self.protocol.name)
         self.directory, self.name = os.path.split(self.path)
         self._set_common(options)

@@ -111,10 +111,11 @@ def sweep_rivals(env: Environment, request: Request) -> int:
     for path, pid in rivals(env, request):
         if has_ended(env, pid):
             try:
-                env.unlink(path)
-                removed += 1
+                if stat.S_ISREG(env.stat(path).st_mode):
+                    env.unlink(path)
+                    removed += 1
             except OSError:
-                pass  # another sweeper was faster, it is not ours to remove, or it is a directory
+                pass  # another sweeper was faster, or it is not ours to remove
     return removed
 
 
@@ -165,6 +166,8 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
     """Make ours what a crash has left (Y3, Y4)."""
     try:
         found = env.stat(path)
+        if not _may_announce(found.st_mode):
+            return None
         old = abs(env.time() - found.st_mtime) >= _OLD
         if not env.guards:
             if not old:
@@ -179,17 +182,19 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
 
 def why_left(env: Environment, path: str) -> str | None:
     """Why what announces a removal is nobody's any more (Y3, Y4); None where it may be somebody's. Changes nothing."""
-    found = env.stat(path)
-    if not stat.S_ISDIR(found.st_mode) or env.list_directory(path):
+    try:
+        fd = env.open_directory(path)
+    except NotADirectoryError:
         return None
-    if env.guards and found.st_mode & _OURS:
-        fd = env.open_existing(path, write=False)
-        try:
-            held = env.guarded(fd)
-        finally:
-            env.close(fd)
-        if held is not None:
-            return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
+    try:
+        found = env.fstat(fd)
+        if env.list_directory(fd):
+            return None
+        held = env.guarded(fd) if env.guards and found.st_mode & _OURS else None
+    finally:
+        env.close(fd)
+    if held is not None:
+        return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
     if abs(env.time() - found.st_mtime) < _OLD:
         return None
     return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"
@@ -207,13 +212,19 @@ def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
             guard = env.guard(fd, shared=True)  # Y6
         found = env.fstat(fd)
         identity = (found.st_dev, found.st_ino)
-        if (guard or (surely and guard is None)) and is_there(env, path, identity):
+        announces = _may_announce(found.st_mode)
+        if announces and (guard or (surely and guard is None)) and is_there(env, path, identity):
             return Announcement(fd, identity)
     except BaseException:
         let_go(env, fd)
         raise
     let_go(env, fd)
     return None
+
+
+def _may_announce(mode: int) -> bool:
+    """Whether it is of the kinds that are made for that: not a link, nor what would be strange to open."""
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
 def _remove(env: Environment, path: str) -> None:

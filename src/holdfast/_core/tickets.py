@@ -128,7 +128,8 @@ class Queue:
         if stat.S_IMODE(found.st_mode) != _IN_THE_MAKING or not self.is_empty():
             return
         try:
-            env.chmod(self._fd, stat.S_IMODE(env.stat(directory).st_mode) & 0o1777 | 0o700)
+            # What a link leads to, not the link: that is open to all.
+            env.chmod(self._fd, stat.S_IMODE(env.stat(f"{directory}/.").st_mode) & 0o1777 | 0o700)
         except PermissionError:
             pass  # another user's; who runs as root may, and then it is what its owner would have done
 

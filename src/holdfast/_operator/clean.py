@@ -11,6 +11,8 @@ M9  A rule holds: a foreign process may have judged it stale as well, and be abo
     inside. A removal that settled *after* the path is free would protect nobody.
     The same where there are no guards: nothing is proven there but by the process. And what
     was created and never written is finished, and released, as its first contender would do (publish.py, X2).
+M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
+    opened when it is entered, never through a link, and all that is done in it goes by that descriptor (anchors.py).
 """
 
 from __future__ import annotations

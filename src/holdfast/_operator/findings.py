@@ -56,6 +56,9 @@ if TYPE_CHECKING:
         def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
             """What `kept` returns for each entry of a directory, but None; in no order."""
 
+        def way_to(self, fd: int) -> str | None:
+            """A path that leads to the directory of this descriptor, wherever it is moved; None where there is none."""
+
 
 HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"

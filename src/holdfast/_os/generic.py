@@ -31,6 +31,9 @@ _BINARY: int = getattr(os, "O_BINARY", 0)
 _CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_MAY_FOLLOW = sys.platform != "linux" and getattr(os, "link", None) in os.supports_follow_symlinks
+_AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
+"""For link(2), which follows no link on Linux, but may elsewhere."""
 
 
 class GenericEnvironment:
@@ -198,7 +201,7 @@ class GenericEnvironment:
     def link(self, existing: str, path: str) -> None:
         if "link" in self.without or not hasattr(os, "link"):
             raise OSError(_unsupported(), "hard links are not available", path)
-        os.link(existing, path)
+        os.link(existing, path, **_AS_IT_IS)
 
     def read(self, fd: int, size: int) -> bytes:
         if hasattr(os, "pread"):
@@ -218,7 +221,7 @@ class GenericEnvironment:
 
     def sync_directory(self, directory: str) -> None:
         try:
-            fd = self._open(directory, os.O_RDONLY)
+            fd = self._open(directory, os.O_RDONLY | _NONBLOCK)
         except PermissionError:
             return  # Windows opens no directories; the file itself is on disk
         try:
@@ -227,7 +230,13 @@ class GenericEnvironment:
             self.close(fd)
 
     def make_directories(self, directory: str) -> None:
-        os.makedirs(directory, exist_ok=True)
+        if {os.open, os.mkdir} <= os.supports_dir_fd:
+            with self._forking:
+                from .parents import make_directories
+
+                make_directories(directory)
+        else:
+            os.makedirs(directory, exist_ok=True)
 
     def list_directory(self, directory: str | int) -> list[str]:
         with self._forking:  # it opens a descriptor of its own
@@ -237,6 +246,10 @@ class GenericEnvironment:
         """See `survey.Surroundings`."""
         with self._forking, os.scandir(directory) as entries:
             return [one for entry in entries if (one := kept(entry)) is not None]
+
+    def way_to(self, fd: int) -> str | None:  # noqa: ARG002
+        """See `findings.Surroundings`; nothing portable leads there."""
+        return None
 
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)

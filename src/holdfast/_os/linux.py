@@ -141,6 +141,14 @@ class LinuxEnvironment(GenericEnvironment):
         with self._forking:  # it imports
             _link_empty_path(fd, path)
 
+    def way_to(self, fd: int) -> str | None:
+        way, found = f"/proc/self/fd/{fd}", os.fstat(fd)
+        try:
+            there = os.stat(way) if "proc" not in self.without else None
+        except OSError:
+            return None  # /proc is hidden
+        return way if there is not None and os.path.samestat(there, found) else None
+
     def born(self, path: str) -> str | None:
         with self._forking:
             from .birth import born

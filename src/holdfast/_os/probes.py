@@ -193,10 +193,12 @@ class _Probe:
         if watch is None:
             return False
         try:
-            os.close(os.open(self.path, os.O_WRONLY | _CLOEXEC))
+            os.close(os.open(self.path, os.O_WRONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK))
             closed = watch.take()
             os.unlink(self.path)
             return bool(closed & CLOSED and watch.take() & CHANGED) and self._env.events_reach(self.path)
+        except OSError:
+            return False  # somebody has put something else there
         finally:
             watch.close()
 
@@ -211,7 +213,7 @@ class _Probe:
     def bits(self) -> bool:
         """Whether a file keeps its permission bits, the sticky one too."""
         try:
-            os.chmod(self.fd if os.chmod in os.supports_fd else self.path, 0o1600)
+            self._env.chmod(self.fd, 0o1600)
         except OSError:
             return False
         return stat.S_IMODE(os.fstat(self.fd).st_mode) == 0o1600

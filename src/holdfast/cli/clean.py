@@ -7,10 +7,12 @@ import os
 
 from .._core.report import printable
 from .._drive.sync import drive
+from .._operator.anchors import Anchored
 from .._operator.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
 from .._operator.findings import Found, Unseen
 from .._operator.remains import Kept, Leftover, directories, leftovers, of_lock
 from .._operator.survey import Survey
+from .._operator.walk import joined
 from .._os import environment
 from ..errors import HoldfastError
 from . import DONE, FAILED, HELD, say, show
@@ -20,6 +22,7 @@ from .urls import is_url
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 _TOGETHER = 100
 """So many settle at once: each has a descriptor open."""
@@ -32,30 +35,41 @@ def clean_(options: argparse.Namespace) -> int:
     if any(map(is_url, options.places)):
         raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
     report = _Report(options)
-    for place in options.places or ["."]:
-        pending: list[Leftover] = []
-        for one in _of_place(place, options):
-            if isinstance(one, Unseen):
-                say(f"{one.path}: {one.error.strerror or one.error}")
-                report.unseen += 1
-            elif isinstance(one, Kept):
-                report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")
-            elif not options.yes:
-                report.tell(_WOULD, one, one.why)
-            else:
-                pending.append(one)
-                if len(pending) == _TOGETHER:
-                    _remove(pending, options, report)
-                    pending = []
-        _remove(pending, options, report)
+    env = Anchored(environment())
+    try:
+        for place in options.places or ["."]:
+            _clean(env, place, options, report)
+    finally:
+        env.leave()
     report.end()
     if report.unseen:
         return FAILED
     return HELD if report.counts.get(_WOULD) or report.counts.get(_FAILED) else DONE
 
 
-def _of_place(place: str, options: argparse.Namespace) -> Iterator[Leftover | Kept | Unseen]:
-    env, approved = environment(), options.approve_stale
+def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -> None:
+    pending: list[Leftover] = []
+    for one in _of_place(env, place, options, pending):
+        if isinstance(one, Unseen):
+            say(f"{one.path}: {one.error.strerror or one.error}")
+            report.unseen += 1
+        elif isinstance(one, Kept):
+            report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")
+        elif not options.yes:
+            report.tell(_WOULD, one, one.why)
+        else:
+            pending.append(one)
+            if len(pending) == _TOGETHER:
+                _remove(env, pending, options, report)
+                pending.clear()
+    _remove(env, pending, options, report)
+
+
+def _of_place(
+    env: Any, place: str, options: argparse.Namespace, pending: list[Leftover]
+) -> Iterator[Leftover | Kept | Unseen]:
+    """What may go. A directory stays open while something in it is `pending` (M13), or those in it are yet to come."""
+    approved = options.approve_stale
     path = os.path.abspath(place)
     try:
         os.lstat(path)
@@ -64,8 +78,18 @@ def _of_place(place: str, options: argparse.Namespace) -> Iterator[Leftover | Ke
         return
     survey = Survey(env)
     if os.path.isdir(path):
+        needed: set[str] = set()
         for where in directories(env, path, recursive=options.recursive):
+            needed = needed if pending else set()
+            env.leave(*needed)
+            try:
+                env.enter(path, where)
+            except OSError as error:
+                yield Unseen(where, error)
+                continue
             yield from leftovers(env, survey, where, approved=approved)
+            if pending and pending[-1].path.startswith(joined(where, "")):
+                needed.add(where)
         return
     try:
         found: Found | None = survey.file(path)
@@ -80,8 +104,7 @@ def _of_place(place: str, options: argparse.Namespace) -> Iterator[Leftover | Ke
         yield one
 
 
-def _remove(pending: list[Leftover], options: argparse.Namespace, report: _Report) -> None:
-    env = environment()
+def _remove(env: Any, pending: list[Leftover], options: argparse.Namespace, report: _Report) -> None:
     jobs = [remove(env, one, approved=options.approve_stale) for one in pending]
     for one, removal in zip(pending, drive(side_by_side(jobs)), strict=True):
         if isinstance(removal, Removal) and removal.result == REMOVED:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import stat
 import sys
 
 from . import DONE, FAILED, STDOUT, say
@@ -33,7 +35,8 @@ def timeline_(options: argparse.Namespace) -> int:
     if not history.events:
         say(f"{options.events} has no events; `holdfast watch --record FILE` records some")
         return FAILED
-    where = options.output or ("-" if options.events == "-" else os.path.splitext(options.events)[0] + ".html")
+    beside = "-" if options.events == "-" else os.path.splitext(options.events)[0] + ".html"
+    where = options.output or beside
     data = page(history, options.events).encode("utf-8", "backslashreplace")
     if where == "-":
         try:
@@ -42,11 +45,28 @@ def timeline_(options: argparse.Namespace) -> int:
         except OSError as error:
             raise OSError(error.errno, error.strerror, STDOUT) from error
     else:
-        with open(where, "wb") as file:
+        with open(where, "wb", opener=None if options.output else _open_beside) as file:
             file.write(data)
         if not options.quiet:
             say(f"{history.events} events of {len(history.locks)} locks are drawn in {where}")
     return DONE
+
+
+def _open_beside(path: str, flags: int) -> int:
+    """Nobody has named this path, and others may write to its directory: what they put there is not written to."""
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OSError(
+                errno.EEXIST, "something else than a page of its own is there; name another one with -o", path
+            )
+        os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def page(history: History, source: str) -> str:

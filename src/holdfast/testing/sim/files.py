@@ -16,12 +16,13 @@ _FULL = (errno.ENOSPC, "No space left on device")
 class SimStat:
     """What `stat` says."""
 
-    __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_size", "st_uid")
+    __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_nlink", "st_size", "st_uid")
 
     def __init__(self, inode: Inode, device: int) -> None:
         self.st_mode = inode.mode
         self.st_dev = device
         self.st_ino = inode.number
+        self.st_nlink = inode.links
         self.st_size = len(inode.data)
         self.st_uid = 0
         self.st_mtime = inode.mtime

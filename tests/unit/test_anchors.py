@@ -1,0 +1,119 @@
+"""Directories that stay what they were when they were entered (anchors.py), for `clean -r --yes`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import cli
+from holdfast._operator.anchors import Anchored
+from holdfast._operator.remains import Leftover
+from holdfast._os import environment
+from holdfast._os.linux import LinuxEnvironment
+from holdfast.cli import clean
+from unit.fault_operations import NOBODY
+from unit.stepping import sema_record
+
+pytestmark = pytest.mark.needs("proc")
+
+
+def _stale(path: Path) -> Path:
+    path.write_bytes(sema_record(NOBODY, time.time() - 4000, "stale"))
+    return path
+
+
+@pytest.mark.parametrize("when", ["entered", "removed"])
+def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
+    when: str, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """M13: below the directory to be cleaned, between the list of it and its entry, or between look and removal."""
+    shared, outside = disk / "shared", disk / "outside"
+    for where in (shared / "below", outside):
+        where.mkdir(parents=True)
+    ours, theirs = _stale(shared / "below" / "l.lock"), _stale(outside / "l.lock")
+    done: list[str] = []
+
+    def exchange(*_given: object) -> None:
+        if not done:
+            done.append(when)
+            os.rename(shared / "below", shared / "moved")
+            (shared / "below").symlink_to(outside)
+
+    if when == "entered":
+        entering: Any = Anchored.enter
+
+        def enter(self: Anchored, top: str, where: str) -> None:
+            if where.endswith("below"):
+                exchange()
+            entering(self, top, where)
+
+        monkeypatch.setattr(Anchored, "enter", enter)
+    else:
+        removing = clean._remove
+
+        def remove(env: Any, pending: list[Leftover], *rest: Any) -> None:
+            exchange()
+            removing(env, pending, *rest)
+
+        monkeypatch.setattr(clean, "_remove", remove)
+    with pytest.raises(SystemExit):
+        cli.main(["clean", "-r", "--yes", str(shared)])
+    capsys.readouterr()
+    assert done
+    assert theirs.exists()
+    assert (shared / "moved" / ours.name).exists() == (when == "entered")
+
+
+def test_a_directory_is_left_open(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """M13: neither after the last one, nor while a tree with nothing in it is walked."""
+    most: list[int] = []
+    env = environment()
+    for number in range(5):
+        _stale(disk / f"{number}.lock")
+        (disk / f"d{number}" / "deeper").mkdir(parents=True)
+    entering = Anchored.enter
+
+    def enter(self: Anchored, top: str, where: str) -> None:
+        entering(self, top, where)
+        most.append(len(env._descriptors))
+
+    before = len(env._descriptors)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Anchored, "enter", enter)
+        with pytest.raises(SystemExit):
+            cli.main(["clean", "-r", str(disk)])
+    capsys.readouterr()
+    assert len(most) == 11
+    assert max(most) == before + 1
+    assert len(env._descriptors) == before
+
+
+def test_an_error_names_the_way_instead_of_the_path(disk: Path) -> None:
+    real = LinuxEnvironment()
+    env: Any = Anchored(real)
+    env.enter(str(disk), str(disk))
+    with pytest.raises(FileNotFoundError) as caught:
+        env.unlink(f"{disk}/l")
+    assert caught.value.filename == f"{disk}/l"
+    with pytest.raises(FileNotFoundError) as caught:
+        env.link(f"{disk}/l", f"{disk}/m")
+    assert (caught.value.filename, caught.value.filename2) == (f"{disk}/l", f"{disk}/m")
+    assert stat.S_ISDIR(env.stat(f"{disk}/.").st_mode)
+    assert env.list_directory(str(disk)) == []
+    env.leave()
+    assert not real._descriptors
+
+
+def test_without_proc_there_is_no_cleaning(disk: Path) -> None:
+    """Then a directory is what its path leads to."""
+    env: Any = Anchored(LinuxEnvironment(frozenset({"proc"})))
+    (disk / "below").mkdir()
+    for where in (disk, disk / "below"):
+        env.enter(str(disk), str(where))
+        assert env.exists(str(where))
+    env.leave()

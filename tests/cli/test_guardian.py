@@ -387,7 +387,8 @@ sys.stdin.readline()
 def test_the_lock_is_held_for_what_does_not_count_or_not_for_what_does(
     world: World, path: Path, until: str, what: str, held: bool
 ) -> None:
-    script = what.replace("& echo", "& sleep 0.2; echo") if "setsid" in what else what
+    own = f"until [ $(ps -o sid= -p $!) = $! ]; do :; done; {what.partition('& ')[2]}"
+    script = f"{what.partition('& ')[0]}& {own}" if "setsid" in what else what
     done = world.do("run", "--until", until, path, "--", "sh", "-c", script)
     assert done.returncode == 0
     job = pid_of(done.stdout)

@@ -343,6 +343,19 @@ def test_a_job_in_the_background_works_on_without_a_lock(world: World, path: Pat
     assert [*path.parent.iterdir()] == []
 
 
+def test_what_run_has_recorded_goes_to_somebody_as_a_signal(world: World, path: Path) -> None:
+    """G2: the guardian closes the file; its own pipe for signals may have the number then."""
+    record = path.parent / "record"
+    code = "import os, signal, sys; print('child', flush=True); sys.stdin.readline(); print('end', flush=True)"
+    run = world.run(path, code, "--record", record, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    path.write_text("pid=1\ntimestamp=1\n")  # a loss, which would be told
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    assert [json.loads(line)["kind"] for line in record.read_text().splitlines()] == ["acquired"]
+
+
 def test_nobody_who_waits_is_woken_by_the_guardians_release(world: World, path: Path) -> None:
     job = pid_of(world.do("run", "-q", path, "--", "sh", "-c", JOB).stdout)
     heir = world.start([*HOLDFAST, "run", path, "--", "echo", "in"])

@@ -31,6 +31,7 @@ import sys
 from .._drive.sync import caller
 from .._os.tree import adopt_orphans, descendants, of_session, send
 from ..errors import LockLost
+from ..events import listeners
 from ..hold import Hold, keep
 from .detached import detach, fork, readable
 from .tree import Tree
@@ -66,8 +67,7 @@ class Guardian:
         self._until = until
         self.keeps = self._held.guarded
         """Whether it can keep the lock without `run`."""
-        self.pid = 0
-        """0: it has ended."""
+        self.pid = 0  # it has not begun, or has ended
         self._news = self._words = -1
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
@@ -150,8 +150,7 @@ class _Life:
         self._heard = heard
         self._run = os.getppid()
         self._session = os.getsid(0)
-        self._command = 0
-        """Its pid, until it has been waited for."""
+        self._command = 0  # its pid, until it has been waited for
         self._told = self._seen = self._is_holder = self._lost = False
 
     def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
@@ -186,6 +185,7 @@ class _Life:
 
     def _settle_in(self, command: list[str]) -> None:
         """G2."""
+        listeners.clear()  # what they have open is closed now, and its number may be another file's
         detach({self._fd, self._tell_fd, self._heard})
         self._woken, self._wake = os.pipe()
         for fd in (self._woken, self._wake):

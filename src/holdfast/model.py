@@ -128,6 +128,7 @@ class Record(Value):
     `fields` are the values in the protocol's own vocabulary; the attributes are the same facts in holdfast's.
     `created` is in seconds since the epoch. `marked` says that a marker was there, even one that cannot be read.
     `legible` is False where the content says nothing, and the protocol takes it for a lock all the same.
+    `mixed`: the file has more in it than a record, so it may be somebody's data: it is held, whatever else is known.
     """
 
     protocol: str
@@ -139,6 +140,7 @@ class Record(Value):
     marker: Marker | None = None
     marked: bool = False
     legible: bool = True
+    mixed: bool = False
 
 
 class Evidence(Value):

@@ -60,6 +60,25 @@ def dormant(pid: int) -> bool:
         return False
 
 
+def children(pid: int) -> list[int]:
+    return [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def guardian(run: int) -> int:
+    """The guardian of this `holdfast run`, whose command has started, when it has settled in."""
+    name = "holdfast-guardian"[:15]
+
+    def found() -> list[int]:
+        return [pid for pid in children(run) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+
+    return eventually(found, what="the guardian")[0]
+
+
+def command(run: int) -> int:
+    """Its command."""
+    return children(guardian(run))[0]
+
+
 class Started:
     """A process with something to read from: its stdout, or its terminal."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, World, ended, eventually
+from cli.support import HOLDFAST, World, children, ended, eventually, guardian
 from holdfast._os import tree
 
 _DAEMON = """
@@ -119,7 +119,7 @@ def test_what_outlives_the_command_is_ended_or_waited_for(world: World, path: Pa
 
 
 def test_an_orphan_that_ends_stays_a_zombie_or_ends_the_run(world: World, path: Path) -> None:
-    """C5, C6: it is our child, and somebody must wait for it."""
+    """G1, C5: it is the guardian's child, and somebody must wait for it."""
     code = """
 import os, sys
 if not os.fork():
@@ -133,14 +133,11 @@ sys.stdin.readline()
 """
     run = world.run(path, code, stdin=-1)
     run.hear("ready")
-
-    def children() -> list[str]:
-        return Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-
-    eventually(lambda: len(children()) == 2)
+    parent = guardian(run.pid)
+    eventually(lambda: len(children(parent)) == 2)
     assert run.process.stdin is not None
     os.write(run.process.stdin.fileno(), b"\n")
-    eventually(lambda: len(children()) < 2 or run.process.poll() is not None)
+    eventually(lambda: run.process.poll() is not None or len(children(parent)) < 2)
     os.write(run.process.stdin.fileno(), b"\n") if run.process.poll() is None else None
     assert run.wait() == 0
 

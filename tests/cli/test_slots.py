@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import Started, World, ended, eventually
+from cli.support import Started, World, command, ended, eventually
 
 SHOW = """
 import os, sys
@@ -44,7 +44,7 @@ def test_a_killed_wrapper_frees_the_slot_of_a_command_that_goes_on(world: World,
     """The command inherits the kernel lock of its slot; when it ends, too, the next one gets the slot, and is told."""
     holder = occupy(world, path, 1)
     holder.hear("slot 0")
-    child = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
+    child = command(holder.pid)
     holder.signal(signal.SIGKILL)
     assert holder.wait() == -signal.SIGKILL
     assert world.do("run", "-n", "--slots", 1, path, "--", "true").returncode == 75

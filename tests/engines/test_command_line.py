@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from cli.support import HOLDFAST, Started, World, ended, eventually
+from cli.support import HOLDFAST, Started, World, command, ended, eventually
 
 WORK = "import sys; print('held', flush=True); sys.stdin.read()"
 
@@ -46,6 +46,15 @@ def holding(world: World, url: str, *options: str) -> Started:
     started = world.run(url, WORK, *options, stdin=-1)
     started.hear("held")
     return started
+
+
+def test_the_command_of_a_killed_run_works_on_without_a_lock(world: World, url: str) -> None:
+    """G3: the server has freed the lock, so it was lost."""
+    holder = holding(world, f"{url}a")
+    work = command(holder.pid)
+    holder.signal(signal.SIGKILL)
+    eventually(lambda: ended(work), what="the end of the command")
+    assert world.do("run", "-w", 20, f"{url}a", "--", "true").returncode == 0
 
 
 def test_a_holder_is_not_shown_or_cannot_be_ended(world: World, url: str) -> None:

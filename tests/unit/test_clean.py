@@ -397,3 +397,39 @@ def test_a_directory_with_something_in_it_goes(disk: Path, environments: Environ
     (path / "thesis").write_text("x")
     os.utime(path, (1, 1))
     assert names(environments(), disk) == []
+
+
+@pytest.mark.parametrize("approved", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cfg.ini", "pid={pid}\ntimestamp=1000\n[section]\nkey=value\n"),
+        ("the.lock", "pid={pid}\ntimestamp=1000\n[section]\nkey=value\n"),
+        ("notes", "pid={pid}\ntimestamp=1000\nremember the milk\n"),
+        ("run.cfg", "pid={pid}\ntimestamp=1000\n"),
+        ("state.json", "tag=x\npid={pid}\ntimestamp=1000\n"),
+        ("app.lock", '{{"name": "app", "pid": {pid}, "dependencies": {{}}}}\n'),
+        ("package.json", '{{"pid": {pid}, "createdAt": "2020-01-01T00:00:00.000Z"}}\n'),
+    ],
+)
+def test_a_file_of_somebodys_data_goes(
+    name: str, content: str, approved: bool, disk: Path, environments: Environments, dead_pid: int
+) -> None:
+    """M14: it may look like a lock of a process that has ended, and be old."""
+    path = disk / name
+    path.write_text(content.format(pid=dead_pid))
+    os.utime(path, (0, 0))
+    env = environments()
+    assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
+    path.chmod(0o600)
+    assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
+
+
+def test_a_file_that_becomes_data_after_the_look_goes(disk: Path, environments: Environments, stale: Path) -> None:
+    """M14: what is there is judged again under its guard."""
+    env = environments()
+    (leftover,) = found(env, disk)
+    assert isinstance(leftover, Leftover)
+    stale.write_bytes(stale.read_bytes() + b"[section]\n")
+    assert drive(remove(env, leftover, approved=True)).result == CHANGED
+    assert stale.read_bytes().endswith(b"[section]\n")

@@ -53,6 +53,66 @@ def test_a_record_that_cannot_be_read_is_reclaimed(stale: object, content: bytes
     assert "held" in look(contender.env, contender.request).reason
 
 
+DATA = {
+    "section": b"pid=%d\ntimestamp=1000\n[section]\nkey=value\n",
+    "section first": b"[daemon]\npid=%d\ntimestamp=1000\n",
+    "comment": b"# written by setup\npid=%d\ntimestamp=1000\n",
+    "assignment in a comment": b"pid=%d\ntimestamp=1000\n# port=80\n",
+    "prose": b"pid=%d\ntimestamp=1000\nwe settled on x = 3 after all\n",
+    "a table": b"pid=%d\ntimestamp=1000\n" + b"".join(b"key%d=1\n" % n for n in range(9)),
+    "quoted": b'pid=%d\ntimestamp=1000\n"a"=1\n',
+    "a marker that is none": b"pid=%d\ntimestamp=1000\nholdfast=yes\nsome text\n",
+}
+"""Files of somebody's in which there are lines like those of a record."""
+
+
+@policies
+@pytest.mark.parametrize("protocol", ["sema", "semats"])
+@pytest.mark.parametrize("content", DATA.values(), ids=DATA)
+def test_a_file_of_somebodys_data_is_reclaimed(
+    stale: object, protocol: str, content: bytes, disk: Path, contend: Contend, dead_pid: int
+) -> None:
+    """V6: not by any policy, though its two lines are old and name a process that has ended."""
+    path = disk / "cfg.ini"
+    path.write_bytes(content % dead_pid)
+    os.utime(path, (0, 0))
+    before = path.stat()
+    contender = contend(path, protocol=protocol, stale=stale)
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == content % dead_pid
+    assert (path.stat().st_mtime, path.stat().st_ino, path.stat().st_mode) == (
+        before.st_mtime,
+        before.st_ino,
+        before.st_mode,
+    )
+    status = look(contender.env, contender.request)
+    assert status.record is not None
+    assert status.record.pid == dead_pid
+    assert "held" in status.reason or "somebody's data" in status.reason
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b"", b"\n\n", b"host=build7\nversion=2\n", b"tag=a=b [c] # d\n", b"tag=x\n\0\0\0\n", b"a.b-c_d=\n"],
+)
+def test_what_a_later_writer_adds_keeps_a_dead_lock_for_ever(
+    more: bytes, disk: Path, contend: Contend, dead_pid: int
+) -> None:
+    """V6: unknown keys are ignored, as the specification has it."""
+    (disk / "l").write_bytes(b"pid=%d\ntimestamp=1000\n" % dead_pid + more)
+    assert isinstance(contend(disk / "l").run(), Held)
+
+
+def test_the_rest_of_an_older_tag_keeps_a_dead_lock_for_ever(disk: Path, contend: Contend) -> None:
+    """V6: a takeover that is killed between two pages of its write leaves it; the marker says whose the file is."""
+    holder = contend(disk / "l")
+    holder.get()
+    holder.crash()
+    with (disk / "l").open("ab") as file:
+        file.write(b"the end of a long tag\n")
+    assert isinstance(contend(disk / "l").run(), Held)
+
+
 @policies
 def test_a_file_that_may_not_be_read_is_reclaimed(stale: object, disk: Path, contend: Contend) -> None:
     """V2: the other user's business."""

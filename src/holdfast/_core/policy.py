@@ -7,6 +7,8 @@ V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherw
 V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
 V5  A protocol whose rule fails closed only says that a lock is stale: then nobody waits for it nor takes it over,
     unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
+V6  A file that has more in it than a record may be somebody's data, with lines that look like a record's. It is held,
+    and is never reclaimed, whatever was asked for.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ def judge(env: Environment, request: Request, seen: Observation, assessed: Asses
         return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, X2
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
+    if record.mixed:
+        return Verdict(False, False, "there is more in it than a lock's record, so it may be somebody's data")  # V6
     if seen.blocked is not None:
         return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
     if stale == "never":

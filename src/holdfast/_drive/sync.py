@@ -92,6 +92,9 @@ def caller() -> tuple[object, ...]:
 
     A tuple, because a task is named by its thread and itself: a wait blocks all callers whose names begin with its own.
     """
+    global _local
+    if type(_local) is not threading.local:
+        _local = threading.local()  # gevent has made greenlets of threads since this was imported
     try:
         name: tuple[object, ...] = _local.name
     except AttributeError:

@@ -103,7 +103,8 @@ def recognise(name: str, mode: int, data: bytes) -> Record | None:
         if data.startswith(SIGNATURE):
             return get("flock").decode(data)
         if _SEMA.match(data):
-            return get("semats" if stat.S_IMODE(mode) == 0o600 else "sema").decode(data)
+            record = get("semats" if stat.S_IMODE(mode) == 0o600 else "sema").decode(data)
+            return None if record.mixed and not is_named_so(name) else record
         if _is_sidecar(name, data):
             record = get("sidecar").decode(data)
             return record if record.legible and _has_own_member(record, data) else None

@@ -7,10 +7,14 @@ M11  Temporary files are named after a process. One that has ended never comes b
      number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
      be until no living one of another container could still need them, as they need a millisecond (rivals.py, Y2).
 M12  A claim whose claimant is proven gone counts for nobody (claims.py, C2), and may go at any time.
+M14  What may be somebody's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
+     one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
+     `createdAt`.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 
 from .._core import tickets
@@ -30,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..model import Record
+    from ..model import Record, Status
     from ..protocols import Protocol
     from .findings import Surroundings
     from .survey import Survey
@@ -110,6 +114,8 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     protocol = get(status.protocol or "sema")
     if protocol.persistent:
         return None
+    if _may_be_data(status):
+        return None
     if status.stale:
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):
@@ -120,9 +126,20 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     return Kept(status.path, protocol.name, f"{rule}, but nothing proves that its holder is dead")
 
 
+def _may_be_data(status: Status) -> bool:
+    """Whether nothing but two words in it says that it is a lock, and its name says that it is not (M14)."""
+    record = status.record
+    if record is None or record.marker is not None:
+        return False
+    name = os.path.basename(status.path)
+    if record.protocol == "sidecar":
+        return record.fields["payload"].get("createdAt") is None
+    return record.mixed or recognition.is_called_otherwise(name)
+
+
 def may_be_approved(env: Environment, protocol: Protocol, record: Record | None, liveness: Liveness) -> bool:
     """Whether the rule calls it stale, and nothing says that its holder lives (M10)."""
-    if record is None or (record.marked and record.marker is None) or liveness is Liveness.ALIVE:
+    if record is None or record.mixed or (record.marked and record.marker is None) or liveness is Liveness.ALIVE:
         return False
     return protocol.is_stale(record, liveness, env.time(), protocol.stale_after)
 

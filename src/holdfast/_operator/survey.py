@@ -188,7 +188,7 @@ class Survey:
             return STALE
         if assessed.evidence.source == "guard" and assessed.liveness is Liveness.ALIVE:
             return HELD
-        if record is None or (record.marked and record.marker is None):
+        if record is None or record.mixed or (record.marked and record.marker is None):
             return MALFORMED
         return ELSEWHERE if self._is_elsewhere(record) else HELD
 

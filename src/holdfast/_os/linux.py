@@ -151,7 +151,10 @@ class LinuxEnvironment(GenericEnvironment):
 
     def born(self, path: str) -> str | None:
         with self._forking:
-            from .birth import born
+            try:
+                from .birth import born
+            except ImportError:
+                return super().born(path)  # no ctypes
         return born(path)
 
     # -- the guard -----------------------------------------------------------------------------------------------------
@@ -244,8 +247,10 @@ class LinuxEnvironment(GenericEnvironment):
         if self._hub is None:
             # The import too: a child that is forked in the middle of one would wait for its end for ever.
             with self._forking:
-                from .inotify import Hub
-
+                try:
+                    from .inotify import Hub
+                except ImportError:
+                    return None  # in a subinterpreter before Python 3.13 there is no ctypes: the wait polls
                 if self._hub is None:
                     try:
                         self._hub = Hub(self._descriptors)
@@ -307,8 +312,10 @@ def _presence_by_signal(pid: int) -> Presence:
 
 
 def _link_empty_path(fd: int, path: str) -> None:
-    import ctypes
-
+    try:
+        import ctypes
+    except ImportError as error:
+        raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
         number = ctypes.get_errno()

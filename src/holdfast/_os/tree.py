@@ -38,16 +38,34 @@ def children() -> frozenset[Member]:
     return frozenset(one for one in _all() if one.parent == os.getpid()) if found is None else frozenset(found)
 
 
-def descendants(spared: frozenset[Member] = frozenset()) -> list[Member]:
-    """Those of this process that have not ended, parents first; without the `spared` ones and what is below them.
+def descendants(spared: frozenset[Member] = frozenset(), root: int = 0) -> list[Member]:
+    """Those of this process, or of `root`, that have not ended, parents first; without the `spared` ones and what is
+    below them.
 
     The kernel's lists of children may lack some while others end, so that there are none is said by all processes only.
     """
-    return _below(spared, _children_of) or _below(spared, _by_parent().get)
+    return _below(spared, _children_of, root) or _below(spared, _by_parent().get, root)
 
 
-def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None]) -> list[Member]:
-    found = [one for one in children_of(os.getpid()) or [] if one not in spared] if _proc_is_ours() else []
+def of_session(session: int, root: int = 0) -> list[Member]:
+    """The descendants of this process, or of `root`, that are in that session."""
+    for _ in range(2):  # one that lost its parent in the midst of the first look may have been passed over
+        found = [one for one in _below(frozenset(), _by_parent().get, root) if _session(one.pid) == session]
+        if found:
+            break
+    return found
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None], root: int = 0) -> list[Member]:
+    top = children_of(root or os.getpid()) if _proc_is_ours() else None
+    found = [one for one in top or [] if one not in spared]
     for one in found:  # which grows
         found += children_of(one.pid) or []
     return found
@@ -98,6 +116,20 @@ def send(member: Member, number: int) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def look_at(pid: int) -> Member | None:
+    """One process; None if it has ended, or there is no `/proc`."""
+    return _read(pid) if _proc_is_ours() else None
+
+
+def program(pid: int) -> str:
+    """The name of its program, for people; empty where that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _all() -> Iterator[Member]:

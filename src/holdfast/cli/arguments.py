@@ -49,10 +49,13 @@ _PROTOCOLS = {
 _RUN_NOTE = """\
 TERM, INT, HUP, QUIT, USR1 and USR2 are passed on to CMD. CMD sees HOLDFAST_LOCK,
 the path, and HOLDFAST_RECOVERED, the pid of the dead holder that was replaced, if
-there was one. CMD inherits the kernel lock: if this process is killed, the lock
-stays held until CMD has ended. If the lock is lost, CMD and all that it has started
-get TERM, what has not ended --kill-after seconds later gets KILL, and the exit
-status is 4. HOLDFAST_TOKEN is the fencing token, with --fencing or on a server.
+there was one. If this process is killed, the lock stays held until CMD and all that
+it has started has ended. If the lock is lost, they get TERM, what has not ended
+--kill-after seconds later gets KILL, and the exit status is 4. HOLDFAST_TOKEN is
+the fencing token, with --fencing or on a server.
+
+This process ends as soon as CMD has ended. What CMD has left in the background
+keeps the lock, unless it has made a session of its own, as daemons do: --until.
 
 With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
 are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
@@ -266,6 +269,9 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     if name == "run":
         add("--kill-after", type=seconds, default=10.0, metavar="SECONDS",
             help="when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)")  # fmt: skip
+        add("--until", choices=("command", "jobs", "all"), default="jobs",
+            help="what has to end before LOCK is free: CMD; CMD and what it leaves in this session, so no daemons; or "
+            "all that it has started (default: jobs)")  # fmt: skip
         add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
         add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
     if name in ("run", "wait", "status"):

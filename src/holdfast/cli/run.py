@@ -9,9 +9,10 @@ C2  From the acquisition on they are blocked and received one by one (`sigwaitin
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
     those that were sent to this process are passed on. When the terminal hangs up, it tells the session's leader alone:
     if that is us (`ssh -t host holdfast run …`), HUP is passed on.
-C4  The command inherits the guard's descriptor. If this process is killed, the guard lives as long as the command.
-C5  Reaping and signalling exclude each other: a signal never reaches a process that got the command's number later.
-    When the lock is lost, the command's whole tree is stopped: tree.py, C6 to C8.
+C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock is
+    held until all has ended that the command has started (guardian.py, G1 to G6).
+C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
+    command's number later. When the lock is lost, the command's whole tree is stopped: tree.py, C6 to C8.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ import sys
 import threading
 from types import FrameType
 
+from .._os.tree import is_running, look_at, send
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..hold import Hold
 from ..lock import Acquirable, Lock
 from ..semaphore import Semaphore
 from . import FAILED, LOST, die_of, say
 from .basic import announced
+from .guardian import ENDED, Guardian
 from .output import lock_options
-from .tree import Tree
+from .tree import Tree, named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from .._os.tree import Member
 
 _ENDING = tuple(
     getattr(signal, name)
@@ -44,6 +49,7 @@ _ENDING = tuple(
 )
 SENT_BY_KERNEL = 0x80
 """The `si_code` of a signal that a terminal sent (C3)."""
+_LOOK_EVERY = 0.2
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
@@ -58,7 +64,7 @@ class _Interrupted(BaseException):
 
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
-    child = _Child(options.cmd, options.kill_after)
+    child = _Child(options)
     if options.record is not None:
         from .._os import environment
         from .recording import recorded
@@ -99,11 +105,12 @@ def _wanted(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) 
 
 
 def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) -> int:
-    """Release, then end as the command ended."""
+    """Release, or leave the lock to the guardian; then end as the command ended."""
     try:
-        hold.release()
-        if options.verbose:
-            say(f"released {hold.path}")
+        if not child.leaves(hold, quiet=options.quiet):
+            hold.release()
+            if options.verbose:
+                say(f"released {hold.path}")
     except LockLost as lost:
         if not child.told:
             say(str(lost))
@@ -114,6 +121,7 @@ def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) ->
     except OSError as error:
         say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
         status = status or FAILED
+    child.dismiss()
     if child.told:
         say(f"the command ended with {_spoken(status)}")
         return LOST
@@ -126,66 +134,117 @@ def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) ->
 class _Child:
     """The command."""
 
-    def __init__(self, command: list[str], kill_after: float) -> None:
-        self._command = command
-        self._kill_after = kill_after
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._command: list[str] = options.cmd
+        self._kill_after: float = options.kill_after
+        self._until: str = options.until
+        self._guardian: Guardian | None = None
         self._pid = 0
+        self._known: Member | None = None
+        """The command, should it not become our child when its guardian is killed (C6)."""
         self._status: int | None = None
+        self._has_left = self._is_lost_sight_of = False
         self._reaping = threading.Lock()
         self.told = False
 
     def run(self, hold: Hold, mask: set[Any], heeded: list[int]) -> int:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
         tree = Tree(self._kill_after)
+        guardian = Guardian(hold, self._kill_after, self._until)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
         try:
-            hold._set_inheritable(True)  # C4
-            self._pid = os.posix_spawnp(
-                self._command[0],
-                self._command,
-                _environment(hold),
-                setsigmask=mask,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            )
+            self._pid = guardian.start(self._command, _environment(hold), mask)
         except OSError as error:
+            guardian.dismiss()
             say(f"{self._command[0]}: {error.strerror}")
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
-        finally:
-            hold._set_inheritable(False)
+        self._guardian, tree.root = guardian, guardian.pid
+        if not self._pid:
+            os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
+            guardian.pid = tree.root = 0
+            orphan = tree.orphan()
+            self._pid = orphan.pid if orphan is not None else 0
+            self._status = None if self._pid else _guardless()
+            self._is_lost_sight_of = not self._pid and not tree.adopts
+        elif not tree.adopts:
+            self._known = look_at(self._pid)
         return self._wait({*heeded, signal.SIGCHLD}, tree)
 
     def _wait(self, signals: set[int], tree: Tree) -> int:
         leads = os.getsid(0) == os.getpid()
         while True:
-            self._reap()
+            self._reap(tree)
             pause = tree.stop(self._pid) if self.told else None
             if self._status is not None and pause is None:
                 return self._status
+            if pause is None and not tree.root and not tree.adopts:
+                pause = _LOOK_EVERY  # its end is no event for us
             info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
             if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
                 self._signal(info.si_signo)
 
-    def _reap(self) -> None:
-        """See who has ended: the command, or what it has left to us (C6)."""
+    def _reap(self, tree: Tree) -> None:
+        """See who has ended: the command, by its guardian; that; or what both have left to us (C6)."""
+        guardian = self._guardian
+        assert guardian is not None
         with self._reaping:  # C5
+            kind, value = guardian.news()
+            if kind == ENDED:
+                self._pid, self._status = 0, value
+                self._has_left = guardian.seen()
             while True:
                 try:
                     pid, status = os.waitpid(-1, os.WNOHANG)
                 except ChildProcessError:
-                    return
+                    break
                 if not pid:
-                    return
-                if pid == self._pid:
+                    break
+                if pid == guardian.pid:
+                    guardian.pid = tree.root = 0
+                elif pid == self._pid:
                     self._pid = 0
                     self._status = os.waitstatus_to_exitcode(status)
+            if self._pid and not guardian.pid and self._known is not None and not is_running(self._known):
+                self._pid, self._status = 0, _guardless()
+
+    def leaves(self, hold: Hold, *, quiet: bool) -> bool:
+        """Whether the lock stays held by the guardian, as the command has left something running that counts."""
+        guardian = self._guardian
+        if self._is_lost_sight_of:
+            _let_go(hold)  # the command, if there is one, has the guard (G1)
+            return True
+        if guardian is None or not guardian.pid or not self._has_left or self.told:
+            return False
+        left = guardian.left()
+        if not left:
+            return False
+        if not guardian.keeps:
+            if not quiet:
+                say(f"{hold.path} is released, although {named(left)} of the command still at work: it cannot be kept "
+                    "without this process")  # fmt: skip
+            return False
+        if not quiet:
+            say(f"{hold.path} stays held until {named(left)} ended, which the command has left running (--until)")
+        _let_go(hold)
+        guardian.keep()
+        self._guardian = None
+        return True
+
+    def dismiss(self) -> None:
+        """Have the guardian end, if it has not been left the lock."""
+        if self._guardian is not None:
+            self._guardian.dismiss()
 
     def _signal(self, number: int) -> None:
         with self._reaping:
             if self._pid:
                 try:
-                    os.kill(self._pid, number)
+                    if self._known is not None:
+                        send(self._known, number)
+                    else:
+                        os.kill(self._pid, number)
                 except PermissionError:
                     say(
                         f"{signal.Signals(number).name} was not passed on: process {self._pid} is another user's by now"
@@ -210,6 +269,18 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     elif hasattr(signal, "setitimer"):  # C1: once more, when the callback is over
         signal.signal(signal.SIGALRM, lambda _number, frame: _interrupt(_Interrupted.noted, frame))
         signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+
+def _let_go(hold: Hold) -> None:
+    """Let go of the lock, but not of the guard, which another process has as well."""
+    from .shell_keeper import hand_over
+
+    hand_over(hold._held)
+
+
+def _guardless() -> int:
+    say("the command's guardian was killed, so how the command has ended cannot be known")
+    return FAILED
 
 
 def _environment(hold: Hold) -> dict[str, str]:

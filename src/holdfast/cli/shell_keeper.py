@@ -33,6 +33,7 @@ from .._core.remove import why_not_of
 from .._drive.sync import caller
 from ..hold import Hold, keep
 from ..model import Evidence, Identity, Liveness
+from .detached import detach, fork, readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 NAME = "holdfast-keeper"
 """What a keeper is called in lists of processes."""
 _READY, _GO = b"r", b"g"
-_POLL_MS = 100
+_POLL = 0.1
 """Between looks at the owner, where there are no pidfds."""
 _PATIENCE = 5.0
 """Seconds to wait for a keeper that was told to end."""
@@ -73,7 +74,7 @@ class Owner:
 
     def has_ended(self) -> bool:
         if self.fd >= 0:
-            return bool(_readable([self.fd], 0))
+            return bool(readable([self.fd], 0))
         found = self._env.inspect(self.pid)
         return found.presence in (Presence.GONE, Presence.ZOMBIE) or found.started != self._started
 
@@ -122,7 +123,7 @@ class Keeper:
             self._end()
             return False
         os.close(self._go)
-        _hand_over(self._held)
+        hand_over(self._held)
         return True
 
     def give_up(self) -> None:
@@ -137,7 +138,7 @@ class Keeper:
         """S2. The hold is left to be released here if the keeper did not do it."""
         os.close(self._go)
         if os.waitpid(self.pid, 0)[1] == 0:
-            _hand_over(self._held)
+            hand_over(self._held)
 
 
 class _Life:
@@ -168,12 +169,7 @@ class _Life:
 
     def _settle_in(self, tell: int, heard: int) -> None:
         """A session without a terminal, and nothing of the caller's that somebody could wait for."""
-        os.setsid()
-        os.chdir("/")
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(null, fd)
-        _close_all_but({0, 1, 2, self._fd, self._owner.fd, tell, heard})
+        detach({self._fd, self._owner.fd, tell, heard})
         self._woken, self._wake = os.pipe()
         for fd in (self._woken, self._wake):
             os.set_blocking(fd, False)
@@ -202,7 +198,7 @@ class _Life:
         """Until the lock is to be given up."""
         fds = [heard, self._woken] + [fd for fd in (self._owner.fd,) if fd >= 0]
         while True:
-            ready = _readable(fds, None if self._owner.fd >= 0 else _POLL_MS)
+            ready = readable(fds, None if self._owner.fd >= 0 else _POLL)
             if self._woken in ready or self._owner.has_ended():
                 return
             if heard in ready:
@@ -214,7 +210,7 @@ class _Life:
 
 def _fork() -> int:
     try:
-        return os.fork()
+        return fork()
     except OSError as error:
         need = "a lock of a shell is held by a keeper process, which could not be started; --no-keeper does without"
         raise OSError(error.errno, f"{error.strerror}; {need}") from error
@@ -232,7 +228,7 @@ def _released(hold: Hold) -> int:
     return 0
 
 
-def _hand_over(held: Held) -> None:
+def hand_over(held: Held) -> None:
     """Let go of the descriptor, but not of the guard, which another process has as well (S1)."""
     with held.mutex:
         held.released = True
@@ -248,28 +244,6 @@ def _block() -> Iterable[int]:
 
 def _unblock(before: Iterable[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _readable(fds: list[int], milliseconds: int | None) -> list[int]:
-    import select
-
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(milliseconds)]
-
-
-def _close_all_but(kept: set[int]) -> None:
-    try:
-        opened = [int(name) for name in os.listdir("/dev/fd")]
-    except (OSError, ValueError):
-        opened = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
-    for fd in opened:
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # it was that of the listing
 
 
 # -- ending a keeper from outside --------------------------------------------------------------------------------------
@@ -311,7 +285,7 @@ def end_keeper(lock: Lock, owner: Identity | None) -> bool:
             return False
         for number in (signal.SIGTERM, signal.SIGCONT):  # the latter, should somebody have stopped it
             signal.pidfd_send_signal(watched, number)
-        if not _readable([watched], int(_PATIENCE * 1000)):
+        if not readable([watched], _PATIENCE):
             return False
     except OSError:
         return False  # it is another user's

@@ -1,8 +1,9 @@
 """All that a command has started, and how it is brought to an end.
 
-C6  The command's tree are our descendants: whoever in it loses its parent becomes our child (a "subreaper"), so nobody
-    leaves it. What were our children before the command began are none of it; then we adopt nobody, because their
-    orphans could not be told from the command's. There, who has lost its parent is not found.
+C6  The command's tree is what is below its guardian (guardian.py, G1), which nobody leaves. If the guardian was killed,
+    it is what is below us: whoever loses its parent then becomes our child (a "subreaper"). What were our children
+    before the command began are none of it; then we adopt nobody, because their orphans could not be told from the
+    command's.
 C7  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
     pidfd, and looked at again in between.
 C8  Those who come while the tree is being stopped get their TERM at the next look; after the time for that, all get
@@ -15,7 +16,7 @@ import os
 import signal
 import time
 
-from .._os.tree import Member, adopt_orphans, children, descendants, is_running, send
+from .._os.tree import Member, adopt_orphans, children, descendants, is_running, program, send
 from . import say
 
 _PAUSES = (0.02, 0.2)
@@ -29,11 +30,12 @@ _PATIENCE = 2.0
 class Tree:
     """To be made before the command starts."""
 
-    def __init__(self, kill_after: float) -> None:
+    def __init__(self, kill_after: float, spared: frozenset[Member] | None = None) -> None:
         self._kill_after = kill_after
-        self._spared = children()
-        if not self._spared:
-            adopt_orphans()
+        self._spared = children() if spared is None else spared
+        self.adopts = not self._spared and adopt_orphans()
+        self.root = 0
+        """Below whom it is: its guardian, while that lives; 0: below us."""
         self._begun: float | None = None
         self._pause = _PAUSES[0]
         self._sent: set[tuple[int, int, int]] = set()
@@ -41,6 +43,11 @@ class Tree:
         self._seen: list[Member] = []
         """Who has lost its parent, where we adopt nobody, is still known by having been seen."""
         self._told = False
+
+    def orphan(self) -> Member | None:
+        """The command, where its guardian was killed before it could tell which process that is (G4)."""
+        below = [one for one in children() if one not in self._spared]
+        return min(below, key=lambda one: one.started, default=None)
 
     def stop(self, command: int) -> float | None:
         """The next step of ending it; the seconds until the one after that, or None when none of it is left.
@@ -52,7 +59,7 @@ class Tree:
             self._begun = now
         kill = now - self._begun >= self._kill_after
         seen = {(one.pid, one.started): one for one in self._seen if is_running(one)}
-        seen.update({(one.pid, one.started): one for one in descendants(self._spared)})
+        seen.update({(one.pid, one.started): one for one in descendants(self._spared, self.root)})
         self._seen = left = [one for one in seen.values() if one.pid not in self._denied]
         if not left and command and command not in self._denied:
             left = [Member(command, os.getpid(), _UNSEEN)]
@@ -84,6 +91,14 @@ class Tree:
         except PermissionError:
             self._denied.add(one.pid)
             say(f"process {one.pid} is another user's by now, so it could not be ended")
+
+
+def named(left: list[Member]) -> str:
+    """`process 4711 (sleep) has`; `3 processes (4711, 4712, 4713) have`."""
+    if len(left) > 1:
+        return f"{_processes(left)} have"
+    name = program(left[0].pid)
+    return f"{_processes(left)}{f' ({name})' if name else ''} has"
 
 
 def _processes(left: list[Member]) -> str:

@@ -24,8 +24,9 @@ from ..lock import Lock
 from ..model import Status
 from . import DONE, FAILED, _failed, say, show
 from .basic import announced
+from .detached import readable
 from .output import as_json, lock_options
-from .shell_keeper import _ENDING, _IGNORED, _PATIENCE, _POLL_MS, NAME, Owner, _fork, _readable, is_possible
+from .shell_keeper import _ENDING, _IGNORED, _PATIENCE, _POLL, NAME, Owner, _fork, is_possible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class _Keeper:
     def _wait(self) -> None:
         """Until the lock is to be given up."""
         fds = [self._woken] + [fd for fd in (self._owner.fd,) if fd >= 0]
-        while not _readable(fds, None if self._owner.fd >= 0 else _POLL_MS):
+        while not readable(fds, None if self._owner.fd >= 0 else _POLL):
             if self._owner.has_ended():
                 return
 
@@ -195,7 +196,7 @@ def end_keeper(env: GenericEnvironment, status: Status, owner: int) -> str:
             return f"it is held by process {holder.pid}{kept}, not for process {owner}"
         for number in (signal.SIGTERM, signal.SIGCONT):  # the latter, should somebody have stopped it
             signal.pidfd_send_signal(watched, number)
-        if not _readable([watched], int(_PATIENCE * 1000)):
+        if not readable([watched], _PATIENCE):
             return f"its keeper, process {holder.pid}, does not end"
     except OSError as error:
         return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"

@@ -3,6 +3,10 @@
 Grammar (reading is liberal): lines end at LF only, so that VT, FF, NEL or U+2028 inside a tag stay data; blanks and CR
 at the ends of a line go; the first `=` splits; key and value are trimmed; unknown keys are ignored; the last duplicate
 wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock File Format".
+
+What is read is not yet what may go. A file of somebody's data may have two such lines, too (`cfg.ini`): so a record
+without our marker is `mixed` if there is a line without `=`, one whose key is no plain word, or more than a few unknown
+keys.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
 MARKER_KEY = "holdfast"
+MAX_UNKNOWN_KEYS = 8
+"""As many as a future writer may add; what has more is a file of somebody's."""
+_JOINERS = str.maketrans("", "", "_.-")
+_KNOWN = frozenset({"pid", "timestamp", "tag", MARKER_KEY})
 # int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on what is left of them.
 _MAX_DIGITS = 20
 
@@ -30,14 +38,15 @@ class Sema(Protocol):
 
     def decode(self, data: bytes) -> Record:
         try:
-            fields = _fields(data)
+            text = _decoded(data)
+            fields = _fields(text)
             pid = _integer(fields.get("pid"), "pid", MAX_PID)
             timestamp = _integer(fields.get("timestamp"), "timestamp", MAX_TIMESTAMP)
         except ValueError as error:
             raise MalformedRecord(str(error), protocol=self.name) from None
         tag = fields.get("tag")
-        text = fields.get(MARKER_KEY)
-        marker = None if text is None else Marker.decode(text, pid)
+        marked = fields.get(MARKER_KEY)
+        marker = None if marked is None else Marker.decode(marked, pid)
         return Record(
             protocol=self.name,
             fields={"pid": pid, "timestamp": timestamp, "tag": tag},
@@ -46,7 +55,8 @@ class Sema(Protocol):
             tag=tag,
             host=marker.identity.host if marker else None,
             marker=marker,
-            marked=text is not None,
+            marked=marked is not None,
+            mixed=marker is None and _is_mixed(text, fields),
         )
 
     def encode(self, record: Record) -> bytes:
@@ -91,20 +101,34 @@ def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> str:
     return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}"
 
 
-def _fields(data: bytes) -> dict[str, str]:
+def _decoded(data: bytes) -> str:
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
     try:
         # Not "utf-8-sig": that codec is imported at first use, whose end a child forked meanwhile would wait for.
-        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+        return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"the record is not UTF-8 (byte {error.start})") from None
+
+
+def _fields(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in text.split("\n"):
         key, found, value = line.partition("=")
         if found:
             fields[key.strip()] = value.strip()
     return fields
+
+
+def _is_mixed(text: str, fields: dict[str, str]) -> bool:
+    """Whether it is more than a record. A killed takeover may leave a part of an older tag, but with a marker."""
+    if len(fields.keys() - _KNOWN) > MAX_UNKNOWN_KEYS or not all(map(_is_word, fields)):
+        return True
+    return any("=" not in line and line.strip("\0 \t\r") for line in text.split("\n"))
+
+
+def _is_word(key: str) -> bool:
+    return key.isascii() and key[:1].isalpha() and key.translate(_JOINERS).isalnum()
 
 
 def _integer(text: str | None, name: str, maximum: int) -> int:

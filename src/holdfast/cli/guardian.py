@@ -1,0 +1,349 @@
+"""The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
+
+    run ──fork──▶ guardian ──posix_spawn──▶ command ──▶ what it starts
+        ◀── started, ended, left or none
+        seen, keep, dismiss ──▶
+
+G1  The guardian has a copy of the guard's descriptor from the fork on, and is a subreaper before the command begins. So
+    whatever the command starts stays below it, also what leaves its parent, its group and its session, and closes every
+    descriptor; `waitpid` says ECHILD when, and only when, none of it is left. The command inherits the guard as well: a
+    guardian that is killed takes nothing along.
+G2  As soon as the command has started, the guardian leaves the session and all that came from `run`. What ends the
+    group (`kill -9 -PGID`) or the terminal does not reach it, and nobody waits for a pipe that it has open. Not before:
+    the command belongs to the session and the group of `run`, and has its descriptors.
+G3  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and sees to a loss as `run`
+    would (tree.py). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
+    holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`: a loss.
+G4  `run` is a subreaper, too. If the guardian is killed, the command becomes a child of `run`, which goes on alone.
+G5  The guardian does not wait for the command before `run` has said that it knows of its end. Until then its number is
+    nobody else's, so a signal that `run` passes on reaches the command or nobody (C5).
+G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
+    in between, the guardian takes that for G3.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+
+from .._drive.sync import caller
+from .._os.tree import adopt_orphans, descendants, of_session, send
+from ..errors import LockLost
+from ..events import listeners
+from ..hold import Hold, keep
+from .detached import detach, fork, readable
+from .tree import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import NoReturn
+
+    from .._core.hold import Held
+    from .._os.tree import Member
+
+NAME = "holdfast-guardian"
+"""What a guardian is called in lists of processes."""
+COMMAND, JOBS, ALL = "command", "jobs", "all"
+"""What has to end before the lock is free: the command; that, and what it has left in the session of `run`; everything
+that it has started."""
+STARTED, FAILED, ENDED, LEFT, NONE = b"S", b"F", b"E", b"L", b"N"
+_SEEN, _KEEP, _DISMISS = b"s", b"k", b"d"
+_SIZE = 9
+"""Bytes of a message: its kind, and a number. So few are written and read whole."""
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_POLL = 0.2
+"""Seconds between looks at those whose end is no event."""
+
+
+class Guardian:
+    """As `run` sees it."""
+
+    def __init__(self, hold: Hold, kill_after: float, until: str) -> None:
+        self._held = hold._held
+        self._kill_after = kill_after
+        self._until = until
+        self.keeps = self._held.guarded
+        """Whether it can keep the lock without `run`."""
+        self.pid = 0  # it has not begun, or has ended
+        self._news = self._words = -1
+
+    def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+        """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
+
+        OSError as the command's start gives it. To be called with all signals blocked that are heeded.
+        """
+        fd = os.dup(self._held.fd) if self.keeps else -1
+        self._news, tell = os.pipe()
+        heard, self._words = os.pipe()
+        try:
+            self.pid = fork()
+            if self.pid == 0:
+                os.close(self._news)
+                os.close(self._words)
+                _Life(self._held, fd, self._kill_after, self._until, tell, heard).live(command, environment, mask)
+        finally:
+            for theirs in (fd, tell, heard):
+                if theirs >= 0:
+                    os.close(theirs)
+        kind, value = self._read()
+        if kind == FAILED:
+            raise OSError(value, os.strerror(value))
+        os.set_blocking(self._news, False)
+        return value
+
+    def news(self) -> tuple[bytes, int]:
+        """The next message; nothing if there is none."""
+        try:
+            return self._read()
+        except BlockingIOError:
+            return b"", 0
+
+    def seen(self) -> bool:
+        """Say that the command's end is known (G5); whether it has left something running."""
+        self._say(_SEEN)
+        os.set_blocking(self._news, True)
+        left = self._read()[0] == LEFT
+        os.set_blocking(self._news, False)
+        return left
+
+    def left(self) -> list[Member]:
+        """What has to end before the lock is free, and has not."""
+        return _unfinished(self._until, os.getsid(0), self.pid)
+
+    def keep(self) -> None:
+        """Leave it the lock, which `run` has let go of (G6)."""
+        self._say(_KEEP)
+
+    def dismiss(self) -> None:
+        """Have it end, and wait for that."""
+        self._say(_DISMISS)
+        if self.pid:
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+    def _read(self) -> tuple[bytes, int]:
+        data = os.read(self._news, _SIZE)
+        return data[:1], int.from_bytes(data[1:], sys.byteorder, signed=True)
+
+    def _say(self, word: bytes) -> None:
+        before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        try:
+            os.write(self._words, word)
+        except BrokenPipeError:
+            pass  # it has ended
+        finally:
+            signal.signal(signal.SIGPIPE, before)
+
+
+class _Life:
+    """The guardian itself."""
+
+    def __init__(self, held: Held, fd: int, kill_after: float, until: str, tell: int, heard: int) -> None:
+        self._held = held
+        self._fd = fd
+        self._kill_after = kill_after
+        self._until = until
+        self._tell_fd = tell
+        self._heard = heard
+        self._run = os.getppid()
+        self._session = os.getsid(0)
+        self._command = 0  # its pid, until it has been waited for
+        self._told = self._seen = self._is_holder = self._lost = False
+
+    def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+        """All of it, to the end of the process."""
+        status = 1
+        try:
+            gc.disable()  # it would touch, and so copy, each page that is shared with `run`
+            if self._start(command, environment, mask):
+                self._settle_in(command)
+                status = self._watch()
+        finally:
+            os._exit(status)
+
+    def _start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> bool:
+        adopt_orphans()  # G1
+        if readable([self._heard], 0):
+            return False  # `run` was killed before there was any work
+        try:
+            if self._fd >= 0:
+                os.set_inheritable(self._fd, True)
+            self._command = os.posix_spawnp(
+                command[0], command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+            )
+        except OSError as error:
+            self._tell(FAILED, error.errno or 0)
+            return False
+        finally:
+            if self._fd >= 0:
+                os.set_inheritable(self._fd, False)
+        self._tell(STARTED, self._command)
+        return True
+
+    def _settle_in(self, command: list[str]) -> None:
+        """G2."""
+        listeners.clear()  # what they have open is closed now, and its number may be another file's
+        detach({self._fd, self._tell_fd, self._heard})
+        self._woken, self._wake = os.pipe()
+        for fd in (self._woken, self._wake):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for name in ("SIGCHLD", *_PASSED_ON):
+            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {self._held.path}"
+        self._held.env.entitle(NAME, about)  # type: ignore[attr-defined]
+
+    def _watch(self) -> int:
+        """While `run` lives."""
+        while True:
+            self._reap()
+            for fd in readable([self._woken, self._heard], None):
+                word = os.read(fd, 64)
+                if fd == self._woken:
+                    continue  # a signal: `run` passes on what it gets itself
+                if _DISMISS in word:
+                    return 0
+                if _KEEP in word:
+                    return self._hold(self._until, killed=False)
+                if not word:
+                    return self._hold(COMMAND if self._until == COMMAND else ALL, killed=True)
+                self._seen = True
+                self._tell(*((LEFT, 0) if self._reap() else (NONE, 0)))
+                if not self._has_children:
+                    return 0
+
+    def _reap(self) -> bool:
+        """Wait for whoever has ended, but see G5; whether somebody is left."""
+        self._has_children = True
+        while True:
+            try:
+                if self._command and not self._seen:
+                    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    if found is None or found.si_pid == self._command:
+                        if found is not None and not self._told:
+                            self._told = True
+                            self._tell(ENDED, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+                        return True
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                return False
+            if not pid:
+                return True
+            if pid == self._command:
+                self._command = 0
+
+    def _tell(self, kind: bytes, number: int) -> None:
+        try:
+            os.write(self._tell_fd, kind + number.to_bytes(_SIZE - 1, sys.byteorder, signed=True))
+        except BrokenPipeError:
+            return  # `run` was killed: the other pipe says so, too
+        if kind == ENDED and os.getppid() == self._run:
+            os.kill(self._run, signal.SIGCHLD)  # it waits for signals
+
+    # -- without `run` -------------------------------------------------------------------------------------------------
+
+    def _hold(self, until: str, *, killed: bool) -> int:
+        """Be the holder, until the work has ended or the lock is lost, which ends the work (G3).
+
+        `killed`: `run` was. What has to end is then more by default: nobody can tell what was to go on after it.
+        """
+        self._seen = True
+        hold = self._take()
+        tree = Tree(self._kill_after, frozenset())
+        while True:
+            left = self._reap()
+            pause = None
+            if self._lost:
+                pause = tree.stop(self._command)
+                if pause is None:
+                    return 0
+            elif not left or (until == COMMAND and not self._command):
+                break
+            elif until == JOBS and not self._command:
+                jobs = _unfinished(JOBS, self._session, os.getpid())
+                if not jobs:
+                    break
+                pause = None if _are_below_children(jobs, os.getpid()) else _POLL
+            for number in self._awaited(pause):
+                self._pass_on(number)
+        if hold is not None:
+            _end(hold, killed=killed)
+        return 0
+
+    def _take(self) -> Hold | None:
+        """The hold, in this process; None where it went with `run`."""
+        held = self._held
+        if self._fd < 0:
+            self._lost = True
+            return None
+        held.env.adopt(self._fd)  # type: ignore[attr-defined]
+        held.request.on_lost = self._on_lost
+        held.request.watched = True
+        ours = type(held)(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
+        share = ours.share(caller())
+        keep(held.env, share)  # type: ignore[arg-type]
+        hold = Hold(share)
+        self._lost = self._lost or hold.lost
+        return hold
+
+    def _on_lost(self, _lost: LockLost) -> None:
+        self._lost = True
+        os.write(self._wake, b"\0")
+
+    def _awaited(self, pause: float | None) -> bytes:
+        """Wait for a signal, or a loss; the signals."""
+        return os.read(self._woken, 64) if readable([self._woken], pause) else b""
+
+    def _pass_on(self, number: int) -> None:
+        """To the command; if that has ended, to what it has left."""
+        if number in (0, signal.SIGCHLD):
+            return
+        try:
+            if self._command:
+                os.kill(self._command, number)
+                return
+            for one in descendants():
+                send(one, number)
+        except OSError:
+            pass  # it is another user's by now
+
+
+def _end(hold: Hold, *, killed: bool) -> None:
+    held = hold._held
+    try:
+        if killed and not held.request.protocol.persistent:
+            held.abandon()
+        else:
+            hold.release()
+    except (LockLost, OSError):
+        pass  # another's by now; or it could not be removed, and counts as a dead holder's
+
+
+def _unfinished(until: str, session: int, root: int) -> list[Member]:
+    """Of what is below a guardian whose command has ended: what keeps the lock."""
+    if until == COMMAND:
+        return []
+    return descendants(root=root) if until == ALL else of_session(session, root)
+
+
+def _are_below_children(members: list[Member], root: int) -> bool:
+    """Whether the end of the last of them is the end of a child of `root`, and so an event for it."""
+    known = {one.pid for one in members}
+    return all(one.parent in known or one.parent == root for one in members)
+
+
+def _fresh(held: Held, fd: int) -> bytes:
+    """The record as it is now: `run` has refreshed it since the fork. As it was, where it is not that any more."""
+    protocol, before = held.request.protocol, held.data
+    found = held.env.read(fd, len(before) + 1)
+    try:
+        now, then = protocol.decode(found), protocol.decode(before)
+    except ValueError:
+        return before
+    return found if (now.pid, now.marker) == (then.pid, then.marker) else before

@@ -1,0 +1,451 @@
+"""While the command or anything it has started works, the lock is held, whichever of holdfast's processes is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, Started, World, children, command, ended, eventually, guardian, state
+
+CLOSING = """
+import os, sys
+os.closerange(3, 256)
+print("child", os.getpid(), flush=True)
+sys.stdin.readline()
+sys.exit(9)
+"""
+"""Closes what it has inherited, as sudo and daemons do."""
+
+DAEMON = """
+import os, sys, time
+heard, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.write(tell, b"%d" % os.getpid())
+    os.closerange(0, 256)
+    while True:
+        time.sleep(60)
+os.wait()
+print("daemon", int(os.read(heard, 20)), flush=True)
+print("child", os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+"""Starts one that leaves parent, group, session and terminal, and closes every descriptor."""
+
+JOB = "sleep 600 > /dev/null 2>&1 & echo job $!"
+
+
+def pid_of(line: str) -> int:
+    return int(line.split()[1])
+
+
+def is_held(world: World, path: Path) -> bool:
+    return world.do("run", "-n", path, "--", "true").returncode == 75
+
+
+def go_on(started: Started) -> None:
+    assert started.process.stdin is not None
+    os.write(started.process.stdin.fileno(), b"\n")
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        eventually(lambda pid=pid: ended(pid), what=f"the end of {pid}")  # type: ignore[misc]
+
+
+def free_again(world: World, path: Path, dead: int) -> None:
+    """The next one gets the lock at once, is told whom it replaces, and leaves nothing."""
+    done = world.do("run", "-w", 10, path, "--", "sh", "-c", "echo $HOLDFAST_RECOVERED")
+    assert (done.returncode, done.stdout) == (0, f"{dead}\n")
+    assert [*path.parent.iterdir()] == []
+
+
+# -- run is killed -----------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_closed_its_descriptors_works_on_without_a_lock(world: World, path: Path) -> None:
+    """G1, G3, C4."""
+    run = world.run(path, CLOSING, stdin=-1)
+    child = pid_of(run.hear("child"))
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    assert is_held(world, path)
+    assert not ended(child)
+    go_on(run)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    free_again(world, path, run.pid)
+
+
+def test_a_daemon_that_closed_its_descriptors_works_on_without_a_lock(world: World, path: Path) -> None:
+    """G1: when `run` was killed, everything that the command has started counts."""
+    run = world.run(path, DAEMON, stdin=-1)
+    daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    go_on(run)
+    eventually(lambda: ended(child), what="the command's end")
+    assert is_held(world, path)
+    kill(daemon)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    free_again(world, path, run.pid)
+
+
+def test_a_kill_of_the_process_group_frees_the_lock_of_what_left_it(world: World, path: Path) -> None:
+    """G2."""
+    run = world.run(path, DAEMON, stdin=-1)
+    daemon = pid_of(run.hear("daemon"))
+    run.hear("child")
+    keeper = guardian(run.pid)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    assert is_held(world, path)
+    kill(daemon)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    free_again(world, path, run.pid)
+
+
+def test_a_guardian_lets_others_wait_for_the_end_of_a_pipe(world: World, path: Path) -> None:
+    """G2: what it inherits it closes; the daemon has closed its own."""
+    run = world.run(path, DAEMON, stdin=-1)
+    daemon = pid_of(run.hear("daemon"))
+    run.hear("child")
+    kill(run.pid)
+    go_on(run)
+    run.rest()  # ends, as nobody has the pipe
+    assert is_held(world, path)
+    kill(daemon)
+
+
+def test_the_record_of_a_killed_run_grows_old_while_its_command_works(world: World, path: Path) -> None:
+    """G3: others would call it stale. Refreshed every third of the age at which that is so."""
+    run = world.run(path, CLOSING, "--stale-after", 1, stdin=-1)
+    run.hear("child")
+    kill(run.pid)
+    before = path.read_bytes()
+    eventually(lambda: path.read_bytes() != before, what="a fresh timestamp")
+    assert f"pid={run.pid}\n".encode() in path.read_bytes()
+    go_on(run)
+    eventually(lambda: not is_held(world, path))
+
+
+def test_a_lock_that_is_lost_after_the_kill_of_run_leaves_the_command_at_work(world: World, path: Path) -> None:
+    """G3, C6."""
+    run = world.run(path, DAEMON, stdin=-1)
+    daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    path.unlink()
+    for pid in (child, daemon, keeper):
+        eventually(lambda pid=pid: ended(pid), what=f"the end of {pid}")  # type: ignore[misc]
+    assert not path.exists()
+
+
+def test_a_status_hides_who_keeps_the_lock_of_a_killed_run(world: World, path: Path) -> None:
+    run = world.run(path, CLOSING, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    shown = world.do("status", path).stdout
+    assert f"process {keeper} (holdfast-guardian of run {run.pid} (python" in shown
+    told = json.loads(world.do("status", "-j", path).stdout)
+    assert (told["state"], told["liveness"], told["evidence"]["source"]) == ("held", "alive", "guard")
+    assert told["kernel_lock"] == [{"pid": keeper, "shared": False}]
+
+
+@pytest.mark.parametrize("protocol", ["flock", "semats", "sidecar"])
+def test_a_lock_of_another_protocol_is_freed_with_run(world: World, path: Path, protocol: str) -> None:
+    run = world.run(path, CLOSING, "-p", protocol, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    try_ = ("run", "-p", protocol, path, "--", "true")
+    assert world.do("run", "-n", *try_[1:]).returncode == 75
+    go_on(run)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    assert world.do(*try_).returncode == 0
+
+
+def test_a_slot_is_freed_with_run(world: World, path: Path) -> None:
+    run = world.run(path, CLOSING, "--slots", 1, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    assert world.do("run", "-n", "--slots", 1, path, "--", "true").returncode == 75
+    go_on(run)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    assert world.do("run", "--slots", 1, path, "--", "true").returncode == 0
+
+
+def test_where_run_alone_can_hold_the_command_works_on_without_a_lock(world: World, path: Path) -> None:
+    """G3: without kernel locks, the record says that `run` has the lock, so it went with that."""
+    run = world.run(path, DAEMON, stdin=-1, env={"HOLDFAST_OS": "generic"})
+    daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
+    kill(run.pid)
+    for pid in (child, daemon):
+        eventually(lambda pid=pid: ended(pid), what=f"the end of {pid}")  # type: ignore[misc]
+
+
+def test_a_signal_to_the_guardian_is_heeded_beside_run_or_lost_after_it(world: World, path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'term\\n'))\n"
+        "print('child', flush=True)\nsys.stdin.readline()\nprint('read', flush=True)\nsys.stdin.readline()\n"
+    )
+    run = world.run(path, code, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    os.kill(keeper, signal.SIGTERM)
+    go_on(run)
+    run.hear("read")
+    assert b"term" not in run.text  # whatever was to come came before
+    kill(run.pid)
+
+    def told() -> bool:
+        os.kill(keeper, signal.SIGTERM)
+        return len(os.listdir(f"/proc/{keeper}/task")) > 1  # it keeps the record: it has noticed
+
+    eventually(told)
+    os.kill(keeper, signal.SIGTERM)
+    run.hear("term")
+    go_on(run)
+    eventually(lambda: ended(keeper), what="the guardian's end")
+
+
+# -- the guardian is killed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [0, 7, -signal.SIGTERM, -signal.SIGKILL])
+def test_how_the_command_ends_is_lost_with_the_guardian(world: World, path: Path, end: int) -> None:
+    """G4."""
+    last = f"sys.exit({end})" if end >= 0 else f"os.kill(os.getpid(), {-end})"
+    run = world.run(path, CLOSING.replace("sys.exit(9)", last), stdin=-1)
+    run.hear("child")
+    kill(guardian(run.pid))
+    assert is_held(world, path)
+    go_on(run)
+    assert run.wait() == end
+    assert run.complaint() == ""
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_signal_is_not_passed_on_without_the_guardian(world: World, path: Path) -> None:
+    run = world.run(path, CLOSING, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(keeper)
+    eventually(lambda: keeper not in children(run.pid), what="run having noticed")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == -signal.SIGTERM
+    assert not path.exists()
+
+
+def test_a_lost_lock_leaves_the_tree_of_a_killed_guardian_at_work(world: World, path: Path) -> None:
+    """G4, C6."""
+    run = world.run(path, DAEMON, stdin=-1)
+    daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
+    kill(guardian(run.pid))
+    path.unlink()
+    assert run.wait() == 4
+    assert ended(child)
+    assert ended(daemon)
+
+
+def test_run_waits_for_ever_for_a_command_that_did_not_become_its_child(world: World, path: Path) -> None:
+    """C6, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
+    script = 'sleep 600 2>/dev/null & exec $H run "$1" -- sh -c "echo child \\$\\$; read line; exit 7"'
+    run = world.sh(script, path, stdin=-1)
+    child = pid_of(run.hear("child"))
+    keeper = guardian(run.pid)
+    assert child in children(keeper)
+    kill(keeper)
+    assert is_held(world, path)
+    go_on(run)
+    assert run.wait() == 3
+    assert "guardian was killed" in run.complaint()
+    assert not path.exists()
+
+
+BEFORE = """
+import os, sys
+from holdfast.cli import guardian, main
+
+def tell(_self, _kind, _pid):
+    os.kill(os.getpid(), 9)
+
+guardian._Life._tell = tell
+main(["run", sys.argv[1], "--", "sh", "-c", "echo child $$; read line; exit 7"])
+"""
+
+
+def test_a_guardian_killed_before_it_could_tell_frees_the_lock(world: World, path: Path) -> None:
+    """G4: the command is found as the child that `run` then has."""
+    run = world.start([sys.executable, "-c", BEFORE, path], stdin=-1)
+    child = pid_of(run.hear("child"))
+    assert is_held(world, path)
+    eventually(lambda: children(run.pid) == [child])
+    go_on(run)
+    assert run.wait() == 7
+    assert not path.exists()
+
+
+def test_a_command_that_run_cannot_find_works_on_without_a_lock(world: World, path: Path) -> None:
+    """G1, G4: it adopts nobody, as it had children before. The command has inherited the guard, and keeps it."""
+    words = ["sh", "-c", 'sleep 600 & exec "$@" 2>&1', "sh", sys.executable, "-c", BEFORE, path]
+    run = world.start(words, stdin=-1)
+    child = pid_of(run.hear("child"))
+    run.hear("holdfast: the command's guardian was killed")
+    assert run.wait() == 3
+    assert is_held(world, path)
+    go_on(run)
+    eventually(lambda: ended(child))
+    free_again(world, path, run.pid)
+
+
+def test_a_kill_of_both_frees_the_lock_of_a_command_that_has_kept_its_descriptors(world: World, path: Path) -> None:
+    """G1: it has inherited the guard."""
+    run = world.run(path, CLOSING.replace("os.closerange(3, 256)", ""), stdin=-1)
+    child = pid_of(run.hear("child"))
+    keeper = guardian(run.pid)
+    for pid in (run.pid, keeper):
+        os.kill(pid, signal.SIGSTOP)
+    kill(keeper, run.pid)
+    assert is_held(world, path)
+    assert not ended(child)
+    go_on(run)
+    eventually(lambda: ended(child))
+    free_again(world, path, run.pid)
+
+
+# -- the command leaves something running ------------------------------------------------------------------------------
+
+
+def test_a_job_in_the_background_works_on_without_a_lock(world: World, path: Path) -> None:
+    """G6. `run` ends at once, as the command ended; the lock file goes with the job."""
+    done = world.do("run", path, "--", "sh", "-c", f"{JOB}; exit 5")
+    job = pid_of(done.stdout)
+    assert done.returncode == 5
+    assert done.stderr == (
+        f"holdfast: {path} stays held until process {job} (sleep) has ended, which the command has left running "
+        "(--until)\n"
+    )
+    assert is_held(world, path)
+    kill(job)
+    eventually(lambda: not path.exists(), what="the release")
+    assert [*path.parent.iterdir()] == []
+
+
+def test_what_run_has_recorded_goes_to_somebody_as_a_signal(world: World, path: Path) -> None:
+    """G2: the guardian closes the file; its own pipe for signals may have the number then."""
+    record = path.parent / "record"
+    code = "import os, signal, sys; print('child', flush=True); sys.stdin.readline(); print('end', flush=True)"
+    run = world.run(path, code, "--record", record, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    path.write_text("pid=1\ntimestamp=1\n")  # a loss, which would be told
+    eventually(lambda: ended(keeper), what="the guardian's end")
+    assert [json.loads(line)["kind"] for line in record.read_text().splitlines()] == ["acquired"]
+
+
+def test_nobody_who_waits_is_woken_by_the_guardians_release(world: World, path: Path) -> None:
+    job = pid_of(world.do("run", "-q", path, "--", "sh", "-c", JOB).stdout)
+    heir = world.start([*HOLDFAST, "run", path, "--", "echo", "in"])
+    eventually(lambda: state(heir.pid) == "S")
+    kill(job)
+    heir.hear("in")
+    assert heir.wait() == 0
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_job_whose_parent_became_a_daemon_works_on_without_a_lock(world: World, path: Path) -> None:
+    """What counts is its own session, whatever its parent has made of itself."""
+    code = """
+import os, sys, time
+if os.fork() == 0:
+    job = os.fork()
+    if job == 0:
+        os.closerange(0, 256)
+        time.sleep(600)
+    os.setsid()
+    os.write(1, b"job %d\\n" % job)
+    os.closerange(0, 256)
+    time.sleep(600)
+os.read(os.pipe()[0], 0)
+print("child", flush=True)
+sys.stdin.readline()
+"""
+    run = world.run(path, code, stdin=-1)
+    job = pid_of(run.hear("job"))
+    go_on(run)
+    assert run.wait() == 0
+    assert is_held(world, path)
+    kill(job)
+    eventually(lambda: not path.exists(), what="the release")
+
+
+@pytest.mark.parametrize(
+    ("until", "what", "held"),
+    [("command", JOB, False), ("jobs", JOB, True), ("all", JOB, True)]
+    + [(until, f"setsid {JOB}", until == "all") for until in ("command", "jobs", "all")],
+)
+def test_the_lock_is_held_for_what_does_not_count_or_not_for_what_does(
+    world: World, path: Path, until: str, what: str, held: bool
+) -> None:
+    own = f"until [ $(ps -o sid= -p $!) = $! ]; do :; done; {what.partition('& ')[2]}"
+    script = f"{what.partition('& ')[0]}& {own}" if "setsid" in what else what
+    done = world.do("run", "--until", until, path, "--", "sh", "-c", script)
+    assert done.returncode == 0
+    job = pid_of(done.stdout)
+    assert not ended(job)
+    assert is_held(world, path) == held
+    kill(job)
+    eventually(lambda: not path.exists(), what="the release")
+
+
+def test_a_daemon_keeps_the_lock_of_a_killed_run_although_only_the_command_counts(world: World, path: Path) -> None:
+    run = world.run(path, DAEMON, "--until", "command", stdin=-1)
+    run.hear("child")
+    kill(run.pid)
+    assert is_held(world, path)
+    go_on(run)
+    eventually(lambda: not is_held(world, path))
+
+
+def test_a_lock_that_run_alone_can_hold_is_given_up_without_a_word(world: World, path: Path) -> None:
+    done = world.do("run", path, "--", "sh", "-c", JOB, env={"HOLDFAST_OS": "generic"})
+    assert done.returncode == 0
+    assert "is released, although process" in done.stderr
+    assert not path.exists()
+
+
+# -- in between --------------------------------------------------------------------------------------------------------
+
+
+def test_the_guardian_is_left_when_all_has_ended(world: World, path: Path) -> None:
+    run = world.run(path, CLOSING, stdin=-1)
+    run.hear("child")
+    keeper, child = guardian(run.pid), command(run.pid)
+    go_on(run)
+    assert run.wait() == 9
+    assert [pid for pid in (keeper, child) if not ended(pid)] == []
+    assert world.mine() == []
+
+
+def test_the_command_has_another_group_session_or_terminal(world: World, path: Path) -> None:
+    """G2: all three are those of `run`; only its parent is another."""
+    code = "import os; print('child', os.getpgrp(), os.getsid(0), os.tcgetpgrp(0), flush=True); input()"
+    run = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", code])
+    found = run.hear("child").split()[1:]
+    assert {*map(int, found)} == {run.pid}
+    assert os.getsid(guardian(run.pid)) == guardian(run.pid)
+    run.type(b"\n")
+    assert run.wait() == 0

@@ -1,0 +1,70 @@
+"""gevent: greenlets that stand for threads are told apart, and one that waits leaves the others at work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gevent", reason="gevent is not installed")
+
+GREENLETS = """
+import sys, holdfast
+
+path = sys.argv[1]
+if "used" in sys.argv:
+    holdfast.Lock(path).acquire().release()
+from gevent import monkey; monkey.patch_all()
+import gevent
+from gevent.subprocess import PIPE, Popen
+
+inside, order, ticks = [], [], [0]
+
+def tick():
+    while True:
+        ticks[0] += 1
+        gevent.sleep(0.002)
+
+def work(number):
+    with holdfast.Lock(path):
+        assert not inside, "two are inside"
+        inside.append(number)
+        gevent.sleep(0.05)
+        order.append(inside.pop())
+
+gevent.spawn(tick)
+gevent.joinall([gevent.spawn(work, number) for number in range(4)], raise_error=True)
+assert order == [0, 1, 2, 3], order
+
+with holdfast.Lock(path):
+    try:
+        holdfast.Lock(path).acquire()
+    except holdfast.WouldDeadlock:
+        print("told")
+
+holder = "import holdfast, sys\\nhold = holdfast.Lock(sys.argv[1]).acquire(); print(flush=True); sys.stdin.read()"
+other = Popen([sys.executable, "-c", holder, path], stdin=PIPE, stdout=PIPE)
+other.stdout.readline()
+waiting = gevent.spawn(lambda: holdfast.Lock(path).acquire(timeout=20).release())
+before = ticks[0]
+while ticks[0] < before + 50:  # for ever, if the wait stopped the hub
+    gevent.sleep(0.002)
+assert not waiting.ready()
+other.stdin.close()
+waiting.get(timeout=20)
+other.wait()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("order", ["used", "imported"])
+@pytest.mark.unmeasured("gevent replaces what measures")
+def test_greenlets_are_taken_for_one_thread_or_stop_each_other(tmp_path: Path, order: str) -> None:
+    """Also where holdfast was imported, or used, before `monkey.patch_all()`."""
+    done = subprocess.run(
+        [sys.executable, "-c", GREENLETS, tmp_path / "l", order], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["told", "done"]), done.stderr
+    assert [*tmp_path.iterdir()] == []

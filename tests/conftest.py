@@ -20,9 +20,6 @@ import places
 import shuffled
 import warm
 
-MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
-"""What coverage.py tells a new process to measure itself by."""
-
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
@@ -75,10 +72,10 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
     """What an `unmeasured` test starts is what it is without `make coverage`."""
     measurement = None
     if request.node.get_closest_marker("unmeasured") is not None:
-        measurement = os.environ.pop(MEASUREMENT, None)
+        measurement = os.environ.pop(warm.MEASUREMENT, None)
     yield
     if measurement is not None:
-        os.environ[MEASUREMENT] = measurement
+        os.environ[warm.MEASUREMENT] = measurement
 
 
 def _heed_signals() -> None:

@@ -371,9 +371,20 @@ def _keep_only(descriptors: dict[int, int], answer: int) -> None:
 
 
 def _measure() -> None:
-    """W6: it saves what it has found in `os._exit`, with which `_run` and whatever this process forks end."""
-    if MEASUREMENT in os.environ:
-        importlib.import_module("coverage").process_startup(force=True)
+    """W6: it saves what it has found in `os._exit`, with which `_run` and whatever this process forks end; and before a
+    signal by which it ends itself, as the command line does when its child was ended by one."""
+    if MEASUREMENT not in os.environ:
+        return
+    coverage, kill = importlib.import_module("coverage"), os.kill
+    coverage.process_startup(force=True)
+
+    def save_and_kill(pid: int, number: int) -> None:
+        measurement = coverage.Coverage.current()
+        if pid == os.getpid() and signal.getsignal(number) is signal.SIG_DFL and measurement is not None:
+            measurement.save()
+        kill(pid, number)
+
+    os.kill = save_and_kill
 
 
 _shown: list[object] = []

@@ -13,6 +13,7 @@ import pytest
 from holdfast._core.acquire import look
 from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
+from holdfast._os import claims as claims_module
 from holdfast._os import generic
 from holdfast._os.generic import GenericEnvironment
 from holdfast.model import Identity, Liveness, marker_text
@@ -309,3 +310,46 @@ def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pyte
     env.chmod(fd, 0o700)  # Windows before Python 3.13
     env.close(fd)
     assert path.stat().st_mode == mode
+
+
+def test_an_interruption_of_the_end_of_a_claim_leaves_it(
+    dead: Path, portable: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count for as long as this process lives."""
+    contender = portable(dead)
+    remove, interrupted = claims_module._remove, []
+
+    def remove_but_once(path: str) -> None:
+        if path.endswith(".claim") and not interrupted:
+            interrupted.append(path)
+            raise KeyboardInterrupt
+        remove(path)
+
+    monkeypatch.setattr(claims_module, "_remove", remove_but_once)
+    with pytest.raises(KeyboardInterrupt):
+        contender.run()
+    assert interrupted
+    assert claims(dead.parent) == []
+
+
+def test_half_a_claim_stays(dead: Path, portable: Contend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no links, a claim is made under its name; a disk that is full then must not leave it."""
+    contender = portable(dead, "link")
+
+    class Full:
+        def __init__(self, path: str, mode: str) -> None:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+            assert (mode, len(claims(dead.parent))) == ("xb", 1)
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_error: object) -> None: ...
+
+        def write(self, _data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(claims_module, "open", Full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    assert claims(dead.parent) == []

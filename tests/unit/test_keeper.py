@@ -370,14 +370,16 @@ def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
     keeper: Keeper, hold: Callable[..., Held], env: Stepped
 ) -> None:
     """K3: released by another thread, or found lost, between two steps of the entry."""
-    for step in ("events_reach", "stat"):
+    for step, lost in (("events_reach", False), ("stat", False), ("stat", True)):
         held = hold(on_lost=lambda _lost: None)
         real = getattr(env.real, step)
 
-        def ended(*args: object, step: str = step, real: Callable[..., object] = real, held: Held = held) -> object:
+        def ended(
+            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: Held = held
+        ) -> object:
             del env.instead[step]
             keeper.forget(held)
-            return real(*args)
+            return real(path + lost * "gone")
 
         env.instead[step] = ended
         keeper.keep(held, 100.0)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
+from holdfast import hold as handles
 from holdfast._core.acquire import give_back
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held
@@ -33,6 +34,9 @@ from holdfast._core.sight import Sight
 from holdfast._core.story import Story
 from holdfast._core.tickets import WAITING, Queue
 from holdfast._core.waiters import read_tickets
+from holdfast._drive.keeper import Keeper as keeper_of
+from holdfast._drive.sync import drive
+from holdfast._os import environment
 from holdfast.events import Event
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text
 from holdfast.protocols import get
@@ -436,3 +440,213 @@ def test_the_loss_of_one_of_several_is_not_told(disk: Path) -> None:
         assert os.listdir(disk) == []
 
     asyncio.run(main())
+
+
+def test_a_coroutine_that_is_closed_keeps_what_it_had_of_several(disk: Path) -> None:
+    """`acquire_all` waits for the second; whoever is closed cannot wait for a thread."""
+
+    async def main() -> None:
+        with Lock(disk / "b"):
+            steps = aio.acquire_all([aio.AsyncLock(disk / "a"), aio.AsyncLock(disk / "b")])
+            steps.send(None)
+            assert (disk / "a").exists()
+            steps.close()
+            assert not (disk / "a").exists()
+            assert (disk / "b").exists()
+
+    asyncio.run(main())
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def others(disk: Path) -> Iterator[list[Path]]:
+    """Twenty tickets of others for the lock `l`."""
+    place = Path(queue_of(str(disk), "l"))
+    place.mkdir()
+    files = [open(place / f"{number:020d}-x-1-0123456789abcdef", "wb") for number in range(20)]  # noqa: SIM115
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield [Path(file.name) for file in files]
+    for file in files:
+        file.close()
+        Path(file.name).unlink(missing_ok=True)
+    if place.exists():
+        place.rmdir()
+
+
+def test_each_of_many_that_poll_reads_the_list_of_all_each_time(
+    path: Path, others: list[Path], contend: Contend, environments: Environments
+) -> None:
+    """Far from its turn, whoever gets no events looks for the one ahead only, until that is gone."""
+    env = environments("events")
+    clock = [env.monotonic()]
+    env.instead["monotonic"] = lambda: clock[0]
+    holder = contend(path)
+    held = holder.get()
+    waiter = contend(path, env, timeout=None, fair=True)
+    assert waiter.step() is not None
+    looked = env.steps.count("list_directory")
+    clock[0] += 0.01
+    assert waiter.step() is not None
+    assert env.steps.count("list_directory") == looked
+    others[-1].unlink()
+    clock[0] += 0.01
+    assert waiter.step() is not None
+    assert env.steps.count("list_directory") > looked
+    held.release()
+
+
+def test_a_child_leaves_its_parents_place(path: Path, contend: Contend) -> None:
+    holder = contend(path)
+    held = holder.get()
+    waiter = contend(path, timeout=None, fair=True)
+    assert waiter.step() is not None
+    (line,) = waiter.env.lines.values()
+    (place,) = line.places
+    waiter.env.real.generation += 1
+    place.leave()
+    assert line.places == [place]
+    waiter.env.real.generation -= 1
+    held.release()
+
+
+def test_a_place_that_is_left_while_it_is_told_keeps_the_next_one_asleep(path: Path, contend: Contend) -> None:
+    """A signal handler may leave it, between the two; its loop may be closed."""
+    holder = contend(path)
+    held = holder.get()
+    waiters = [contend(path, holder.env, timeout=None, fair=True) for _ in range(2)]
+    for waiter in waiters:
+        assert waiter.step() is not None
+    (line,) = holder.env.lines.values()
+    first, second = line.places
+
+    def left() -> None:
+        line.places.remove(first)
+        raise RuntimeError("Event loop is closed")
+
+    first.signal.subscribe(left)
+    second.signal.is_set = False
+    line.wake_first()
+    assert line.places == [second]
+    assert second.signal.is_set
+    first.signal.unsubscribe()
+    held.release()
+
+
+# -- takeovers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(path: Path, contend: Contend) -> Path:
+    """The lock of a holder that crashed: death is proven."""
+    holder = contend(path, tag="the dead one")
+    holder.get()
+    holder.crash()
+    return path
+
+
+def unwritable(env: Stepped) -> Callable[..., int]:
+    def open_existing(name: str, *, write: bool, dir_fd: int | None = None) -> int:
+        if write:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return int(env.real.open_existing(name, write=False, dir_fd=dir_fd))
+
+    return open_existing
+
+
+def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Contend) -> None:
+    """X2: only who may write there can finish it."""
+    path.touch()
+    path.chmod(0o1644)
+    contender = contend(path)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == b""
+
+
+def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: Path, contend: Contend) -> None:
+    """T6, T1: another one has it in that instant; and an error that is no lack of permission is told."""
+    contender = contend(dead)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    contender.env.instead["claim"] = lambda *_args, **_options: False
+    assert not isinstance(contender.run(), Held)
+    assert dead.exists()
+    other = contend(dead)
+    other.env.instead["open_existing"] = unwritable(other.env)
+    other.env.instead["unlink"] = fails("EIO")
+    with pytest.raises(OSError, match="Input/output error"):
+        other.run()
+    assert dead.exists()
+    assert contend(dead).get().recovered_from is not None
+
+
+def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(dead: Path, contend: Contend) -> None:
+    """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
+    contender = contend(dead, tag="a much longer tag than that of the dead one")
+    contender.env.instead["write"] = writes(9, real=contender.env.real.write, then="ENOSPC")
+    contender.env.instead["unlink"] = fails("EIO")
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    dead.unlink()
+
+
+def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, contend: Contend) -> None:
+    """U5: Ctrl-C between two steps of the delivery, before anybody was called."""
+    heard: list[Event] = []
+    held = contend(path, on_event=heard.append).get()
+    story = Story.of(held)
+    mutex, entries = story._mutex, [0]
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            entries[0] += 1
+            if entries[0] == 3:
+                raise KeyboardInterrupt
+            mutex.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            mutex.release()
+
+    story._mutex = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        story.lost(held)
+    assert heard == []
+    story.released(held)
+    assert [event.kind for event in heard] == ["lost", "released"]
+    held.release()
+
+
+def test_two_threads_that_hold_for_the_first_time_make_two_keepers(
+    path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would release all at exit, and beat for some only."""
+    other, prepared = keeper_of(environment()), []
+
+    class Overtaken:
+        def __enter__(self) -> None:
+            handles._keeper = other
+
+        def __exit__(self, *_error: object) -> None: ...
+
+    monkeypatch.setattr(other, "prepare", lambda: prepared.append(other))
+    monkeypatch.setattr(handles, "_keeper", None)
+    monkeypatch.setattr(handles, "forking", Overtaken())
+    held = contend(path, heartbeat=0).get()
+    handles.keep(held.env, held.shares[0])  # type: ignore[arg-type]
+    assert handles._keeper is other
+    assert prepared == [other]
+    held.release()
+
+
+def test_a_release_that_waits_is_asked_of_a_lock_on_files(path: Path, contend: Contend) -> None:
+    """Whoever releases need not know of which kind a hold is."""
+    held = contend(path).get()
+    drive(held.releasing())
+    assert not path.exists()
+
+
+def test_a_protocol_without_options_refuses_to_have_none() -> None:
+    get("sema").check_options({})
+    get("sidecar").check_options({"payload": None})

@@ -337,10 +337,6 @@ def test_half_a_claim_stays(dead: Path, portable: Contend, monkeypatch: pytest.M
     contender = portable(dead, "link")
 
     class Full:
-        def __init__(self, path: str, mode: str) -> None:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-            assert (mode, len(claims(dead.parent))) == ("xb", 1)
-
         def __enter__(self) -> Full:
             return self
 
@@ -349,7 +345,14 @@ def test_half_a_claim_stays(dead: Path, portable: Contend, monkeypatch: pytest.M
         def write(self, _data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(claims_module, "open", Full, raising=False)
+    def open_(path: str, mode: str) -> object:
+        if mode != "xb":
+            return open(path, mode)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        assert len(claims(dead.parent)) == 1
+        return Full()
+
+    monkeypatch.setattr(claims_module, "open", open_, raising=False)
     with pytest.raises(OSError, match="No space left"):
         contender.run()
     assert claims(dead.parent) == []

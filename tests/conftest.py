@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish() -> None:
     warm.end()  # before leftovers.py looks, if the tests run in this process
+    if (coverage := sys.modules.get("coverage")) and (measurement := coverage.Coverage.current()):
+        measurement.save()  # now: a worker that takes long to end is killed
 
 
 def _keep_bytecode(cache: Path) -> None:

@@ -45,9 +45,10 @@ def claims(place: Path) -> list[str]:
     return sorted(name for name in os.listdir(place) if name.endswith(".claim"))
 
 
-def test_two_claim_one_record(dead: Path, portable: Contend) -> None:
+@pytest.mark.parametrize("without", [(), ("link",)])
+def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Contend) -> None:
     """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
-    first, second = portable(dead), portable(dead)
+    first, second = portable(dead, *without), portable(dead, *without)
     losers = []
     first.env.once(first.env.after, "claim", lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None

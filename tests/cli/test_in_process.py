@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -10,6 +11,8 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,9 @@ from holdfast.cli.fullscreen import FullScreen
 from holdfast.cli.ls import short_path
 from holdfast.cli.output import dumped
 from holdfast.cli.reap import notify
+from holdfast.cli.run import _end
 from holdfast.cli.table import fit
+from holdfast.errors import EngineUnavailable, LockLost
 
 
 def test_a_number_that_json_has_not_ends_a_command() -> None:
@@ -106,3 +111,27 @@ def test_a_stream_that_is_no_file_is_taken_for_a_terminal(monkeypatch: pytest.Mo
 def test_a_text_that_fits_is_cut(text: str, cut: str) -> None:
     assert fit(text, len(text), cut) == text
     assert len(fit(text, 1, cut)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "first", "then"),
+    [
+        (OSError(30, "Read-only file system"), "could not be removed (Read-only file system)", 3, 7),
+        (EngineUnavailable("no answer", path="etcd://h/l"), "no answer. The server frees /l by itself", 3, 7),
+        (LockLost("/l was removed", path="/l"), "/l was removed", 4, 4),
+    ],
+)
+def test_a_release_that_fails_is_told_as_an_ordinary_end(
+    error: Exception, told: str, first: int, then: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The status of the command stays, unless it says that all is well; a loss comes before both."""
+
+    def release() -> None:
+        raise error
+
+    options = argparse.Namespace(verbose=False)
+    for status, wanted in ((0, first), (7, then)):
+        hold: Any = SimpleNamespace(path="/l", release=release)
+        child: Any = SimpleNamespace(told=False)
+        assert _end(hold, child, status, options) == wanted
+        assert told in capfd.readouterr().err

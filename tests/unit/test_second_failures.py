@@ -586,10 +586,16 @@ def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(dead: Path
     """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
     contender = contend(dead, tag="a much longer tag than that of the dead one")
     most = len(dead.read_bytes()) - 3  # what differs between the two is the tag
-    contender.env.instead["write"] = writes(most, real=contender.env.real.write, then="ENOSPC")
-    contender.env.instead["unlink"] = fails("EIO")
+
+    def break_the_disk() -> None:
+        contender.env.instead["write"] = writes(most, real=contender.env.real.write, then="ENOSPC")
+        contender.env.instead["unlink"] = fails("EIO")
+
+    contender.env.once(contender.env.after, "claim", break_the_disk)
     with pytest.raises(OSError, match="No space left"):
         contender.run()
+    assert b"tag=a mu" in dead.read_bytes()
+    assert contender.env.steps.count("unlink") >= 1
     dead.unlink()
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,6 @@ import places
 import shuffled
 import warm
 
-MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
-"""What coverage.py tells a new process to measure itself by."""
-
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
@@ -36,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish() -> None:
     warm.end()  # before leftovers.py looks, if the tests run in this process
+    if (coverage := sys.modules.get("coverage")) and (measurement := coverage.Coverage.current()):
+        measurement.save()  # now: a worker that takes long to end is killed
 
 
 def _keep_bytecode(cache: Path) -> None:
@@ -75,10 +75,10 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
     """What an `unmeasured` test starts is what it is without `make coverage`."""
     measurement = None
     if request.node.get_closest_marker("unmeasured") is not None:
-        measurement = os.environ.pop(MEASUREMENT, None)
+        measurement = os.environ.pop(warm.MEASUREMENT, None)
     yield
     if measurement is not None:
-        os.environ[MEASUREMENT] = measurement
+        os.environ[warm.MEASUREMENT] = measurement
 
 
 def _heed_signals() -> None:

@@ -12,6 +12,8 @@ pytest keeps a server, which forks on request. To those who look at it and to it
   down, so no `__del__` runs.
 * W4. The server ends when the process that it serves does, however that ends, and ends what it has forked.
 * W5. A request has a connection of its own, so that a test which gives up in the midst of one spoils no other.
+* W6. Under `make coverage` it measures itself, from its first line to its end, if its environment says so. The server
+  does not: what it has imported is measured in processes that are real.
 
 More is imported in a fork than in a real process, so a module that forgets to import what it needs is not found out,
 nor is what a command does while it starts or is taken down; and its parent is the server. A test of any of this asks
@@ -51,6 +53,9 @@ from typing import Any, NoReturn
 
 PATIENCE = 60.0
 """Seconds after which the server is believed never to answer."""
+MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
+"""What coverage.py tells a new process to measure itself by."""
+_NOT_FOR_THE_SERVER = ("PYTHONUNBUFFERED", MEASUREMENT)
 _LENGTH = struct.Struct("!I")
 
 # -- The process that asks ---------------------------------------------------------------------------------------------
@@ -151,8 +156,8 @@ class _Server:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+                [sys.executable, __file__, str(theirs.fileno()), *(["measured"] if MEASUREMENT in os.environ else [])],
+                env={name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_SERVER},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -238,9 +243,11 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 # -- The server --------------------------------------------------------------------------------------------------------
 
 
-def _main(number: int) -> None:
+def _main(number: int, *measured: str) -> None:
     asked = socket.socket(fileno=number)
     del sys.path[0]
+    if measured:
+        importlib.import_module("coverage")
     _import_holdfast()
     children: set[int] = set()
     while True:
@@ -342,6 +349,7 @@ def _be(request: dict[str, Any], descriptors: dict[int, int], connection: socket
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         run = _program([*map(os.fsdecode, request["words"])])
+        _measure()
         _answer(answer, os.getpid())
         answer.close()
     except BaseException as error:
@@ -360,6 +368,23 @@ def _keep_only(descriptors: dict[int, int], answer: int) -> None:
         if fd != answer:
             os.dup2(fd, number)
         last = number
+
+
+def _measure() -> None:
+    """W6: it saves what it has found in `os._exit`, with which `_run` and whatever this process forks end; and before a
+    signal by which it ends itself, as the command line does when its child was ended by one."""
+    if MEASUREMENT not in os.environ:
+        return
+    coverage, kill = importlib.import_module("coverage"), os.kill
+    coverage.process_startup(force=True)
+
+    def save_and_kill(pid: int, number: int) -> None:
+        measurement = coverage.Coverage.current()
+        if pid == os.getpid() and signal.getsignal(number) is signal.SIG_DFL and measurement is not None:
+            measurement.save()
+        kill(pid, number)
+
+    os.kill = save_and_kill
 
 
 _shown: list[object] = []
@@ -473,4 +498,4 @@ def _run(run: Callable[[], object]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+    _main(int(sys.argv[1]), *sys.argv[2:])

@@ -59,6 +59,7 @@ def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
 # -- what it is --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.unmeasured("it counts the memory of a process")
 def test_a_keeper_holds_something_that_somebody_waits_for(world: World, path: Path) -> None:
     """A session of its own without a terminal, no descriptor of the caller's, no directory kept busy, little memory."""
     shell = world.sh('exec 7>"$2"; $H try "$1" && echo held; read line', path, path.with_name("other"), stdin=-1)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support import assert_linear
+from holdfast.protocols import date_text
 from holdfast.protocols.date_text import date_parse
 from holdfast.protocols.moments import CANONICAL_LENGTH, canonical, civil, days, is_canonical, rfc3339, rfc3339_text
 
@@ -155,3 +156,13 @@ def test_gos_zero_time_counts_as_one() -> None:
     assert rfc3339("0001-01-01T00:00:00Z") is None
     assert rfc3339("0001-01-01T01:00:00.000+01:00") is None
     assert rfc3339("0001-01-01T00:00:00.000000001Z") is not None
+
+
+def test_a_moment_that_the_system_knows_no_local_time_for_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system whose clock ends in 2038: it is taken for one of UTC."""
+
+    def unknown(_seconds: float) -> None:
+        raise OverflowError("timestamp out of range for platform time_t")
+
+    monkeypatch.setattr(date_text.time, "localtime", unknown)
+    assert date_parse("2040-01-01T00:00") == date_parse("2040-01-01T00:00Z") == 2208988800.0

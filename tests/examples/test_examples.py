@@ -18,6 +18,8 @@ import abilities
 from holdfast import Lock
 from process.support import PATIENCE, eventually
 
+pytestmark = pytest.mark.unmeasured("a daemon thread that is traced can end an interpreter that ends by SIGSEGV")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = dict(
     re.findall(

@@ -482,3 +482,44 @@ def test_the_name_of_a_task_keeps_the_task_alive(run: Run) -> None:
     run(main())
     gc.collect()
     assert names[0]() is None
+
+
+def test_a_descriptor_that_cannot_be_waited_for_leaves_the_others_watched(run: Run, pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        with pytest.raises(ValueError, match=r"-1"):
+            await wait_for(Wait((pipe[0], -1), soon(10)))
+        assert not asyncio.get_running_loop().remove_reader(pipe[0])
+
+    run(main())
+
+
+def test_a_signal_to_a_loop_that_was_dropped_is_believed_to_have_woken_somebody() -> None:
+    """N6 relies on it: whoever sets the signal then takes the next one."""
+    loop = asyncio.new_event_loop()
+    woken = loop.create_future()
+    signal = Signal()
+    signal.subscribe(driver._Subscription(woken))
+    assert signal.set()
+    loop.close()
+    del loop, woken
+    gc.collect()
+    signal.is_set = False
+    assert not signal.set()
+
+
+def test_a_step_runs_that_was_given_up_before_its_thread_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B1: a KeyboardInterrupt in the start of the thread; which of the two came first is not known to the caller."""
+    started: list[threading.Thread] = []
+    called: list[str] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            driver._start(lambda: called.append("called"))
+    started[0].start()
+    started[0].join()
+    assert called == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,23 @@ import pytest
 from holdfast._core.claims import NO_LOCKS, make_claim
 from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
+from holdfast._core.locate import queue_of
 from holdfast._core.publish import temporary_name
 from holdfast._core.queue import Place
 from holdfast._core.request import Request
 from holdfast._drive.sync import drive, wait_for
 from holdfast._operator.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
-from holdfast._operator.remains import Kept, Leftover, leftovers
+from holdfast._operator.remains import (
+    ANNOUNCEMENT,
+    LOCK,
+    QUEUE,
+    TEMPORARY,
+    TICKET,
+    Kept,
+    Leftover,
+    directories,
+    leftovers,
+)
 from holdfast._operator.survey import Survey
 from unit.stepping import Contender, Crash, Stepped, sema_record
 
@@ -433,3 +446,102 @@ def test_a_file_that_becomes_data_after_the_look_goes(disk: Path, environments: 
     stale.write_bytes(stale.read_bytes() + b"[section]\n")
     assert drive(remove(env, leftover, approved=True)).result == CHANGED
     assert stale.read_bytes().endswith(b"[section]\n")
+
+
+# -- errors and changes in the midst of it -----------------------------------------------------------------------------
+
+LOOKS = frozenset({"stat", "open_existing", "open_directory", "fstat", "read", "list_directory", "scan", "guarded"})
+"""The steps of a look that the system may refuse."""
+
+
+@pytest.fixture
+def everything(disk: Path, dead_pid: int, environments: Environments) -> Path:
+    """A directory with one of each kind of leftover, and one lock of a living process."""
+    past = time.time() - OLD
+    identity = environments().identity()
+    (disk / "a.lock").write_bytes(sema_record(dead_pid, past, "stale"))
+    (disk / "b.lock").write_bytes(sema_record(os.getpid(), time.time(), "alive"))
+    (disk / temporary_name(identity.replaced(pid=dead_pid), "0" * 16)).write_text("a publisher's")
+    (disk / f"c.{dead_pid}.0123456789abcdef.tmp").write_text("a rival's")
+    (disk / "d.lock.reclaim").mkdir()
+    for number, content in enumerate(("state=waiting\n", "")):
+        place = Path(queue_of(str(disk), f"e{number}.lock"))
+        place.mkdir()
+        ticket = place / f"{number:020d}-x-{dead_pid}-0123456789abcdef"
+        ticket.write_text(content)
+        os.utime(ticket, (past, past))
+    Path(queue_of(str(disk), "f.lock")).mkdir()
+    (disk / "g").mkdir()
+    for path in disk.iterdir():
+        os.utime(path, (past, past))
+    return disk
+
+
+@pytest.fixture
+def _emptied(disk: Path) -> Iterator[None]:
+    yield
+    for path in [*disk.iterdir()]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.usefixtures("_emptied")
+@pytest.mark.parametrize("word", ["ENOENT", "EACCES", "EIO"])
+def test_an_error_of_one_file_hides_the_others(word: str, everything: Path, environments: Environments) -> None:
+    """E1: at each step of a look, what it is about is gone by now, or may not be looked at. Nothing is changed."""
+
+    def look(env: Stepped) -> set[str]:
+        seen: set[str] = set()
+        for where in directories(env, str(everything), recursive=True):
+            seen |= {one.path for one in leftovers(env, Survey(env), where, approved=False)}
+        return seen
+
+    before = sorted(everything.rglob("*"))
+    rehearsed = environments()
+    census = rehearsed.real.census()  # once: it reads what all processes have open
+    rehearsed.instead["census"] = lambda: census
+    all_of_them = look(rehearsed)
+    assert len(all_of_them) >= 6
+    for number, name in enumerate(rehearsed.steps):
+        env = environments()
+
+        def fail(at: int, step: str, number: int = number) -> None:
+            if at == number and step in LOOKS:
+                raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)))
+
+        env.at_step = fail
+        env.instead["census"] = lambda: census
+        seen = look(env)
+        # A list that cannot be read hides what is in it, and nothing else does.
+        assert name in ("list_directory", "scan", "stat", "open_directory") or len(all_of_them - seen) <= 1
+        env.end()
+    assert sorted(everything.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("_emptied")
+def test_what_is_another_s_by_now_is_removed(everything: Path, environments: Environments) -> None:
+    """M7: between the look and the removal it went away, or became something else."""
+    env = environments()
+    every = [one for one in found(env, everything) if isinstance(one, Leftover) and one.kind != LOCK]
+    assert {one.kind for one in every} == {TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT}
+    for one in every:
+        path = Path(one.path)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if one.kind != TICKET:  # gone is gone: the rest of its queue goes with it
+            assert drive(remove(env, one, approved=False)).result == CHANGED
+        if one.kind == QUEUE:
+            path.write_text("a file")
+            assert drive(remove(env, one, approved=False)).result == CHANGED
+            assert path.read_text() == "a file"
+            path.unlink()
+            path.mkdir()
+            (path / "x").write_text("somebody's")
+            assert drive(remove(env, one, approved=False)).result == CHANGED
+            assert (path / "x").exists()
+    (queue,) = (one for one in every if one.kind == QUEUE)
+    env.instead["remove_directory"] = refuse
+    with pytest.raises(PermissionError):
+        drive(remove(env, queue, approved=False))
+
+
+def refuse(*_args: object, **_options: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")

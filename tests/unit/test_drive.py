@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -111,3 +112,19 @@ def test_a_signal_to_a_loop_that_is_closed_is_believed_to_have_woken_somebody() 
     assert not signal.set()
     signal.unsubscribe()
     assert signal.set()  # nobody waits yet: who comes finds it set
+
+
+def test_a_system_without_poll_waits_for_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "poll")
+    reading, writing = os.pipe()
+    try:
+        began = time.monotonic()
+        wait_for(Wait((reading,), began + 0.01))
+        assert time.monotonic() - began >= 0.01
+        os.write(writing, b"x")
+        wait_for(Wait((reading,), began + 100))
+        wait_for(Wait((), began + 100, None, (writing,)))
+        assert time.monotonic() - began < 10
+    finally:
+        os.close(reading)
+        os.close(writing)

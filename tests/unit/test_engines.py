@@ -227,7 +227,7 @@ def agent() -> Iterator[Agent]:
     if waits is not None:
         waits.close()
     for fd in doorbell or ():
-        os.close(fd)
+        environment().close(fd)
 
 
 def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.acquire import look
+from holdfast._core.environment import Presence, Process
 from holdfast._core.hold import Held
+from holdfast._os import claims as claims_module
+from holdfast._os import generic
+from holdfast._os.generic import GenericEnvironment
 from holdfast.model import Identity, Liveness, marker_text
 from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
 
@@ -41,9 +46,10 @@ def claims(place: Path) -> list[str]:
     return sorted(name for name in os.listdir(place) if name.endswith(".claim"))
 
 
-def test_two_claim_one_record(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
+@pytest.mark.parametrize("without", [(), ("link",)])
+def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates) -> None:
     """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
-    first, second = portable(dead), portable(dead)
+    first, second = portable(dead, *without), portable(dead, *without)
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
@@ -220,3 +226,118 @@ def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_it(disk: Path, portable:
     with pytest.raises(KeyboardInterrupt):
         contender.run()
     assert os.listdir(disk) == []
+
+
+# -- what other systems lack -------------------------------------------------------------------------------------------
+
+
+def fail(error: BaseException) -> Callable[..., object]:
+    def raising(*_args: object, **_options: object) -> object:
+        raise error
+
+    return raising
+
+
+def test_a_made_up_machine_number_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no network card, the number is another one in each process: then no record is recognised by it."""
+    import uuid
+
+    monkeypatch.setattr(uuid, "getnode", lambda: 1 << 40 | 4711)
+    assert GenericEnvironment().identity().boot == "-"
+    monkeypatch.setattr(uuid, "getnode", lambda: 4711)
+    assert GenericEnvironment().identity().boot.startswith(f"machine:{4711:x}.")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/ns/pid"), reason="needs the namespaces of Linux")
+def test_a_kernel_without_time_namespaces_has_no_pid_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def without_time(path: str) -> os.stat_result:
+        if path == "/proc/self/ns/time":
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return real(path)
+
+    monkeypatch.setattr(generic.os, "stat", without_time)
+    assert GenericEnvironment().identity().pid_namespace == str(real("/proc/self/ns/pid").st_ino)
+
+
+def test_a_process_that_may_not_be_looked_at_counts_as_dead(
+    monkeypatch: pytest.MonkeyPatch, environments: Environments
+) -> None:
+    import psutil
+
+    env = environments(kind="generic")
+    monkeypatch.setattr(psutil, "Process", fail(psutil.AccessDenied(4711)))
+    assert env.inspect(4711) == Process(Presence.RUNNING)
+
+
+def test_kill_says_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generic.os, "kill", fail(PermissionError(1, "Operation not permitted")))
+    assert generic._presence_by_kill(4711) is Presence.RUNNING
+    monkeypatch.setattr(generic.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
+    assert generic._presence_by_kill(1 << 80) is Presence.RUNNING
+    monkeypatch.setattr(generic.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
+    monkeypatch.setattr(generic.os, "name", "nt")
+    assert generic._presence_by_kill(4711) is Presence.UNKNOWN
+
+
+def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = GenericEnvironment()
+    assert env.watch_set() is None
+    with pytest.raises(OSError, match="not portable") as refused:
+        env.link_unnamed(0, str(disk / "l"))
+    assert refused.value.errno == errno.EOPNOTSUPP
+    path = disk / "l"
+    path.write_text("")
+    mode = path.stat().st_mode
+    monkeypatch.delattr(os, "fchmod")
+    fd = env.open_existing(str(path), write=True)
+    env.chmod(fd, 0o700)  # Windows before Python 3.13
+    env.close(fd)
+    assert path.stat().st_mode == mode
+
+
+def test_an_interruption_of_the_end_of_a_claim_leaves_it(
+    dead: Path, portable: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count for as long as this process lives."""
+    contender = portable(dead)
+    remove, interrupted = claims_module._remove, []
+
+    def remove_but_once(path: str) -> None:
+        if path.endswith(".claim") and not interrupted:
+            interrupted.append(path)
+            raise KeyboardInterrupt
+        remove(path)
+
+    monkeypatch.setattr(claims_module, "_remove", remove_but_once)
+    with pytest.raises(KeyboardInterrupt):
+        contender.run()
+    assert interrupted
+    assert claims(dead.parent) == []
+
+
+def test_half_a_claim_stays(dead: Path, portable: Contend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no links, a claim is made under its name; a disk that is full then must not leave it."""
+    contender = portable(dead, "link")
+
+    class Full:
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_error: object) -> None: ...
+
+        def write(self, _data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_(path: str, mode: str) -> object:
+        if mode != "xb":
+            return open(path, mode)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        assert len(claims(dead.parent)) == 1
+        return Full()
+
+    monkeypatch.setattr(claims_module, "open", open_, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    assert claims(dead.parent) == []

@@ -471,3 +471,19 @@ def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[...,
     held.release()
     assert select.select(wait.fds, (), (), 5)[0]
     assert waiter.step() is None
+
+
+def test_a_child_that_is_forked_in_the_midst_of_a_wait_reads_a_descriptor_that_is_no_more(file: Path) -> None:
+    """A signal handler may fork between any two steps: the child's hub is an orphan by then."""
+
+    def in_child() -> tuple[tuple[int, ...], int]:
+        hub = Hub(set())
+        watch = hub.add(str(file))
+        touch(file)
+        os.close(hub.fd)
+        hub.orphan()
+        fds = watch.fds()
+        hub.read()
+        return fds, watch.take()
+
+    assert elsewhere(in_child) == ((), 0)

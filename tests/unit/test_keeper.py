@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._core.environment import Wait
 from holdfast._core.hold import Held
 from holdfast._drive import keeper as keeping
 from holdfast._drive.keeper import Keeper
+from holdfast._drive.sync import wait_for
+from holdfast._os import inotify
 from holdfast.errors import LockLost
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender, Stepped
@@ -361,3 +364,128 @@ def test_the_exit_stops_at_a_lock_that_was_lost(
     assert "lost" in capsys.readouterr().err
     with contextlib.suppress(LockLost):
         lost.release()
+
+
+def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped
+) -> None:
+    """K3: released by another thread, or found lost, between two steps of the entry."""
+    for step, lost in (("events_reach", False), ("stat", False), ("stat", True)):
+        held = hold(on_lost=lambda _lost: None)
+        real = getattr(env.real, step)
+
+        def ended(
+            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: Held = held
+        ) -> object:
+            del env.instead[step]
+            keeper.forget(held)
+            return real(path + lost * "gone")
+
+        env.instead[step] = ended
+        keeper.keep(held, 100.0)
+        assert (held in keeper._kept, keeper._watched, keeper._unwatched) == (False, {}, {})
+        held.release()
+
+
+def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+    """K3, K5: whether it is lost already cannot be known, so it is looked at each second, events or not."""
+    held = hold(on_lost=lambda _lost: None)
+
+    def failing(_path: str) -> None:
+        del env.instead["stat"]
+        raise OSError(5, "Input/output error")
+
+    env.instead["stat"] = failing
+    keeper.keep(held, 100.0)
+    assert [*keeper._unwatched] == [held]
+    keeper.forget(held)
+    held.release()
+
+
+def test_a_full_descriptor_table_ends_an_acquisition(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K5: it is held, but not kept fresh, which is said; the next hold tries again."""
+
+    def full() -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    held = hold()
+    env.instead["pipe"] = full
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        keeper.keep(held, 100.0)
+    assert "is held, but not kept fresh: [Errno 24] Too many open files" in caplog.text
+    assert keeper._thread is None
+    del env.instead["pipe"]
+    other = hold("other")
+    keeper.keep(other, 100.0)
+    assert keeper._thread is not None
+    for one in (held, other):
+        keeper.forget(one)
+        one.release()
+
+
+def test_the_end_of_the_interpreter_is_complained_about(
+    keeper: Keeper, hold: Callable[..., Held], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python that is about to end starts no thread any more (3.12)."""
+
+    def too_late(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    held = hold()
+    with monkeypatch.context() as changed, caplog.at_level(logging.ERROR, "holdfast"):
+        changed.setattr(threading.Thread, "start", too_late)
+        keeper.keep(held, 100.0)
+    assert caplog.text == ""
+    keeper.forget(held)
+    held.release()
+
+
+def test_a_doorbell_that_rings_already_is_an_error(keeper: Keeper, env: Stepped) -> None:
+    keeper._doorbell = ends = env.pipe()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(ends[1], b"!" * 4096)
+    keeper._ring()
+    assert os.read(ends[0], 1) == b"!"
+
+
+def test_a_watch_without_a_descriptor_is_slept_through(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: the descriptor table is full, so what is watched is looked at each second."""
+    held = hold(on_lost=lambda _lost: None)
+    monkeypatch.setattr(inotify.WatchSet, "fds", lambda _self: ())
+    keeper.keep(held, 100.0)
+    until = time.monotonic() + SOON
+    while not keeper._awaited and time.monotonic() < until:
+        time.sleep(0.001)
+    assert keeper._next_wake < time.monotonic() + 10.0
+    keeper.forget(held)
+    held.release()
+
+
+def test_a_thread_goes_on_in_a_process_that_is_not_its_own(
+    keeper: Keeper, hold: Callable[..., Held], env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4."""
+    asleep = threading.Event()
+
+    def sleep(wait: Wait) -> None:
+        asleep.set()
+        wait_for(wait)
+
+    monkeypatch.setattr(keeping, "wait_for", sleep)
+    held = hold()
+    keeper.keep(held, 100.0)
+    thread = keeper._thread
+    assert thread is not None
+    assert asleep.wait(SOON)
+    env.real.generation += 1
+    keeper._ring()
+    thread.join(SOON)
+    assert not thread.is_alive()
+    env.real.generation -= 1
+    keeper.forget(held)
+    held.release()

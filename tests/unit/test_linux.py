@@ -185,3 +185,14 @@ def test_another_system_gets_what_only_linux_has(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(_os, "_current", None)
     assert type(_os.environment()) is GenericEnvironment
+
+
+def test_a_process_of_another_user_counts_as_dead_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left, or the kernel is older than 5.3; and kill(2) says no more than that it may not."""
+
+    def refused(*_args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(linux.os, "pidfd_open", refused)
+    monkeypatch.setattr(linux.os, "kill", refused)
+    assert linux._presence(4711) is Presence.RUNNING

@@ -196,3 +196,60 @@ def test_what_the_dead_have_left_is_overlooked_or_the_living_are_taken_for_dead(
 
 def test_nothing_left_is_told_as_something(disk: Path, environments: Environments) -> None:
     assert [finding.level for finding in of_leftovers(environments(), str(disk))] == [GOOD]
+
+
+def refused(*_args: object, **_options: object) -> Any:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("bits", "chmod"), ("sync", "fsync"), ("link_proc", "link"), ("guard_by_mounts", "lstat")]
+)
+def test_what_cannot_be_done_ends_the_probe_or_counts_as_done(
+    name: str, call: str, disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_elsewhere", lambda _directory: ["/somewhere/else"])
+    probe = probes._Probe(environments().real, str(disk))
+    try:
+        with monkeypatch.context() as changed:
+            changed.setattr(probes.os, call, refused)
+            assert not (probe.link_unnamed("proc") if name == "link_proc" else getattr(probe, name)())
+    finally:
+        probe.end()
+    assert list(disk.iterdir()) == []
+
+
+def test_creation_that_is_not_exclusive_counts_as_exclusive(
+    disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may heed O_EXCL or not (NFS 2)."""
+    probe = probes._Probe(environments().real, str(disk))
+    opened = os.open
+    monkeypatch.setattr(probes.os, "open", lambda path, flags, mode: opened(path, flags & ~os.O_EXCL, mode))
+    try:
+        assert not probe.exclusive()
+    finally:
+        probe.end()
+
+
+def test_another_file_of_the_same_name_counts_as_the_probe(
+    disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the mount table says may be outdated, or of another mount over that one."""
+    other = disk / "other"
+    other.mkdir()
+    monkeypatch.setattr(probes, "_elsewhere", lambda _directory: [str(other)])
+    probe = probes._Probe(environments().real, str(disk))
+    same_name = other / os.path.basename(probe.path)
+    same_name.write_text("it is not the probe")
+    try:
+        assert probe.guard_by_mounts() == ()
+    finally:
+        probe.end()
+    assert same_name.read_text() == "it is not the probe"
+    same_name.unlink()
+
+
+def test_a_directory_is_sought_where_there_is_no_mount_table(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_read", lambda _path: "")
+    assert probes._elsewhere(str(disk)) == []

@@ -467,3 +467,13 @@ def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
         finally:
             for fd in list(env._descriptors):
                 env.close(fd)
+
+
+def test_a_descriptor_that_is_closed_meanwhile_stops_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1, where a file is asked about by itself: it is left out."""
+    process = tables._Process(os.getpid())
+    monkeypatch.setattr(process, "mount", lambda _information: (1, "btrfs"))
+    assert process.leads_to("0", "", (0, 0)) is False
+    assert process.leads_to("999999", "", (0, 0)) is False
+    found = os.stat("/proc/self/fd/0")
+    assert process.leads_to("0", "", (found.st_dev, found.st_ino))

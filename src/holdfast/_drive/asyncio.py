@@ -230,10 +230,8 @@ async def _drive_in_threads(steps: Generator[Wait, None, T], undo: Callable[[], 
                 return result  # type: ignore[return-value]
             await wait_for(wait)
     except GeneratorExit:
-        if job is None:
-            clean_up()
-        else:
-            job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
+        assert job is not None  # it is closed where it awaits something
+        job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
         raise
     except BaseException:
         await _end_of(_start(clean_up))

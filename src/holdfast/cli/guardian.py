@@ -282,7 +282,7 @@ class _Life:
         if self._fd < 0:
             self._lost = True
             return None
-        held.env.adopt(self._fd)  # type: ignore[attr-defined]
+        self._fd = held.env.adopt(self._fd)  # type: ignore[attr-defined]
         held.request.on_lost = self._on_lost
         held.request.watched = True
         ours = type(held)(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)

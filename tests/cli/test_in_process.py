@@ -1,0 +1,137 @@
+"""Parts of the command line that meet an output, a terminal or a service manager which is not as it should be."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import pty
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast import cli
+from holdfast.cli import dropin, recording, top
+from holdfast.cli.fullscreen import FullScreen
+from holdfast.cli.ls import short_path
+from holdfast.cli.output import dumped
+from holdfast.cli.reap import notify
+from holdfast.cli.run import _end
+from holdfast.cli.table import fit
+from holdfast.errors import EngineUnavailable, LockLost
+
+
+def test_a_number_that_json_has_not_ends_a_command() -> None:
+    """From a lock file; JavaScript writes null for it."""
+    beyond = {"pid": float("inf"), "ages": [float("nan"), 1.5, (2, float("-inf"))], "tag": "t"}
+    assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
+
+
+@pytest.mark.parametrize("say", [cli.say, dropin.complain])
+def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, open("/dev/full", "w")):  # noqa: SIM115
+        with monkeypatch.context() as changed:
+            changed.setattr(sys, "stderr", stream)
+            say("nobody reads this")
+    with pytest.raises(OSError, match="No space left"):
+        stream.close()
+
+
+def test_a_defect_is_told_by_the_status_of_a_held_lock(capfd: pytest.CaptureFixture[str]) -> None:
+    """1 would say that; and a traceback is what those who can mend it need."""
+    assert cli._failed(KeyError("a defect")) == cli.FAILED
+    assert "KeyError: 'a defect'" in capfd.readouterr().err
+
+
+def test_the_service_manager_is_not_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sd_notify(3): at a path, or at an abstract address; one who cannot be told is no reason to fail."""
+    name = f"holdfast-test-{os.getpid()}"
+    for address, bound in ((str(disk / "s"), str(disk / "s")), (f"@{name}", f"\0{name}")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(bound)
+            monkeypatch.setenv("NOTIFY_SOCKET", address)
+            notify("READY=1")
+            assert manager.recv(100, socket.MSG_DONTWAIT) == b"READY=1"
+    for address in (str(disk / "nobody"), "relative", ""):
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        notify("READY=1")
+
+
+def test_a_working_directory_that_is_gone_ends_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "getcwd", lambda: "/a/b")
+    assert short_path("/a/b/l.lock") == "l.lock"
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert short_path("/a/b/l.lock") == "/a/b/l.lock"
+
+
+def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = recording.Record(str(disk / "r"))
+    record.add("whole")
+    written = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:3]))
+    with pytest.raises(OSError, match="only in part"):
+        record.add("cut off")
+    os.close(record._fd)
+    assert (disk / "r").read_bytes() == b"whole\ncut"
+
+
+def test_a_terminal_that_goes_away_ends_in_an_error() -> None:
+    """Its window was closed: what was to be put back cannot be, and nobody is there to see it."""
+    ours, theirs = pty.openpty()
+    screen = FullScreen(theirs)
+    screen.enter()
+    os.close(ours)
+    assert screen.keys() is None
+    screen.leave()
+    screen.leave()
+    screen.close()
+    screen.close()
+    os.close(theirs)
+    assert screen.size() == (80, 24)
+
+
+def test_a_stream_that_is_no_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (None, io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert not top._has_terminal()
+
+
+@pytest.mark.parametrize(("text", "cut"), [("wörter", "end"), ("ab", "start")])
+def test_a_text_that_fits_is_cut(text: str, cut: str) -> None:
+    assert fit(text, len(text), cut) == text
+    assert len(fit(text, 1, cut)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "first", "then"),
+    [
+        (OSError(30, "Read-only file system"), "could not be removed (Read-only file system)", 3, 7),
+        (EngineUnavailable("no answer", path="etcd://h/l"), "no answer. The server frees /l by itself", 3, 7),
+        (LockLost("/l was removed", path="/l"), "/l was removed", 4, 4),
+    ],
+)
+def test_a_release_that_fails_is_told_as_an_ordinary_end(
+    error: Exception, told: str, first: int, then: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The status of the command stays, unless it says that all is well; a loss comes before both."""
+
+    def release() -> None:
+        raise error
+
+    options = argparse.Namespace(verbose=False)
+    for status, wanted in ((0, first), (7, then)):
+        hold: Any = SimpleNamespace(path="/l", release=release)
+        child: Any = SimpleNamespace(told=False)
+        assert _end(hold, child, status, options) == wanted
+        assert told in capfd.readouterr().err

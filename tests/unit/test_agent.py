@@ -1,0 +1,105 @@
+"""The agent's thread where the system refuses it something, and after a fork (agent.py); what it does for engines is in
+test_engines.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from holdfast._core.environment import Wait
+from holdfast._drive.agent import Agent
+from process.support import eventually
+from unit.stepping import Stepped
+
+Steps = Generator[Wait, None, None]
+
+
+@pytest.fixture
+def env(environments: Callable[..., Stepped]) -> Stepped:
+    return environments()
+
+
+@pytest.fixture
+def agent(env: Stepped) -> Iterator[Agent]:
+    made = Agent(env)  # type: ignore[arg-type]
+    yield made
+    made._idle = 0.0
+    thread, doorbell, waits = made._thread, made._doorbell, made._waits
+    if thread is not None:
+        made._ring()
+        thread.join(10)
+        assert not thread.is_alive()
+    if waits is not None:
+        waits.close()
+    for fd in doorbell or ():
+        env.close(fd)
+
+
+def fill(fd: int) -> None:
+    """Until there is no room left in the pipe."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"!" * 4096)
+
+
+def once(log: list[str]) -> Steps:
+    log.append("done")
+    yield from ()
+
+
+def test_a_job_that_no_thread_can_be_had_for_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller is told, and gives it up; the next one is run as if nothing had been."""
+    log: list[str] = []
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError, match="can't start"):
+            agent.start(once(log), "at work")
+    assert not agent._jobs
+    agent.start(once(log), "at work")
+    eventually(lambda: not agent._jobs)
+    assert log == ["done"]
+
+
+def test_a_doorbell_that_rings_already_is_an_error(agent: Agent, env: Stepped) -> None:
+    agent._doorbell = ends = env.pipe()
+    fill(ends[1])
+    agent._ring()
+    assert os.read(ends[0], 1) == b"!"
+
+
+def test_a_descriptor_that_is_closed_meanwhile_ends_the_agent(agent: Agent) -> None:
+    """Whoever closes it has given the job up; one that was not is resumed at its deadline."""
+    log: list[str] = []
+
+    def steps() -> Steps:
+        closed = os.open("/dev/null", os.O_RDONLY)
+        os.close(closed)
+        yield Wait((closed,), time.monotonic() + 0.01)
+        log.append("resumed")
+
+    agent.start(steps(), "at work")
+    eventually(lambda: not agent._jobs)
+    assert log == ["resumed"]
+
+
+def test_a_thread_goes_on_in_a_process_that_is_not_its_own(agent: Agent, env: Stepped) -> None:
+    """EG4: one that is forked by what a job does."""
+    log: list[str] = []
+    agent.start(once(log), "at work")
+    thread = agent._thread
+    assert thread is not None
+    eventually(lambda: log)
+    env.real.generation += 1
+    agent._ring()
+    thread.join(10)
+    assert not thread.is_alive()
+    agent._thread = None

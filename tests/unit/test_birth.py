@@ -1,0 +1,57 @@
+"""What tells a file from those before it (birth.py), and how a process is shown to others (title.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from holdfast._os import birth, title
+from holdfast._os.birth import born
+from holdfast._os.title import entitle
+from unit.elsewhere import elsewhere
+
+
+def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A C library without statx(2), and a filesystem that keeps no births: the number is left."""
+
+    class Old:
+        pass
+
+    class Forgetful:
+        @staticmethod
+        def statx(_at: int, path: bytes, _flags: int, _mask: int, found: ctypes.Array[ctypes.c_char]) -> int:
+            struct.pack_into("=I", found, 0, birth._STATX_INO)
+            struct.pack_into("=Q", found, birth._INODE_AT, os.lstat(path).st_ino)
+            return 0
+
+    path = str(disk / "l")
+    Path(path).touch()
+    for library in (Old, Forgetful):
+        monkeypatch.setattr(birth, "_libc", library)
+        assert born(path) == str(os.stat(path).st_ino)
+    monkeypatch.setattr(birth, "_libc", Old)
+    assert born(path + "x") is None
+
+
+def test_a_title_takes_more_room_than_there_is() -> None:
+    def shown() -> tuple[bytes, bytes]:
+        before = Path("/proc/self/cmdline").read_bytes()
+        entitle("n" * (len(before) + 1), "about")
+        return before, Path("/proc/self/cmdline").read_bytes()
+
+    before, after = elsewhere(shown)
+    assert after == before
+
+
+def test_a_process_that_may_not_be_renamed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_args: object, **_options: object) -> None:
+        raise PermissionError(1, "refused")
+
+    before = Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()
+    monkeypatch.setattr(title, "open", refused, raising=False)
+    entitle("holdfast", "for nobody")
+    assert (Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()) == before

@@ -1,0 +1,109 @@
+"""Events of whole directories (folders.py), and what `_os` gives those who look at many files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import abilities
+from holdfast import _os
+from holdfast._os import folder_watch, folders, kernel_glimpse
+from holdfast._os.folders import FolderWatch
+from holdfast._os.generic import GenericEnvironment
+from holdfast._os.glimpse import Glimpse
+from holdfast._os.linux import LinuxEnvironment
+from holdfast._os.nothing import NoCensus
+from process.support import inotify_instance
+
+IN_CREATE, IN_DELETE, IN_UNMOUNT, IN_Q_OVERFLOW = 0x100, 0x200, 0x2000, 0x4000
+
+
+@pytest.fixture
+def watch() -> Iterator[FolderWatch]:
+    os.close(inotify_instance())
+    made = FolderWatch()
+    yield made
+    made.close()
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *events: tuple[int, int, bytes]) -> None:
+    """Have the kernel say this, and then nothing more: (watch, mask, name)."""
+    said = [b"".join(struct.pack("iIII", wd, mask, 0, len(name)) + name for wd, mask, name in events)]
+
+    def read(_fd: int, _size: int) -> bytes:
+        if not said:
+            raise BlockingIOError
+        return said.pop()
+
+    monkeypatch.setattr(folders.os, "read", read)
+
+
+def test_events_that_the_kernel_has_dropped_are_not_told(
+    watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watch.add(str(disk))
+    say(monkeypatch, (1, IN_CREATE, b"l.lock\0\0"), (-1, IN_Q_OVERFLOW, b""), (1, IN_DELETE, b"l.lock\0\0"))
+    assert watch.take() == [(str(disk), "l.lock", "made"), ("", "", "unknown"), (str(disk), "l.lock", "gone")]
+
+
+def test_an_event_of_a_directory_that_was_given_up_is_told(
+    watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watch.add(str(disk))
+    say(monkeypatch, (7, IN_CREATE, b"x\0"), (1, IN_CREATE, b""), (1, IN_UNMOUNT, b""))
+    assert watch.take() == [(str(disk), "", "gone")], "and one without a name says nothing of any file"
+
+
+def test_a_watch_that_is_closed_twice_closes_another_file() -> None:
+    os.close(inotify_instance())
+    watch = FolderWatch()
+    number = watch.fd
+    watch.close()
+    other = os.open("/dev/null", os.O_RDONLY)
+    try:
+        watch.close()
+        assert watch.fd == -1
+        os.fstat(other)
+        assert other == number, "else this test shows nothing"
+    finally:
+        os.close(other)
+
+
+def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoneLeft:
+        @staticmethod
+        def inotify_init1(_flags: int) -> int:
+            return -1
+
+    monkeypatch.setattr(_os, "_current", LinuxEnvironment())
+    monkeypatch.setattr(folders, "_libc", NoneLeft)
+    with pytest.raises(OSError, match="inotify_init1"):
+        FolderWatch()
+    assert folder_watch() is None
+    for other in (LinuxEnvironment(frozenset({"events"})), GenericEnvironment()):
+        monkeypatch.setattr(_os, "_current", other)
+        assert folder_watch() is None
+
+
+def test_the_locks_of_a_few_files_are_not_seen(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    abilities.need_own_device(disk)
+    (disk / "l").touch()
+    found = os.stat(disk / "l")
+    identity = (found.st_dev, found.st_ino)
+    with open(disk / "l") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(_os, "_current", LinuxEnvironment())
+        seen = kernel_glimpse()
+        assert isinstance(seen, Glimpse)
+        assert seen.is_locked(identity)
+        monkeypatch.setattr(_os, "_current", GenericEnvironment())
+        portable = kernel_glimpse()
+        assert isinstance(portable, NoCensus)
+        assert not portable.is_locked(identity)
+        assert not portable.heeds_readers(identity)
+        assert (portable.owners(identity), portable.watchers(identity), portable.user(1)) == ([], [], None)

@@ -1,0 +1,659 @@
+"""What goes wrong in the engine while it deals with something that has gone wrong already, and what comes between two
+steps that belong together: parts of many modules that no ordinary schedule reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import gc
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
+from holdfast import hold as handles
+from holdfast._core.acquire import give_back
+from holdfast._core.environment import Wait
+from holdfast._core.hold import Held
+from holdfast._core.kernel import KernelHeld
+from holdfast._core.kernel_sight import KernelSight
+from holdfast._core.locate import queue_of
+from holdfast._core.publish import sweep, temporary_name
+from holdfast._core.remove import remove_if
+from holdfast._core.report import sentence
+from holdfast._core.request import Request
+from holdfast._core.rivals import why_left
+from holdfast._core.sight import Sight
+from holdfast._core.story import Story
+from holdfast._core.tickets import WAITING, Queue
+from holdfast._core.waiters import read_tickets
+from holdfast._drive.keeper import Keeper as keeper_of
+from holdfast._drive.sync import drive
+from holdfast._os import environment
+from holdfast.events import Event
+from holdfast.model import Evidence, Identity, Liveness, Status, marker_text
+from holdfast.protocols import get
+from unit.stepping import Contender, Stepped, device_in, sema_record
+
+Contend = Callable[..., Contender]
+Environments = Callable[..., Stepped]
+
+
+@pytest.fixture
+def path(disk: Path) -> Path:
+    return disk / "l"
+
+
+def fails(word: str) -> Callable[..., Any]:
+    def failing(*_args: object, **_options: object) -> Any:
+        raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)))
+
+    return failing
+
+
+def writes(*counts: int, real: Callable[..., int], then: int | str = 0) -> Callable[..., int]:
+    """Write so many bytes at each call; then fail, or write no more."""
+    left = [*counts]
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        if left:
+            return real(fd, data[: left.pop(0)], offset)
+        if isinstance(then, str):
+            raise OSError(getattr(errno, then), os.strerror(getattr(errno, then)))
+        return then
+
+    return write
+
+
+# -- disks that are full -----------------------------------------------------------------------------------------------
+
+
+def test_a_write_of_nothing_is_tried_for_ever(path: Path, contend: Contend) -> None:
+    """A server may say that it has written no byte, and no error."""
+    contender = contend(path)
+    contender.env.instead["write"] = writes(3, real=contender.env.real.write)
+    with pytest.raises(OSError, match="could not be written whole") as full:
+        contender.run()
+    assert full.value.errno == errno.ENOSPC
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("restored", [True, False])
+@pytest.mark.parametrize("then", [0, "ENOSPC"])
+def test_half_a_counter_stays(then: int | str, restored: bool, path: Path, contend: Contend) -> None:
+    """TK5: what somebody had put there is there again; and where that cannot be written either, the lock is free."""
+    counter = path.with_name("l.token")
+    counter.write_bytes(b"5000\n")
+    contender = contend(path, fencing=True)
+    real = contender.env.real.write
+    half = writes(7, real=real, then=then)
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        of_counter = os.fstat(fd).st_ino == counter.stat().st_ino
+        written = half if of_counter and not (restored and data == b"5000\n") else real
+        return int(written(fd, data, offset))
+
+    contender.env.instead["write"] = write
+    with pytest.raises(OSError, match=r"No space left|could not be written whole"):
+        contender.run()
+    assert (counter.read_bytes() == b"5000\n") == restored
+    assert not path.exists()
+
+
+def test_a_directory_that_cannot_be_looked_at_is_made_anew(path: Path, contend: Contend) -> None:
+    """ENOENT of the file, and another error of its directory: the latter is told."""
+    contender = contend(path, parents=True)
+    contender.env.instead["open_unnamed"] = fails("ENOENT")
+    contender.env.instead["stat"] = fails("EACCES")
+    with pytest.raises(PermissionError):
+        contender.run()
+    assert "make_directories" not in contender.env.steps
+
+
+def test_a_look_at_the_directory_of_several_locks_is_told_in_the_words_of_the_system(disk: Path) -> None:
+    (disk / "file").touch()
+    with pytest.raises(InvalidPath, match="is not a directory"):
+        acquire_all([Lock(disk / "file" / "l"), Lock(disk / "l")])
+
+
+# -- who cannot be told from others ------------------------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_name_its_boot_removes_what_others_left(
+    disk: Path, environments: Environments, dead_pid: int
+) -> None:
+    env = environments()
+    who = env.identity()
+    nameless = Identity(who.pid, "-", who.pid_namespace, who.started, who.host)
+    env.instead["identity"] = lambda *_pid: nameless
+    left = disk / temporary_name(nameless.replaced(pid=dead_pid), "0" * 16)
+    left.touch()
+    sweep(env, str(disk))  # type: ignore[arg-type]
+    assert left.exists()
+    left.unlink()
+
+
+def test_a_second_rival_is_judged_by_another_clock(disk: Path, contend: Contend, dead_pid: int) -> None:
+    """Y2: none of them is in the way; the age of each is by the clock that stamped our lock file."""
+    for token in ("0123456789abcdef", "fedcba9876543210"):
+        rival = disk / f"l.{dead_pid}.{token}.tmp"
+        rival.write_text("x")
+        os.utime(rival, (time.time() - 5, time.time() - 5))
+    contender = contend(disk / "l", protocol="semats")
+    assert contender.get().verify()
+    assert contender.waits == []
+
+
+def test_what_a_crash_has_left_is_judged_without_kernel_locks_by_a_lock(disk: Path, environments: Environments) -> None:
+    """Y3, Y4: where no lock can be taken on it, its age alone counts."""
+    left = disk / "l.reclaim"
+    left.mkdir()
+    left.chmod(0o1755)
+    env = environments()
+    assert "kernel lock is gone" in (why_left(env, str(left)) or "")  # type: ignore[arg-type]
+    env.instead["guarded"] = lambda _fd: None
+    assert why_left(env, str(left)) is None  # type: ignore[arg-type]
+    os.utime(left, (time.time() - 61, time.time() - 61))
+    assert "older than 60 s" in (why_left(env, str(left)) or "")  # type: ignore[arg-type]
+
+
+def test_a_lock_is_removed_beside_somebody_who_removes_it(disk: Path, environments: Environments) -> None:
+    """Y3, R3: whoever announced it first goes first; we come back."""
+    lock, announced = disk / "target.lock", disk / "target.lock.reclaim"
+    lock.write_text('{"pid": 1}')
+    announced.mkdir()
+    env = environments()
+    steps = remove_if(env, Request(str(disk / "target"), {"protocol": "sidecar"}), lambda _seen, _assessed: True)  # type: ignore[arg-type]
+    assert isinstance(next(steps), Wait)
+    assert (lock.exists(), announced.exists()) == (True, True)
+    announced.rmdir()
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value.pid == 1
+    assert not lock.exists()
+
+
+def test_a_ticket_without_a_name_is_shown_as_somebody(disk: Path, environments: Environments) -> None:
+    """Of a version to come, or damaged: somebody has it, and who that is cannot be known."""
+    env = environments()
+    place = Path(queue_of(str(disk), "l"))
+    place.mkdir()
+    contents = (b"no record", sema_record(1, time.time()), sema_record("x", time.time()))
+    opened = []
+    for number, content in enumerate(contents):
+        opened.append(open(place / f"{number:020d}-x-1-0123456789abcdef", "wb"))  # noqa: SIM115
+        fcntl.flock(opened[-1], fcntl.LOCK_EX)
+        opened[-1].write(WAITING + content)
+        opened[-1].flush()
+    assert read_tickets(env, str(place)) == []  # type: ignore[arg-type]
+    who = env.identity()
+    opened[0].seek(0)
+    opened[0].truncate()
+    opened[0].write(WAITING + get("sema").compose(who, 1.0, "t", marker_text(True, device_in(disk), who), {}))
+    opened[0].flush()
+    assert [waiter.tag for _, waiter in read_tickets(env, str(place))] == ["t"]  # type: ignore[arg-type]
+    for file in opened:
+        file.close()
+        os.unlink(file.name)
+    place.rmdir()
+
+
+def test_a_queue_that_is_closed_twice_closes_another_file(disk: Path, environments: Environments) -> None:
+    env = environments()
+    queue = Queue(env, str(disk))  # type: ignore[arg-type]
+    queue.close()
+    fd = env.open_directory(str(disk))
+    queue.close()
+    os.fstat(fd)
+    env.close(fd)
+
+
+# -- between two steps -------------------------------------------------------------------------------------------------
+
+
+def test_an_interruption_of_a_win_leaves_the_lock_to_nobody(
+    path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, waiter = contend(path), contend(path, timeout=None)
+    held = holder.get()
+    assert waiter.step() is not None
+
+    def interrupted(_held: Held, _context: object) -> None:
+        raise KeyboardInterrupt
+
+    held.release()
+    with monkeypatch.context() as changed:
+        changed.setattr(Held, "share", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            waiter.run()
+    assert not path.exists()
+    contend(path).get().release()
+
+
+def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
+    path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5."""
+    contender = contend(path, protocol="flock", tag="why")
+
+    def interrupted(_held: Held) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(KernelHeld, "_enrol", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            contender.run()
+    assert "write" in contender.env.steps
+    assert path.read_bytes() == b""
+    contend(path, protocol="flock").get().release()
+
+
+def test_what_is_given_back_twice_is_another_s_by_then(path: Path, contend: Contend) -> None:
+    contender = contend(path)
+    held = contender.get()
+    (share,) = held.shares
+    give_back(share)
+    other = contend(path).get()
+    give_back(share)
+    assert held.released
+    assert other.verify()
+
+
+def test_a_release_in_the_midst_of_a_look_that_fails_is_a_failure(path: Path, contend: Contend) -> None:
+    """H2: the error is of a descriptor that a signal handler's release has closed."""
+    contender = contend(path)
+    held = contender.get()
+
+    def released(_path: str) -> None:
+        del contender.env.instead["stat"]
+        held.release()
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    contender.env.instead["stat"] = released
+    assert held.verify() is False
+    with pytest.raises(NotHeld, match="has been released"):
+        held.ensure()
+
+
+def test_a_lock_is_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
+    assert Lock(path).acquire()._leave_to(dead_pid) is False
+    assert not path.exists()
+
+
+def test_an_interruption_of_an_entry_leaves_the_lock_held(path: Path) -> None:
+    class Interrupted(dict[Any, Any]):
+        def setdefault(self, *_args: object) -> None:
+            raise KeyboardInterrupt
+
+    lock = Lock(path)
+    lock._entered = Interrupted()
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    assert not path.exists()
+
+
+def test_a_block_that_another_thread_leaves_stays_locked(path: Path) -> None:
+    """A generator may be closed in another thread than that which began it."""
+    lock = Lock(path)
+
+    def inside() -> Iterator[None]:
+        with lock:
+            yield
+
+    generator = inside()
+    next(generator)
+    thread = threading.Thread(target=generator.close)  # type: ignore[attr-defined]
+    thread.start()
+    thread.join(10)
+    assert not path.exists()
+    with lock:
+        pass
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_fails_keeps_a_wait_from_being_told(path: Path, environments: Environments) -> None:
+    heard: list[Event] = []
+    story = Story(environments(), Request(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
+
+    def failing() -> None:
+        raise PermissionError(1, "refused")
+
+    story.waiting(failing)
+    story.waiting(failing)
+    story.gave_up(failing)
+    story.gave_up()
+    story.joined()
+    assert [(event.kind, event.holder) for event in heard] == [("waiting", None), ("gave-up", None)]
+
+
+def test_an_end_is_told_twice_or_by_a_child(path: Path, contend: Contend) -> None:
+    """U7, and both sides of a race for the last word."""
+    heard: list[Event] = []
+    contender = contend(path, on_event=heard.append)
+    held = contender.get()
+    story = Story.of(held)
+    held.lost = True
+    contender.env.real.generation += 1
+    story.lost(held)
+    story.released(held)
+    assert heard == []
+    contender.env.real.generation -= 1
+    held.lost = False
+    story.released(held)
+    story.released(held)
+    story._end_without("gave-up")
+    assert [event.kind for event in heard] == ["released"]
+    held.release()
+
+
+def test_the_holder_of_a_kernel_lock_is_sought_for_an_event(path: Path, contend: Contend) -> None:
+    """That takes milliseconds, and most who listen do not want to know."""
+    heard: list[Event] = []
+    holder = contend(path, protocol="flock")
+    held = holder.get()
+    waiter = contend(path, protocol="flock", timeout=None, on_event=heard.append)
+    assert waiter.step() is not None
+    assert [(event.kind, event.holder) for event in heard] == [("waiting", None)]
+    assert "lock_owners" not in waiter.env.steps
+    held.release()
+    waiter.get().release()
+
+
+def test_who_may_be_waited_for_is_called_a_holder() -> None:
+    evidence = Evidence("none", "nobody was asked")
+    status = Status("/l", "flock", True, False, Liveness.UNKNOWN, evidence, reason="somebody comes first")
+    assert sentence(status) == "somebody comes first"
+
+
+# -- what is asked of a lock that is not there -------------------------------------------------------------------------
+
+
+def test_nothing_at_the_path_is_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:
+    env: Any = environments()
+    me = (object(),)
+    sight = Sight(env, Request(str(path), {}))
+    assert not sight.look()
+    assert (sight.prepare(), sight.join(me), sight.is_held_by(me)) == (False, None, False)
+    kernel = KernelSight(env, Request(str(path), {"protocol": "flock"}))
+    assert not kernel.look()
+    assert not kernel.is_held_by(me)
+    path.write_bytes(sema_record(os.getpid(), time.time()))
+    assert sight.look()
+    with pytest.raises(StopIteration) as done:
+        next(sight.attempt())
+    assert done.value.value is None
+    assert path.exists(), "it is neither free nor to be taken over"
+    sight.rest()
+    kernel.rest()
+
+
+def test_a_time_longer_than_any_is_an_error(path: Path) -> None:
+    assert Lock(path, timeout=10**400)._request.timeout is None
+    with pytest.raises(ValueError, match="above 0"):
+        Lock(path, stale_after=-(10**400))
+    with pytest.raises(ValueError, match="not -inf"):
+        Lock(path, timeout=-(10**400))
+
+
+# -- several at once, in tasks -----------------------------------------------------------------------------------------
+
+
+def test_an_acquisition_of_several_that_is_never_begun_complains_or_holds(path: Path) -> None:
+    async def main() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            aio.acquire_all([aio.AsyncLock(path)]).close()
+            gc.collect()
+        task = asyncio.ensure_future(asyncio.create_task(aio.acquire_all([aio.AsyncLock(path)])))  # type: ignore[arg-type]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not path.exists()
+
+    asyncio.run(main())
+
+
+def test_the_loss_of_one_of_several_is_not_told(disk: Path) -> None:
+    async def main() -> None:
+        locks = [aio.AsyncLock(disk / name) for name in "ab"]
+
+        async def lose() -> None:
+            async with aio.acquire_all(locks):
+                (disk / "a").unlink()
+
+        with pytest.raises(LockLost, match="/a was removed"):
+            await lose()
+        holds = await aio.acquire_all(locks)
+        (disk / "a").unlink()
+        closing = GeneratorExit()
+        await holds.__aexit__(GeneratorExit, closing, None)
+        assert "/a was removed" in closing.__notes__[0]
+        assert os.listdir(disk) == []
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_is_closed_keeps_what_it_had_of_several(disk: Path) -> None:
+    """`acquire_all` waits for the second; whoever is closed cannot wait for a thread."""
+
+    async def main() -> None:
+        with Lock(disk / "b"):
+            steps = aio.acquire_all([aio.AsyncLock(disk / "a"), aio.AsyncLock(disk / "b")])
+            steps.send(None)
+            assert (disk / "a").exists()
+            steps.close()
+            assert not (disk / "a").exists()
+            assert (disk / "b").exists()
+
+    asyncio.run(main())
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def others(disk: Path) -> Iterator[list[Path]]:
+    """Twenty tickets of others for the lock `l`."""
+    place = Path(queue_of(str(disk), "l"))
+    place.mkdir()
+    files = [open(place / f"{number:020d}-x-1-0123456789abcdef", "wb") for number in range(20)]  # noqa: SIM115
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield [Path(file.name) for file in files]
+    for file in files:
+        file.close()
+        Path(file.name).unlink(missing_ok=True)
+    if place.exists():
+        place.rmdir()
+
+
+def test_each_of_many_that_poll_reads_the_list_of_all_each_time(
+    path: Path, others: list[Path], contend: Contend, environments: Environments
+) -> None:
+    """Far from its turn, whoever gets no events looks for the one ahead only, until that is gone."""
+    env = environments("events")
+    clock = [env.monotonic()]
+    env.instead["monotonic"] = lambda: clock[0]
+    holder = contend(path)
+    held = holder.get()
+    waiter = contend(path, env, timeout=None, fair=True)
+    assert waiter.step() is not None
+    looked = env.steps.count("list_directory")
+    clock[0] += 0.01
+    assert waiter.step() is not None
+    assert env.steps.count("list_directory") == looked
+    others[-1].unlink()
+    clock[0] += 0.01
+    assert waiter.step() is not None
+    assert env.steps.count("list_directory") > looked
+    held.release()
+
+
+def test_a_child_leaves_its_parents_place(path: Path, contend: Contend) -> None:
+    holder = contend(path)
+    held = holder.get()
+    waiter = contend(path, timeout=None, fair=True)
+    assert waiter.step() is not None
+    (line,) = waiter.env.lines.values()
+    (place,) = line.places
+    waiter.env.real.generation += 1
+    place.leave()
+    assert line.places == [place]
+    waiter.env.real.generation -= 1
+    held.release()
+
+
+def test_a_place_that_is_left_while_it_is_told_keeps_the_next_one_asleep(path: Path, contend: Contend) -> None:
+    """A signal handler may leave it, between the two; its loop may be closed."""
+    holder = contend(path)
+    held = holder.get()
+    waiters = [contend(path, holder.env, timeout=None, fair=True) for _ in range(2)]
+    for waiter in waiters:
+        assert waiter.step() is not None
+    (line,) = holder.env.lines.values()
+    first, second = line.places
+
+    def left() -> None:
+        line.places.remove(first)
+        raise RuntimeError("Event loop is closed")
+
+    first.signal.subscribe(left)
+    second.signal.is_set = False
+    line.wake_first()
+    assert line.places == [second]
+    assert second.signal.is_set
+    first.signal.unsubscribe()
+    held.release()
+
+
+# -- takeovers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(path: Path, contend: Contend) -> Path:
+    """The lock of a holder that crashed: death is proven."""
+    holder = contend(path, tag="the dead one")
+    holder.get()
+    holder.crash()
+    return path
+
+
+def unwritable(env: Stepped) -> Callable[..., int]:
+    def open_existing(name: str, *, write: bool, dir_fd: int | None = None) -> int:
+        if write:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return int(env.real.open_existing(name, write=False, dir_fd=dir_fd))
+
+    return open_existing
+
+
+def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Contend) -> None:
+    """X2: only who may write there can finish it."""
+    path.touch()
+    path.chmod(0o1644)
+    contender = contend(path)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    assert not isinstance(contender.run(), Held)
+    assert path.read_bytes() == b""
+
+
+def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: Path, contend: Contend) -> None:
+    """T6, T1: another one has it in that instant; and an error that is no lack of permission is told."""
+    contender = contend(dead)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    contender.env.instead["claim"] = lambda *_args, **_options: False
+    assert not isinstance(contender.run(), Held)
+    assert dead.exists()
+    other = contend(dead)
+    other.env.instead["open_existing"] = unwritable(other.env)
+    other.env.instead["unlink"] = fails("EIO")
+    with pytest.raises(OSError, match="Input/output error"):
+        other.run()
+    assert dead.exists()
+    assert contend(dead).get().recovered_from is not None
+
+
+def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(dead: Path, contend: Contend) -> None:
+    """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
+    contender = contend(dead, tag="a much longer tag than that of the dead one")
+    most = len(dead.read_bytes()) - 3  # what differs between the two is the tag
+
+    def break_the_disk() -> None:
+        contender.env.instead["write"] = writes(most, real=contender.env.real.write, then="ENOSPC")
+        contender.env.instead["unlink"] = fails("EIO")
+
+    contender.env.once(contender.env.after, "claim", break_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    assert b"tag=a mu" in dead.read_bytes()
+    assert contender.env.steps.count("unlink") >= 1
+    dead.unlink()
+
+
+def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, contend: Contend) -> None:
+    """U5: Ctrl-C between two steps of the delivery, before anybody was called."""
+    heard: list[Event] = []
+    held = contend(path, on_event=heard.append).get()
+    story = Story.of(held)
+    mutex, entries = story._mutex, [0]
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            entries[0] += 1
+            if entries[0] == 3:
+                raise KeyboardInterrupt
+            mutex.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            mutex.release()
+
+    story._mutex = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        story.lost(held)
+    assert heard == []
+    story.released(held)
+    assert [event.kind for event in heard] == ["lost", "released"]
+    held.release()
+
+
+def test_two_threads_that_hold_for_the_first_time_make_two_keepers(
+    path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would release all at exit, and beat for some only."""
+    other, prepared = keeper_of(environment()), []
+
+    class Overtaken:
+        def __enter__(self) -> None:
+            handles._keeper = other
+
+        def __exit__(self, *_error: object) -> None: ...
+
+    monkeypatch.setattr(other, "prepare", lambda: prepared.append(other))
+    monkeypatch.setattr(handles, "_keeper", None)
+    monkeypatch.setattr(handles, "forking", Overtaken())
+    held = contend(path, heartbeat=0).get()
+    handles.keep(held.env, held.shares[0])  # type: ignore[arg-type]
+    assert handles._keeper is other
+    assert prepared == [other]
+    held.release()
+
+
+def test_a_release_that_waits_is_asked_of_a_lock_on_files(path: Path, contend: Contend) -> None:
+    """Whoever releases need not know of which kind a hold is."""
+    held = contend(path).get()
+    drive(held.releasing())
+    assert not path.exists()
+
+
+def test_a_protocol_without_options_refuses_to_have_none() -> None:
+    get("sema").check_options({})
+    get("sidecar").check_options({"payload": None})

@@ -1,0 +1,70 @@
+"""What all tell (model.py, events.py, remote.py), where it is used as it is not meant to be."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import sema, semats, sidecar
+from holdfast.engines.remote import Unfiled
+from holdfast.errors import MalformedRecord
+from holdfast.events import Event, deliver
+from holdfast.model import Identity, Liveness, Record, Value
+
+
+class Pair(Value):
+    first: int
+    second: int = 2
+
+
+def test_a_value_is_made_of_too_much_or_too_little() -> None:
+    assert Pair(1) == Pair(first=1, second=2) != Pair(1, 3)
+    with pytest.raises(TypeError, match="Pair takes 2 values, not 3"):
+        Pair(1, 2, 3)
+    with pytest.raises(TypeError, match="Pair needs 'first'"):
+        Pair(second=1)
+    with pytest.raises(TypeError, match="no such field, or was given it twice: 'first'"):
+        Pair(1, first=1)
+    with pytest.raises(TypeError, match="no such field, or was given it twice: 'third'"):
+        Pair(1, third=1)
+
+
+def test_what_a_server_stores_is_read_or_judged_as_a_lock_file() -> None:
+    nothing = Unfiled("toy")
+    record = Record("toy", {}, 1)
+    with pytest.raises(MalformedRecord, match="toy stores no lock files"):
+        nothing.decode(b"pid=1\n")
+    with pytest.raises(ValueError, match="toy stores no lock files"):
+        nothing.encode(record)
+    with pytest.raises(ValueError, match="toy stores no lock files"):
+        nothing.compose(Identity(1, "b", "p", "s", "h"), 0.0, None, None, {})
+    assert not nothing.is_stale(record, Liveness.DEAD, time.time(), 0.0)
+    assert nothing.stale_at(record, 0.0) is None
+    assert nothing.refreshed(b"x", 0.0) is None
+
+
+def test_a_complaint_that_cannot_be_written_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callback fails, and so does the handler of the log: the lock is not to suffer for either."""
+
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise ValueError(record.getMessage())
+
+    def failing(_event: Event) -> None:
+        raise RuntimeError("a defect of the callback")
+
+    logger, handler = logging.getLogger("holdfast"), Broken()
+    logger.addHandler(handler)
+    try:
+        deliver(Event("acquired", 0.0, "/l", "sema", 1, 1, "me", None, None, 0.0, None, None, None), failing)
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_what_is_made_for_other_systems_cannot_be_told_apart_in_a_traceback(disk: Path) -> None:
+    assert repr(sema.Semaphore(str(disk / "a"))) == f"<holdfast.sema.Semaphore {str(disk / 'a')!r}>"
+    assert str(disk / "b") in repr(semats.Semaphore(str(disk / "b")))
+    assert "sidecar" in repr(sidecar.create_file_lock_manager(str(disk)))

@@ -365,7 +365,8 @@ def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Conte
     assert isinstance(contender.run(), Refusal)
     after = contender.env.monotonic()
     assert timeout <= after - before < timeout + 5  # it would look again after ten seconds
-    assert contender.waits[-1].deadline <= after
+    # A slow machine comes to no wait at all.
+    assert not contender.waits or contender.waits[-1].deadline <= after
 
 
 def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:

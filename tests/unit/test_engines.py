@@ -450,6 +450,18 @@ def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCapture
         eventually(lambda: "in on_lost: of the caller's making" in caplog.text)
 
 
+def test_a_loss_is_not_told_where_there_is_no_thread_for_it(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither may a daemon thread start another from Python 3.12 on, while the interpreter ends."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    told: list[str] = []
+    agent.call(lambda: told.append("lost"), "in on_lost")
+    assert told == ["lost"]
+
+
 def test_a_number_of_a_closed_file_is_waited_for_as_another(agent: Agent) -> None:
     """A job closes what it waited for, and waits for a new file that has got the same number."""
     seen: list[str] = []

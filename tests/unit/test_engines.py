@@ -227,7 +227,7 @@ def agent() -> Iterator[Agent]:
     if waits is not None:
         waits.close()
     for fd in doorbell or ():
-        os.close(fd)
+        environment().close(fd)  # which would close that number in each forked child, whatever has it by then
 
 
 def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None:

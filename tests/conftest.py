@@ -17,6 +17,7 @@ import pytest
 import abilities
 import leftovers
 import places
+import rewriting
 import shuffled
 import warm
 
@@ -30,7 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        if not config.args or config.args == ["tests"]:
+            rewriting.share(config)
+    else:
         _keep_bytecode(leftovers.begin(config))
 
 

@@ -304,10 +304,11 @@ def test_the_death_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., 
     """Within what the engine states: PostgreSQL at once, etcd when the lease has run out."""
     peer = spawn(
         """
-        hold = Lock(path, stale_after=3).acquire(timeout=10)
+        hold = Lock(path, stale_after=%d).acquire(timeout=10)
         say(hold.token)
         hear()
-        """,
+        """
+        % (2 if prefix.startswith("etcd") else 3),
         prefix + "a",
     )
     token = int(peer.hear())

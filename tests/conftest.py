@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,7 @@ import places
 import rewriting
 import shuffled
 import warm
+from process.foreign import node
 
 MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
 """What coverage.py tells a new process to measure itself by."""
@@ -31,15 +33,23 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
-    if hasattr(config, "workerinput"):
-        if not config.args or config.args == ["tests"]:
-            rewriting.share(config)
-    else:
+    whole = config.args == ["tests"] and config.option.numprocesses != 0
+    if not hasattr(config, "workerinput"):
         _keep_bytecode(leftovers.begin(config))
+        if whole and not config.option.collectonly:
+            fetching.append(node.fetch_all())
+    elif whole:
+        rewriting.share(config)
+
+
+fetching: list[threading.Thread] = []
+"""What a run of all tests begins with: ten seconds, in a new virtual environment."""
 
 
 def pytest_sessionfinish() -> None:
     warm.end()  # before leftovers.py looks, if the tests run in this process
+    for thread in fetching:
+        thread.join()
 
 
 def _keep_bytecode(cache: Path) -> None:

@@ -47,7 +47,7 @@ def fs_safe(version: str) -> str:
 
 
 def fetch_all() -> threading.Thread:
-    """Fetch all of it beside what is done meanwhile; a test waits for that, or finds out by itself why there is none."""
+    """Fetch it all beside what is done meanwhile; a test waits for that, or finds out by itself why there is none."""
 
     def fetch() -> None:
         try:

@@ -88,7 +88,7 @@ def test_a_waiting_loop_looks_again_and_again(spawn: Callable[..., Peer], path: 
         waiter = spawn("events_only()\n" + RUN[kind] + WAIT + "run(main())", path)
         waiter.expect("waiting")
         eventually(lambda: in_epoll(waiter), what="the wait")
-        time.sleep(1.2)  # past the notice after one second; then a second of nothing, in which polling would be 40 looks
+        time.sleep(1.2)  # past the notice after one second; then a second of nothing, where polling would be 40 looks
         before = switches(waiter.pid)
         time.sleep(1)
         assert switches(waiter.pid) - before <= 2

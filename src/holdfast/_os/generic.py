@@ -15,7 +15,7 @@ from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
 from ..model import Identity
 from . import forking
 from .claims import Claims
-from .timens import clock_shift
+from .timens import clock_shift, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class GenericEnvironment:
             return Process(_presence_by_kill(pid))
         try:
             process = psutil.Process(pid)
-            since = process.create_time()
+            since = unwrapped(process.create_time())
             zombie = process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess as error:
             return Process(Presence.ZOMBIE if isinstance(error, psutil.ZombieProcess) else Presence.GONE)

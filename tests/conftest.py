@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
-    whole = config.args == ["tests"] and config.option.numprocesses != 0
+    whole = config.args == ["tests"] and getattr(config.option, "numprocesses", 0) != 0
     if not hasattr(config, "workerinput"):
         _keep_bytecode(leftovers.begin(config))
         if whole and not config.option.collectonly:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,8 +19,10 @@ import pytest
 import abilities
 import leftovers
 import places
+import rewriting
 import shuffled
 import warm
+from process.foreign import node
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,12 +31,23 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
+    whole = config.args == ["tests"] and getattr(config.option, "numprocesses", 0) != 0
     if not hasattr(config, "workerinput"):
         _keep_bytecode(leftovers.begin(config))
+        if whole and not config.option.collectonly:
+            fetching.append(node.fetch_all())
+    elif whole:
+        rewriting.share(config)
+
+
+fetching: list[threading.Thread] = []
+"""What a run of all tests begins with: ten seconds, in a new virtual environment."""
 
 
 def pytest_sessionfinish() -> None:
     warm.end()  # before leftovers.py looks, if the tests run in this process
+    for thread in fetching:
+        thread.join()
     if (coverage := sys.modules.get("coverage")) and (measurement := coverage.Coverage.current()):
         measurement.save()  # now: a worker that takes long to end is killed
 

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
+
+import warm
 
 T = TypeVar("T")
 
@@ -95,16 +97,22 @@ class Peer:
         *,
         env: dict[str, str] | None = None,
         prefix: Iterable[str] = (),
+        real: bool = False,
     ) -> None:
+        """`real`: not forked by a process that has imported holdfast before (warm.py)."""
         command = [*prefix, sys.executable, "-c", _PRELUDE + textwrap.dedent(code), *map(str, arguments)]
+        self._start(command, env or {}, real)
+
+    def _start(self, command: Iterable[object], environment: Mapping[str, str], real: bool = False) -> None:
         self._buffer = b""
         self._said: list[str] = []
-        self.process = subprocess.Popen(
+        self.process = warm.popen(
             command,
+            real=real,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **environment},
             start_new_session=True,
             bufsize=0,
         )

@@ -431,6 +431,6 @@ def test_a_child_forked_during_an_import_waits_for_it_for_ever(
     spawn: Callable[..., Peer], path: str, env: dict[str, str]
 ) -> None:
     with Lock(path):
-        process = spawn(FORK_WHILE_IMPORTING, path, env=env)
+        process = spawn(FORK_WHILE_IMPORTING, path, env=env, real=True)
         process.expect("True")
         process.finish()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from abilities import need
+from abilities import LINUX, need
 from holdfast import Liveness, Lock
 from holdfast._os import environment
 from process.support import Peer, eventually, polling, state
@@ -291,6 +291,24 @@ def test_a_waiter_whose_clock_is_shifted_is_served_out_of_turn(
     second.say("release")
     for waiter in waiters:
         waiter.finish()
+
+
+@pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
+def test_a_process_older_than_its_clock_was_started_in_the_future(
+    spawn: Callable[..., Peer], path: str, env: dict[str, str]
+) -> None:
+    """Then it could not have written its record, and would count as dead: a foreign lock would be taken from it."""
+    offsets = Path("/proc/self/timens_offsets")
+    if not offsets.exists():
+        pytest.skip("this kernel has no time namespaces")
+    ours = int(offsets.read_text().split()[4])
+    zero = ours - int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    where = ("unshare", "--time", "--boottime", str(zero), "--fork", "--kill-child")
+    Path(path).write_text(f"pid={os.getpid()}\ntimestamp={int(time.time())}\n")
+    code = "status = Lock(path).status(); say(status.liveness.value, status.evidence.source)"
+    foreign = spawn(code, path, prefix=where, env={**LINUX, **env})
+    foreign.expect("alive process")
+    foreign.finish()
 
 
 # -- mounts ------------------------------------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -
     waiter = spawn(WAIT, path)
     waiter.expect("waiting")
     eventually(lambda: watching(waiter), what="the wait")
-    time.sleep(1.2)  # past the notice after one second; then three seconds of nothing
+    time.sleep(1.2)  # past the notice after one second; then a second of nothing, in which polling would be 40 looks
     before = switches(waiter.pid)
-    time.sleep(3)
+    time.sleep(1)
     assert switches(waiter.pid) - before <= 2
     released = time.monotonic()
     hold.release()

@@ -202,14 +202,24 @@ class Scene:
 
     def litter(self) -> list[str]:
         """What is in the directory beside lock files."""
-        return sorted(str(path.relative_to(self.place)) for path in self.place.rglob("*"))
+        return [path[len(str(self.place)) + 1 :] for path in self.everything()]
+
+    def everything(self) -> list[str]:
+        """What is in the directory; a directory before what is in it."""
+        found = []
+        for where, directories, files in os.walk(self.place):
+            found += [os.path.join(where, name) for name in (*directories, *files)]
+        return sorted(found)
 
     def dispose(self) -> None:
         self.tap.open = False
         for env in self.environments:
             die(env)
-        for path in sorted(self.place.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in reversed(self.everything()):
+            try:
+                os.unlink(path)
+            except IsADirectoryError:
+                os.rmdir(path)
 
 
 def die(env: Any) -> None:

@@ -247,13 +247,15 @@ def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, hel
     waiter.step()
     watches[0].change = CLOSED
     pauses = []
+    now = waiter.env.monotonic()
+    waiter.env.instead["monotonic"] = lambda: now  # a slow step is no pause
     while True:
-        before = waiter.env.monotonic()
         wait = waiter.step()
         assert wait is not None
-        if wait.deadline > before + 1:
+        if wait.deadline > now + 1:
             break
-        pauses.append(wait.deadline - before)
+        pauses.append(wait.deadline - now)
+        now = wait.deadline
     assert len(pauses) >= 5
     assert BURST * 0.9 < sum(pauses) < BURST * 2
     # and once more, with the guard dropped half-way
@@ -364,7 +366,8 @@ def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Conte
     assert isinstance(contender.run(), Refusal)
     after = contender.env.monotonic()
     assert timeout <= after - before < timeout + 5  # it would look again after ten seconds
-    assert contender.waits[-1].deadline <= after
+    # A slow machine comes to no wait at all.
+    assert not contender.waits or contender.waits[-1].deadline <= after
 
 
 def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:

@@ -227,7 +227,7 @@ def agent() -> Iterator[Agent]:
     if waits is not None:
         waits.close()
     for fd in doorbell or ():
-        environment().close(fd)
+        environment().close(fd)  # which would close that number in each forked child, whatever has it by then
 
 
 def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None:
@@ -448,6 +448,18 @@ def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCapture
     with caplog.at_level(logging.ERROR, "holdfast"):
         agent.call(call, "in on_lost")
         eventually(lambda: "in on_lost: of the caller's making" in caplog.text)
+
+
+def test_a_loss_is_not_told_where_there_is_no_thread_for_it(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither may a daemon thread start another from Python 3.12 on, while the interpreter ends."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    told: list[str] = []
+    agent.call(lambda: told.append("lost"), "in on_lost")
+    assert told == ["lost"]
 
 
 def test_a_number_of_a_closed_file_is_waited_for_as_another(agent: Agent) -> None:

@@ -154,7 +154,10 @@ class Agent:
             except Exception as error:
                 _report(what, error)
 
-        threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
+        except RuntimeError:
+            run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
 
     def _start(self) -> None:
         import signal

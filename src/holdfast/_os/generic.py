@@ -18,7 +18,7 @@ from .._core.operation import Operations
 from ..model import Identity
 from . import forking
 from .descriptors import Created, Descriptor, Descriptors
-from .timens import clock_shift
+from .timens import clock_shift, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class GenericEnvironment:
             return Process(_presence_by_kill(pid))
         try:
             process = psutil.Process(pid)
-            since = process.create_time()
+            since = unwrapped(process.create_time())
             zombie = process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess as error:
             return Process(Presence.ZOMBIE if isinstance(error, psutil.ZombieProcess) else Presence.GONE)

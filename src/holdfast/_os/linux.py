@@ -13,6 +13,7 @@ import time
 from .._core.environment import LockOwner, Presence, Process
 from .generic import GenericEnvironment
 from .mounts import type_by_name
+from .timens import unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class LinuxEnvironment(GenericEnvironment):
         except (OSError, ValueError, IndexError):
             return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return Process(presence, f"t{ticks}", booted + ticks / os.sysconf("SC_CLK_TCK"))
+        return Process(presence, f"t{ticks}", booted + unwrapped(ticks / os.sysconf("SC_CLK_TCK")))
 
     def _presence(self, pid: int) -> Presence:
         try:

@@ -5,6 +5,14 @@ from __future__ import annotations
 import os
 
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
+_WRAPS = 2**64 / 1e9
+"""Seconds after which the time in /proc/PID/stat begins anew: in the kernel it is nanoseconds, without a sign."""
+
+
+def unwrapped(seconds: float) -> float:
+    """When a process was started, or so many seconds after the boot: before the zero of our clock it looks like 584
+    years later."""
+    return seconds - _WRAPS if seconds > _WRAPS / 2 else seconds
 
 
 def clock_shift() -> float:

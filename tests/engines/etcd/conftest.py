@@ -23,7 +23,7 @@ def node(etcd_node: Node) -> Node:
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[list[Node]]:
-    with nodes(3) as made:
+    with nodes(3, ("--heartbeat-interval", "50", "--election-timeout", "500")) as made:
         yield made
 
 

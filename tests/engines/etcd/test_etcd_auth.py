@@ -113,15 +113,18 @@ def test_an_error_does_not_say_which_right_is_missing(guarded: Node) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server's and a client's certificate, and those of another authority."""
+    """An authority, a server's and a client's certificate, and those of another authority; with all that RFC 5280 asks
+    for, which Python checks from 3.13 on."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed; Debian package: openssl")
     place = tmp_path_factory.mktemp("tls")
+    authority = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
     for name in ("ca", "other"):
-        _openssl(place, "req", "-x509", *_new(name), "-days", "2", "-addext", "basicConstraints=critical,CA:TRUE")
+        _openssl(place, "req", "-x509", *_new(name), "-days", "2", *authority)
+    ids = "authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash"
     for name, usage in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
         _openssl(place, "req", *_new(name), "-out", f"{name}.csr")
-        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n")
+        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
         _openssl(
             place,
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),

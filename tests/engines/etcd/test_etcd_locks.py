@@ -18,10 +18,12 @@ import holdfast
 from engines.etcd.servers import Node, leases
 from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.environment import Wait
+from holdfast._drive.agent import agent
 from holdfast._drive.sync import drive
 from holdfast._os import environment
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import lease as etcd_lease
+from holdfast.engines.etcd.hold import EtcdHeld
 from holdfast.engines.etcd.lease import Lease
 from holdfast.engines.etcd.queue import Entrant, Queue
 from holdfast.engines.etcd.url import parse
@@ -173,6 +175,27 @@ def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None
     after.ensure_held()
     after.release()
     assert Lock(url).break_lock() is None
+
+
+def test_a_release_that_is_watched_looks_like_a_loss(
+    url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EH3: the watch sees the key go before the release has ended it."""
+    give_up = EtcdHeld._give_up
+    ours = agent(environment())
+
+    def slow(held: EtcdHeld) -> Generator[Wait, None, bool]:
+        mine = yield from give_up(held)
+        eventually(lambda: held._job not in ours._jobs, what="the watch's end")
+        return mine
+
+    told: list[str] = []
+    monkeypatch.setattr(EtcdHeld, "_give_up", slow)
+    hold = Lock(url).acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(ours, "call", lambda _call, what: told.append(what))
+        hold.release()
+    assert not told
 
 
 def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> None:

@@ -78,7 +78,7 @@ def test_a_generator_that_is_closed_at_some_step_leaves_something(
             if contended and postgres.waiting() and holder is not None:
                 holder.release()  # from here on, the grant and the closing race
                 holder = None
-            wait_for(Wait(wait.fds, min(wait.deadline, waits_for(1.0)), wait.signal, wait.writes))
+            wait_for(Wait(wait.fds, min(wait.deadline, waits_for(0.05)), wait.signal, wait.writes))
         steps.close()
         if holder is not None:
             holder.release()

@@ -31,9 +31,10 @@ def standby(postgres: Postgres) -> Iterator[Postgres]:
 
 
 def test_two_hold_a_lock_through_a_pooler_of_transactions(
-    postgres: Postgres, bouncer: Callable[[str], Pgbouncer]
+    postgres: Postgres, bouncer: Callable[[str], Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PG8."""
+    monkeypatch.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
     url = postgres.url("a", port=bouncer("transaction").port)
     for _ in range(2):
         with pytest.raises(holdfast.EngineUnavailable, match=r"pooler.*pool_mode = session"):

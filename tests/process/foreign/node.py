@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def node() -> str:
 def fs_safe(version: str) -> str:
     """The module that has `acquireFileLock`."""
     return str(_installed("@openclaw/fs-safe", version) / "@openclaw/fs-safe/dist/file-lock.js")
+
+
+def fetch_all() -> threading.Thread:
+    """Fetch it all beside what is done meanwhile; a test waits for that, or finds out by itself why there is none."""
+
+    def fetch() -> None:
+        try:
+            node()
+            for version in VERSIONS:
+                fs_safe(version)
+        except Missing:
+            pass
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    return thread
 
 
 def _installed(package: str, version: str) -> Path:

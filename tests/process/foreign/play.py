@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,17 +20,7 @@ class Player(Peer):
     """A process of any kind that is spoken to in lines (talk.py)."""
 
     def __init__(self, command: Sequence[object], **environment: str) -> None:
-        self._buffer = b""
-        self._said: list[str] = []
-        self.process = subprocess.Popen(
-            [*map(str, command)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **environment},
-            start_new_session=True,
-            bufsize=0,
-        )
+        self._start(map(str, command), environment)
 
     def ask(self, *words: object) -> str:
         """Its answer."""

@@ -92,6 +92,8 @@ class EtcdHeld(RemoteHeld):
         self.entrant.lease.end()
 
     def _over(self, why: str) -> None:
+        if self.released:
+            return  # it is our own release that the watch has seen, or one that says itself that nothing was left
         agent(self.env).call(lambda: self.lose(why), f"in on_lost for {self.path}")
 
     # -- what watches it -----------------------------------------------------------------------------------------------

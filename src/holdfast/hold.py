@@ -82,7 +82,7 @@ class BaseHold:
         try:
             held.release(self._share)
         finally:
-            if not held.inert and not self._is_released():
+            if not held.released and not held.inert and not self._is_released():
                 held.release(self._share)  # Ctrl-C came before it had begun
             if held.released and _keeper is not None and _is_kept(held):
                 _keeper.forget(held)

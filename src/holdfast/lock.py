@@ -55,7 +55,7 @@ class Resource:
         return self._requests[0]
 
     def _limit(self, timeout: float | None) -> float | None:
-        return self._request.timeout if timeout is _UNSET else check_timeout(timeout)
+        return self._requests[0].timeout if timeout is _UNSET else check_timeout(timeout)
 
     # For the command line and the faces: not part of the public interface.
 

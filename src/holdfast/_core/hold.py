@@ -140,7 +140,7 @@ class Held:
 
     def release(self, share: Share | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
-        if self.inert:
+        if self.generation != self.env.generation:  # inert: H1
             return
         ended = False
         operations = self.env.operations
@@ -164,7 +164,8 @@ class Held:
                 except BaseException as error:
                     self._interrupted(error)
                     raise
-                self._finished()
+                running.pop(self, None)
+                self.frame = self.outer = None
             self._after(mine=mine)
         finally:
             frame = None  # it would refer to itself, and to all that its callers have

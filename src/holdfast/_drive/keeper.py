@@ -96,25 +96,31 @@ class Keeper:
             held.next_beat = now + every
             self._due = min(self._due, held.next_beat)
             self._kept[held] = None
-        if held.request.watched:
-            self._watch(held)
+            if not held.request.watched:
+                self._see_to(held, now)
+                return
+        self._watch(held)
         with self._mutex:
-            if held not in self._kept:
-                return  # released meanwhile
-            if self._thread is None or not self._thread.is_alive():
-                self._next_wake = min(held.next_beat, now + _LONGEST)
-                try:
-                    self._start()
-                except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
-                    self._thread = None
-                    if _AT_EXIT not in str(error):
-                        _report(f"{held.path} is held, but not kept fresh", error)
-            elif (
-                held.next_beat < self._next_wake
-                or (held in self._unwatched and now + _LOOK_EVERY < self._next_wake)
-                or (self._watched and not self._awaited)
-            ):
-                self._ring()  # K2
+            self._see_to(held, now)
+
+    def _see_to(self, held: Held, now: float) -> None:
+        """Have the thread run, and wake in time."""
+        if held not in self._kept:
+            return  # released meanwhile
+        if self._thread is None:
+            self._next_wake = min(held.next_beat, now + _LONGEST)
+            try:
+                self._start()
+            except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
+                self._thread = None
+                if _AT_EXIT not in str(error):
+                    _report(f"{held.path} is held, but not kept fresh", error)
+        elif (
+            held.next_beat < self._next_wake
+            or (held in self._unwatched and now + _LOOK_EVERY < self._next_wake)
+            or (self._watched and not self._awaited)
+        ):
+            self._ring()  # K2
 
     def forget(self, held: Held) -> None:
         """The hold has ended."""
@@ -206,6 +212,14 @@ class Keeper:
                 pass  # it is ringing already
 
     def _run(self) -> None:
+        try:
+            self._keep_all()
+        finally:
+            with self._mutex:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _keep_all(self) -> None:
         generation = self._env.generation
         while generation == self._env.generation:
             try:

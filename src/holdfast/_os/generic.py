@@ -58,6 +58,7 @@ class GenericEnvironment:
         self.turns: dict[str, float] = {}
         self.operations = Operations(forking)
         self._descriptors = Descriptors(self.operations)
+        self.close = self._descriptors.close
         self._forking = forking
         self._identity: Identity | None = None
         if hasattr(os, "register_at_fork"):
@@ -96,9 +97,6 @@ class GenericEnvironment:
 
     def publishing(self, fd: int, request: object, record: bytes) -> None:
         fd.publication = (request, record)  # type: ignore[attr-defined]  # it is a Descriptor
-
-    def close(self, fd: int) -> None:
-        self._descriptors.close(fd)
 
     def disown(self, fd: int) -> None:
         self._descriptors.disown(fd)

@@ -129,9 +129,9 @@ def test_a_release_that_fails_is_told_as_an_ordinary_end(
     def release() -> None:
         raise error
 
-    options = argparse.Namespace(verbose=False)
+    options = argparse.Namespace(verbose=False, quiet=False)
     for status, wanted in ((0, first), (7, then)):
         hold: Any = SimpleNamespace(path="/l", release=release)
-        child: Any = SimpleNamespace(told=False)
+        child: Any = SimpleNamespace(told=False, leaves=lambda _hold, quiet: quiet, dismiss=bool)
         assert _end(hold, child, status, options) == wanted
         assert told in capfd.readouterr().err

@@ -247,7 +247,7 @@ def test_a_lost_lock_ends_the_command_and_says_so(world: World, path: Path, how:
     assert started.wait() == 4
     complaint = started.complaint()
     assert str(path) in complaint
-    assert "removed, replaced or written over" in complaint
+    assert "removed, replaced, written over or closed" in complaint
     assert "Sending TERM to the command" in complaint
     assert "the command ended with signal SIGTERM" in complaint
     assert ended(child)
@@ -257,7 +257,7 @@ def test_a_lost_lock_ends_the_command_and_says_so(world: World, path: Path, how:
 def test_a_lock_lost_by_the_command_itself_is_told_at_the_end(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "sh", "-c", "rm $HOLDFAST_LOCK")
     assert done.returncode == 4
-    assert "removed, replaced or written over" in done.stderr
+    assert "removed, replaced, written over or closed" in done.stderr
 
 
 # -- not getting it ----------------------------------------------------------------------------------------------------

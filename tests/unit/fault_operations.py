@@ -225,8 +225,8 @@ class Scene:
 def die(env: Any) -> None:
     """End a process as SIGKILL does."""
     hub = getattr(env, "_hub", None)
-    while env._descriptors:
-        fd = env._descriptors.pop()
+    for fd in env._descriptors:
+        env._descriptors.disown(fd)
         if hub is not None and fd == hub.fd:
             recycle(fd)
         else:

@@ -392,8 +392,9 @@ def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(dis
     robbed.env.before["write"] = others
     assert not isinstance(robbed.run(), Held)
     (disk / "l").unlink()
-    tokens.append(contend(disk / "l", fencing=True).get().token)
-    assert tokens == [5, 6, 7, 8]
+    last = contend(disk / "l", fencing=True).get().token
+    assert tokens == [5, 6, 7]
+    assert last in (8, 9), "the robbed one may have counted once more before it noticed"
 
 
 @pytest.mark.needs("flock")

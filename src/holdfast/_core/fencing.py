@@ -21,6 +21,7 @@ TK7  The lock itself excludes, so the guard is there for the robbed only; and wh
      claim (claims.py): of two, one could give the name to its number after the other has counted on. Who is killed
      there may leave no counter, and the next one begins by TK4.
 TK8  Waiting for the counter ends when the caller's time is up. Who may not make it anew waits, and says for whom.
+TK9  A counter that has another name elsewhere may be somebody's file that was linked here: it is read, and made anew.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ def _count(env: Environment, request: Request, deadline: float) -> Generator[Wai
             fd = _open(env, request, path)
             if fd is not None:
                 try:
-                    token = _advance(env, request, path, fd)
-                    if token is None and env.monotonic() >= started + _MOMENT:
+                    shared = env.fstat(fd).st_nlink > 1  # TK9
+                    token = None if shared else _advance(env, request, path, fd)
+                    if token is None and (shared or env.monotonic() >= started + _MOMENT):
                         token = _make_anew(env, request, path, fd)  # TK7
                 finally:
                     let_go(env, fd)

@@ -78,6 +78,9 @@ class Descriptors:
     def __contains__(self, fd: object) -> bool:
         return isinstance(fd, Descriptor) and fd.home[1] in fd.home[0]
 
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
     def __iter__(self) -> Iterator[Descriptor]:
         lists = [self._lasting, *self._operations.made.values()]
         return iter([fd for made in lists for fd in list(made.values())])

@@ -85,6 +85,9 @@ class Held:
         "token",
     )
 
+    frame: FrameType | None
+    outer: Operation | None
+    """Of the release, while it lasts."""
     waits = False
     """Whether a release has to wait for somebody's answer: then `releasing` is the generator that does."""
 
@@ -112,9 +115,6 @@ class Held:
         self.story: Story | None = None  # what is told of this hold
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
-        self.frame: FrameType | None = None
-        """Of the release, while it lasts."""
-        self.outer: Operation | None = None
         self._enrol()
 
     def share(self, context: tuple[object, ...]) -> Share:

@@ -55,10 +55,16 @@ _GUARD_PAUSE = 0.0005
 
 def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
     """A new hold, or None because the path exists."""
+    held: Held | None
     while True:
         method = request.method
         try:
-            held = yield from _publish(env, request, method)
+            if method == "unnamed":
+                held = _publish_unnamed(env, request)
+            elif method == "named":
+                held = yield from _publish_named(env, request)
+            else:
+                held = yield from _publish_exclusive(env, request)
             break
         except FileExistsError:
             return None
@@ -71,14 +77,6 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
     except BaseException:
         held.give_back()
         raise
-
-
-def _publish(env: Environment, request: Request, method: str) -> Generator[Wait, None, Held | None]:
-    if method == "unnamed":
-        return _publish_unnamed(env, request)
-    if method == "named":
-        return (yield from _publish_named(env, request))
-    return (yield from _publish_exclusive(env, request))
 
 
 def _publish_unnamed(env: Environment, request: Request) -> Held:

@@ -94,7 +94,8 @@ class Keeper:
                 return
             now = time.monotonic()
             held.next_beat = now + every
-            self._due = min(self._due, held.next_beat)
+            if held.next_beat < self._due:
+                self._due = held.next_beat
             self._kept[held] = None
             if not held.request.watched:
                 self._see_to(held, now)

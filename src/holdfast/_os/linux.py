@@ -130,6 +130,9 @@ class LinuxEnvironment(GenericEnvironment):
             return self._descriptors.open(os.open, path, flags)
         return self._descriptors.open(operator.call, functools.partial(os.open, path, flags, dir_fd=dir_fd))
 
+    def read(self, fd: int, size: int) -> bytes:
+        return os.pread(fd, size, 0)
+
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
         # absolute path. Without one it would be link(), which fails with EXDEV.

@@ -79,8 +79,8 @@ def mask(code: CodeType) -> bytes | None:
         if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE"):
             counts[step.offset] = 0
         if is_exit(steps, number):
-            for part in steps[number : number + 5]:
-                if part.opname in ("LOAD_CONST", "PRECALL", "CALL"):
+            for part in steps[number - 1 : number + 5]:  # a SWAP before, where a value is returned
+                if part.opname in ("SWAP", "LOAD_CONST", "PRECALL", "CALL"):
                     counts[part.offset] = 0
         if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
             counts[step.offset] = 0

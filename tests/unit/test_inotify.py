@@ -477,7 +477,7 @@ def test_a_child_that_is_forked_in_the_midst_of_a_wait_reads_a_descriptor_that_i
     """A signal handler may fork between any two steps: the child's hub is an orphan by then."""
 
     def in_child() -> tuple[tuple[int, ...], int]:
-        hub = Hub(set())
+        hub = Hub(Descriptors(Operations(threading.RLock())))
         watch = hub.add(str(file))
         touch(file)
         os.close(hub.fd)

@@ -195,4 +195,4 @@ def test_a_process_of_another_user_counts_as_dead_where_signals_are_the_proof(mo
 
     monkeypatch.setattr(linux.os, "pidfd_open", refused)
     monkeypatch.setattr(linux.os, "kill", refused)
-    assert linux._presence(4711) is Presence.RUNNING
+    assert LinuxEnvironment()._presence(4711) is Presence.RUNNING

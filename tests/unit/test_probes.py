@@ -203,7 +203,7 @@ def refused(*_args: object, **_options: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "call"), [("bits", "chmod"), ("sync", "fsync"), ("link_proc", "link"), ("guard_by_mounts", "lstat")]
+    ("name", "call"), [("bits", "fchmod"), ("sync", "fsync"), ("link_proc", "link"), ("guard_by_mounts", "lstat")]
 )
 def test_what_cannot_be_done_ends_the_probe_or_counts_as_done(
     name: str, call: str, disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ import pytest
 
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
 from holdfast import hold as handles
+from holdfast._core import takeover
 from holdfast._core.acquire import give_back
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held
@@ -292,10 +293,18 @@ def test_an_interruption_of_an_entry_leaves_the_lock_held(path: Path) -> None:
         def setdefault(self, *_args: object) -> None:
             raise KeyboardInterrupt
 
+        def __setitem__(self, *_args: object) -> None:
+            raise KeyboardInterrupt
+
     lock = Lock(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock._env.operations, "entered", Interrupted())
+        with pytest.raises(KeyboardInterrupt), lock:
+            pass
+    assert not path.exists()
     lock._entered = Interrupted()
-    with pytest.raises(KeyboardInterrupt), lock:
-        pass
+    with pytest.raises(KeyboardInterrupt):
+        lock.__enter__()
     assert not path.exists()
 
 
@@ -551,7 +560,8 @@ def unwritable(env: Stepped) -> Callable[..., int]:
     def open_existing(name: str, *, write: bool, dir_fd: int | None = None) -> int:
         if write:
             raise PermissionError(errno.EACCES, "Permission denied", name)
-        return int(env.real.open_existing(name, write=False, dir_fd=dir_fd))
+        fd: int = env.real.open_existing(name, write=False, dir_fd=dir_fd)
+        return fd
 
     return open_existing
 
@@ -570,8 +580,9 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: 
     """T6, T1: another one has it in that instant; and an error that is no lack of permission is told."""
     contender = contend(dead)
     contender.env.instead["open_existing"] = unwritable(contender.env)
-    contender.env.instead["claim"] = lambda *_args, **_options: False
-    assert not isinstance(contender.run(), Held)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(takeover, "make_claim", lambda *_args, **_options: None)
+        assert not isinstance(contender.run(), Held)
     assert dead.exists()
     other = contend(dead)
     other.env.instead["open_existing"] = unwritable(other.env)
@@ -582,7 +593,9 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: 
     assert contend(dead).get().recovered_from is not None
 
 
-def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(dead: Path, contend: Contend) -> None:
+def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(
+    dead: Path, contend: Contend, past_the_gates: Callable[..., None]
+) -> None:
     """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
     contender = contend(dead, tag="a much longer tag than that of the dead one")
     most = len(dead.read_bytes()) - 3  # what differs between the two is the tag
@@ -591,7 +604,7 @@ def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(dead: Path
         contender.env.instead["write"] = writes(most, real=contender.env.real.write, then="ENOSPC")
         contender.env.instead["unlink"] = fails("EIO")
 
-    contender.env.once(contender.env.after, "claim", break_the_disk)
+    past_the_gates(contender.env, break_the_disk)
     with pytest.raises(OSError, match="No space left"):
         contender.run()
     assert b"tag=a mu" in dead.read_bytes()

@@ -52,11 +52,21 @@ def begin(env: Environment) -> Operation:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return env.operations.begin(env, _Untold if task is None else weakref.ref(task))
+    return env.operations.begin(env, _Untasked(None) if task is None else weakref.ref(task))
 
 
-class _Untold:
-    """In place of the task of a coroutine that none runs: whether it has been dropped cannot be told."""
+class _Untasked:
+    """In place of the task of a coroutine that none runs: it lives as long as the steps that it drives."""
+
+    def __init__(self, steps: Generator[Wait, None, object] | None) -> None:
+        self._steps = None if steps is None else weakref.ref(steps)
+
+    def __call__(self) -> _Untasked | None:
+        if self._steps is not None:
+            steps = self._steps()
+            if steps is None or getattr(steps, "gi_frame", None) is None:
+                return None
+        return self
 
     def done(self) -> bool:
         return False
@@ -72,6 +82,8 @@ async def drive(
     """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
     if part_of is not None:
         steps = _as_part_of(part_of, steps)
+        if isinstance(part_of.task, _Untasked):
+            part_of.task = _Untasked(steps)
     if in_threads:
         return await _drive_in_threads(steps, undo)
     loop = id(asyncio.get_running_loop())

@@ -43,7 +43,6 @@ _MOUNT_LASTS = 1.0
 
 class LinuxEnvironment(GenericEnvironment):
     guards = True
-    write = staticmethod(os.pwrite)  # type: ignore[assignment]  # the same, a call less
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -132,6 +131,9 @@ class LinuxEnvironment(GenericEnvironment):
 
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
 
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an

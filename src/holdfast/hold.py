@@ -169,7 +169,7 @@ class Leaving:
             self._end()
 
     def _end(self) -> None:
-        hold = self._hold
+        hold = getattr(self, "_hold", None)  # it may not even have been made
         if hold is not None:
             if not hold._is_released():
                 hold._release()

@@ -219,11 +219,13 @@ class Trial:
                 os.unlink(place)
 
     def check(self, before: list[str]) -> None:
-        """The lock is free and nothing is left."""
+        """The lock is free and nothing is left, once another operation has completed what was broken off."""
         env = environment()
         holds = [held.path for held in env.holds.values()]
         assert not holds, f"still held: {holds}"
-        if self.operation != "wait":
+        if self.operation == "wait":
+            Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
+        else:
             begun = time.monotonic()
             with Lock(self.path, tag="next", heartbeat=0).acquire(timeout=PROMPTLY):
                 took = time.monotonic() - begun

@@ -174,7 +174,7 @@ class Held:
 
     def _interrupted(self, error: BaseException) -> None:
         """A release was interrupted (H5), or failed (H6)."""
-        if isinstance(error, OSError) and self.fd >= 0 and not self.guarded:
+        if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
             self.released = False
         else:
             self.undo()

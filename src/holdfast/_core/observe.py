@@ -47,11 +47,25 @@ UNFINISHED = stat.S_ISVTX
 class Observation:
     """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
 
-    __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
+    __slots__ = (
+        "blocked",
+        "claimed",
+        "data",
+        "fd",
+        "identity",
+        "mode",
+        "modified",
+        "names",
+        "problem",
+        "record",
+        "refused",
+    )
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
         self.mode = found.st_mode
+        self.names = found.st_nlink
+        """How many lead to it. What was seen here with one is nobody's file elsewhere."""
         self.modified = found.st_mtime
         """When it was written last, in seconds since the epoch."""
         self.fd = fd

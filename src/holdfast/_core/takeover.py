@@ -76,7 +76,8 @@ def take_over(
         return None  # T7
     held, removed = None, False
     try:
-        fd = _open(env, request) if in_place else None
+        # T6: a file with another name may be somebody's who has had no part in putting it here.
+        fd = _open(env, request) if in_place and seen.names <= 1 else None
         if fd is None:
             removed = _remove(env, request, seen)
         else:
@@ -115,19 +116,15 @@ def _may_be_guarded(env: Environment, seen: Observation) -> bool:
 
 
 def _open(env: Environment, request: Request) -> int | None:
-    """A descriptor to write by; None where this user may not, or should not: a file with another name may be somebody's
-    who has had no part in putting it here."""
+    """A descriptor to write by; None where this user may not."""
     try:
-        fd = env.open_existing(request.path, write=True)
-        if env.fstat(fd).st_nlink <= 1:
-            return fd
-        env.close(fd)
+        return env.open_existing(request.path, write=True)
     except FileNotFoundError:
         raise
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise explained(error, request, env) from error
-    return None
+        return None
 
 
 def _seize(env: Environment, request: Request, seen: Observation, fd: int) -> Held | None:

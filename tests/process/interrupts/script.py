@@ -156,7 +156,7 @@ class Trials:
         assert after == before, f"descriptors: {sorted(map(self.named, after - before))} more, {before - after} fewer"
         left = set(os.listdir(self.directory)) - self.kept
         assert not left, f"left: {left}"
-        if self.count % 50 == 0 or self.wrong:
+        if self.count % 10 == 0:
             self.try_to_fork()
 
     def try_to_fork(self) -> None:
@@ -164,7 +164,7 @@ class Trials:
         free = []
 
         def fork() -> None:
-            free.append(forking.acquire(timeout=PROMPTLY))
+            free.append(forking.acquire(timeout=PROMPTLY / 4))
             if free[0]:
                 forking.release()
 
@@ -192,6 +192,9 @@ class Trials:
         env.holds.clear()
         env.lines.clear()
         env.operations.running.clear()
+        with suppress(RuntimeError):
+            while True:
+                forking.release()
         for name in set(os.listdir(self.directory)) - self.kept:
             path = os.path.join(self.directory, name)
             if os.path.isdir(path):

@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -52,7 +51,8 @@ def compiler() -> str:
 def built() -> Any:
     """The module, built once for each version of it and of Python."""
     name = hashlib.blake2b(C.read_bytes() + sys.version.encode(), digest_size=8).hexdigest()
-    place = Path(tempfile.gettempdir()) / f"opcodes-{name}.so"
+    place = Path(__file__).with_name("__pycache__") / f"opcodes-{name}.so"
+    place.parent.mkdir(exist_ok=True)
     if not place.exists():
         made = place.with_suffix(f".{os.getpid()}")
         include = f"-I{sysconfig.get_path('include')}"
@@ -79,8 +79,8 @@ def mask(code: CodeType) -> bytes | None:
         if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE"):
             counts[step.offset] = 0
         if is_exit(steps, number):
-            for part in steps[number - 1 : number + 5]:  # a SWAP before, where a value is returned
-                if part.opname in ("SWAP", "LOAD_CONST", "PRECALL", "CALL"):
+            for part in steps[number - 1 : number + 5]:  # before it a SWAP or NOP, at a `return`
+                if part.opname in ("NOP", "SWAP", "LOAD_CONST", "PRECALL", "CALL"):
                     counts[part.offset] = 0
         if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
             counts[step.offset] = 0

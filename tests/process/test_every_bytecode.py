@@ -15,10 +15,20 @@ from process.interrupts.tracer import why_not
 SCRIPT = Path(__file__).with_name("interrupts") / "script.py"
 SECONDS = os.environ.get("HOLDFAST_TEST_SECONDS")
 """Then each bytecode is tried, and each pair of the short operations, or as many pairs as there is time for."""
-EVERY = {"acquire": 6, "attempt": 20, "release": 3, "enter": 8, "takeover": 25, "flock": 8, "semaphore": 20, "all": 20}
-EVERY |= {"status": 20, "wait": 200}
+EVERY = {
+    "acquire": 12,
+    "attempt": 40,
+    "release": 6,
+    "enter": 16,
+    "takeover": 60,
+    "flock": 16,
+    "semaphore": 40,
+    "all": 40,
+}
+EVERY |= {"all": 15, "status": 15, "wait": 150}
 """One bytecode out of so many is tried, beginning anywhere, so that many runs try them all."""
-PAIRS = 120
+PAIRS = 150
+FEWER = {**dict.fromkeys(EVERY, 1), "takeover": 2, "all": 2, "wait": 3}
 BY_CHANCE = {"wait", "takeover", "all", "semaphore"}
 
 pytestmark = [
@@ -34,15 +44,13 @@ def test_nothing_is_left_of_an_operation_that_is_interrupted_before_any_bytecode
     operation: str, times: str, shm: Path
 ) -> None:
     """J1, J2, J3, J4, J5, N7."""
-    words = {
-        ("once", None): ["--every", str(EVERY[operation])],
-        ("twice", None): ["--random", str(PAIRS if operation != "wait" else PAIRS // 4)],
-        ("once", SECONDS): [],
-        ("twice", SECONDS): ["--random", "1000000000"] if operation in BY_CHANCE else ["--pairs"],
-    }[times, SECONDS]
-    until = [] if SECONDS is None else ["--seconds", SECONDS]
+    if SECONDS is None:
+        words = ["--every", str(EVERY[operation])] if times == "once" else ["--random", str(PAIRS // FEWER[operation])]
+    else:
+        all_pairs = ["--random", "1000000000"] if operation in BY_CHANCE else ["--pairs"]
+        words = ["--seconds", SECONDS, *(all_pairs if times == "twice" else [])]
     done = subprocess.run(
-        [sys.executable, SCRIPT, shm, operation, *words, *until],
+        [sys.executable, SCRIPT, shm, operation, *words],
         capture_output=True,
         text=True,
         timeout=120 if SECONDS is None else 120 + 2 * float(SECONDS),

@@ -211,12 +211,17 @@ class Trials:
         for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._os.inotify"):
             importlib.import_module(name)
         ready, holding = os.pipe()
+        ended, living = os.pipe()
         child = os.fork()
         if child == 0:
+            os.close(living)
             hold = self.lock().acquire()
             os.write(holding, Path(hold.path).read_bytes())
-            signal.pause()
+            os.closerange(0, 3)
+            os.read(ended, 1)  # until this process ends
+            os._exit(0)
         os.close(holding)
+        os.close(ended)
         self.dead = os.read(ready, 4096)
         os.close(ready)
         with suppress(AcquireTimeout):

@@ -510,3 +510,15 @@ def test_a_counter_is_listed_as_a_lock_or_removed_as_a_leftover(disk: Path) -> N
             env.guard(fd)
     finally:
         env.close(fd)
+
+
+def test_a_counter_that_has_another_name_is_written_to_where_that_lies(disk: Path, contend: Contend) -> None:
+    """TK9: somebody else's file may have been linked here; it is read, and a new one gets the name."""
+    elsewhere = disk / "elsewhere"
+    elsewhere.write_bytes(written(3, 4))
+    os.link(elsewhere, disk / "l.token")
+    held = contend(disk / "l", fencing=True, timeout=5).get()
+    assert held.token == 5
+    assert elsewhere.read_bytes() == written(3, 4)
+    assert (disk / "l.token").stat().st_nlink == 1
+    held.release()

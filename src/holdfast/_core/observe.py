@@ -55,7 +55,6 @@ class Observation:
         "identity",
         "mode",
         "modified",
-        "names",
         "problem",
         "record",
         "refused",
@@ -64,8 +63,6 @@ class Observation:
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
         self.mode = found.st_mode
-        self.names = found.st_nlink
-        """How many lead to it. What was seen here with one is nobody's file elsewhere."""
         self.modified = found.st_mtime
         """When it was written last, in seconds since the epoch."""
         self.fd = fd

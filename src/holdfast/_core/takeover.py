@@ -13,9 +13,8 @@ T5  Where the protocol's rule holds, whether we needed it or had a proof, a fore
     be about to act. So the new hold settles: it waits, and looks again whether the lock is still its own, before anyone
     is let in. A foreign process that is stopped for longer than that, between its own check and its removal, is not
     covered; `check()` notices.
-T6  Where the file may not be written, or has another name elsewhere, but the directory may be written, the file is
-    removed under the claim, and the lock is published anew. Between the two, others may be faster; then this contender
-    waits like anyone.
+T6  Where the file may not be written but the directory may, the file is removed under the claim, and the lock is
+    published anew. Between the two, others may be faster; then this contender waits like anyone.
 T7  Where the protocol has a way to say "I am removing a stale lock", it is said from before T2 to after T4, so that a
     foreign process which is about to remove the same lock, and has its own last look, keeps away (rivals.py, Y3).
 T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that whoever is killed there
@@ -76,8 +75,7 @@ def take_over(
         return None  # T7
     held, removed = None, False
     try:
-        # T6: a file with another name may be somebody's who has had no part in putting it here.
-        fd = _open(env, request) if in_place and seen.names <= 1 else None
+        fd = _open(env, request) if in_place else None
         if fd is None:
             removed = _remove(env, request, seen)
         else:

@@ -95,6 +95,19 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
         os.environ[warm.MEASUREMENT] = measurement
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """The command line, run in this process, lets SIGPIPE end it: the next test's process, with all that it is to run."""
+    before = {number: signal.getsignal(number) for number in _HANDLED}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+_HANDLED = [getattr(signal, name) for name in ("SIGPIPE", "SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name)]
+
+
 def _heed_signals() -> None:
     """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Liveness, Lock
-from process.support import Peer
+from process.support import Peer, eventually, polling
 
 ENDINGS = {
     "at the end of the script": ("", 0),
@@ -78,6 +78,7 @@ def test_a_ctrl_c_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -
         path,
     )
     process.expect("holding")
+    eventually(lambda: polling(process.pid), what="the wait")
     process.kill(signal.SIGINT)
     assert process.wait() == -signal.SIGINT
     assert not os.path.exists(path)
@@ -97,6 +98,7 @@ def test_a_ctrl_c_at_exit_leaves_the_lock_taken(spawn: Callable[..., Peer], path
         path,
     )
     process.expect("leaving")
+    eventually(lambda: polling(process.pid), what="the wait")
     process.kill(signal.SIGINT)
     process.wait()
     assert not os.path.exists(path)
@@ -211,6 +213,7 @@ def test_a_signal_lands_in_the_keepers_thread_and_does_not_wake_the_main_one(
         path,
     )
     process.expect("holding")
+    eventually(lambda: polling(process.pid), what="the wait")
     process.kill(signal.SIGINT)
     process.expect("interrupted", within=5)
     process.finish()

@@ -6,10 +6,9 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -163,31 +162,12 @@ def test_a_child_releases_at_its_end_while_its_thread_still_works(path: str, con
     assert not os.path.exists(path)
 
 
-KILLED = """
-import multiprocessing, sys
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-sys.path.insert(0, {tests!r})
-from holdfast import Lock
-from process import targets
-with ProcessPoolExecutor(2, multiprocessing.get_context({method!r})) as pool:
-    try:
-        pool.submit(targets.be_killed, Lock({path!r})).result(20)
-    except BrokenProcessPool:
-        pass
-    else:
-        sys.exit("it was not killed")
-    with Lock({path!r}).acquire(timeout=20) as hold:
-        assert hold.recovered_from is not None
-"""
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_killed_worker_keeps_the_lock(path: str, method: str) -> None:
-    """In a process of its own: a broken pool has ended the process that runs the tests."""
-    script = KILLED.format(tests=str(Path(__file__).parent.parent), method=method, path=path)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+def test_a_killed_worker_keeps_the_lock(path: str, context: BaseContext) -> None:
+    with ProcessPoolExecutor(2, context) as pool:
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(targets.be_killed, Lock(path)).result(20)
+        with Lock(path).acquire(timeout=1) as hold:
+            assert hold.recovered_from is not None
 
 
 # In the scripts below the process is one of its own, which can be killed, or end.

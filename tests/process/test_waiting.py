@@ -12,7 +12,7 @@ import pytest
 
 from abilities import lacking
 from holdfast import AcquireTimeout, Lock
-from process.support import Peer, descriptors, eventually, state, switches, threads_asleep
+from process.support import Peer, descriptors, eventually, polling, state, switches, threads_asleep
 
 WAIT = """
 say("waiting")
@@ -229,7 +229,7 @@ def test_a_ctrl_c_in_the_settling_time_leaves_the_lock_taken(spawn: Callable[...
         """,
         path,
     )
-    eventually(lambda: b"holdfast=" in Path(path).read_bytes(), what="the takeover")
+    eventually(lambda: b"holdfast=" in Path(path).read_bytes() and polling(waiter.pid), what="the settling time")
     waiter.kill(signal.SIGINT)
     waiter.expect("interrupted True False")
     waiter.finish()

@@ -147,7 +147,7 @@ class Place:
         self._relied = 0.0
         """From when on the watch is relied upon."""
         self._line = Line()
-        """Ours, once we have asked whose turn it is: whoever is interrupted before that has nothing to leave."""
+        """The one that we are in, once we have asked whose turn it is."""
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Place:
     def _ahead_here(self) -> list[Place]:
         lines, queue = self.env.lines, self._request.queue
         while True:
-            line: Line = lines.setdefault(queue, Line())
+            line: Line = lines.setdefault(queue, self._line)  # ours already, should an interruption come now
             self._line = line
             with line.mutex:
                 if lines.get(queue) is line:  # else it has just been dissolved

@@ -45,6 +45,36 @@ def test_ten_thousand_locks_of_one_process_are_lost_or_left(spawn: Callable[...,
     assert os.listdir(os.path.dirname(path)) == []
 
 
+@pytest.mark.unmeasured("it counts calls")
+def test_a_lock_costs_more_the_more_others_are_held(spawn: Callable[..., Peer], path: str) -> None:
+    """Counted in calls, of functions in Python and in C: an acquisition, a release at once, and one after a while."""
+    process = spawn(
+        """
+        def counted(action):
+            seen = []
+            sys.setprofile(lambda _frame, event, _arg: seen.append(event))
+            action()
+            sys.setprofile(None)
+            return seen.count("call") + seen.count("c_call")
+        def costs():
+            hold = []
+            taken = counted(lambda: hold.append(Lock(path).acquire()))
+            at_once = counted(hold[0].release)
+            hold = Lock(path).acquire()
+            hold._held.acquired -= 60
+            return taken, at_once, counted(hold.release)
+        costs()
+        before = costs()
+        others = [Lock(f"{path}.{i}").acquire() for i in range(200)]
+        say(before, costs())
+        """,
+        path,
+    )
+    before, after = process.hear().split(") (")
+    assert before.strip("(") == after.strip(")")
+    process.finish()
+
+
 def test_a_killed_process_keeps_some_of_a_thousand_locks(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn("holds = [Lock(f'{path}.{i}').acquire() for i in range(1000)]; say('holding'); hear()", path)
     process.expect("holding")

@@ -197,8 +197,10 @@ class Held:
         operation = operations.begin(self.env)
         try:
             tidy(self.env, self.request.queue)
-        finally:
+        except BaseException:
             operations.abort(operation)
+            raise
+        operations.end(operation)  # not `abort`, which looks at each hold that there is
 
     def undo(self) -> None:
         """Complete a release that was broken off (H5)."""

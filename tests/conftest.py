@@ -78,8 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"HOLDFAST_TEST_PLACE: {NOT_THERE[item.originalname]}"))
 
 
-def pytest_collection_finish() -> None:
-    """What thousands of tests are made of stays: each `gc.collect()` of a test would look at all of it."""
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """What thousands of tests have made stays: each `gc.collect()` of a test would look at all of it."""
     gc.collect()
     gc.freeze()
 

@@ -62,6 +62,13 @@ def become(user):
 """
 
 
+NO_NOTICE = """
+import holdfast._core.limits
+holdfast._core.limits._NOTICE_AFTER = 600
+"""
+"""Waiting wakes up for nothing else than what it waits for: not to log that it takes long."""
+
+
 def inotify_instance(flags: int = os.O_CLOEXEC) -> int:
     """A new one, as soon as this user may have another: there are 128, for all that runs on this machine."""
     libc = ctypes.CDLL(None)

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import AsyncLock, Lock
 from holdfast._os import environment
-from process.support import PATIENCE, Peer, descriptors, eventually, state, switches
+from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, state, switches
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
 __all__ = ["events_only"]
@@ -85,12 +85,11 @@ def test_a_waiting_task_sleeps_through_the_end_of_a_hold(
 @pytest.mark.parametrize("kind", RUN)
 def test_a_waiting_loop_looks_again_and_again(spawn: Callable[..., Peer], path: str, kind: str) -> None:
     with Lock(path):
-        waiter = spawn("events_only()\n" + RUN[kind] + WAIT + "run(main())", path)
+        waiter = spawn("events_only()\n" + NO_NOTICE + RUN[kind] + WAIT + "run(main())", path)
         waiter.expect("waiting")
         eventually(lambda: in_epoll(waiter), what="the wait")
-        time.sleep(1.2)  # past the notice after one second; then a second of nothing, where polling would be 40 looks
         before = switches(waiter.pid)
-        time.sleep(1)
+        time.sleep(1)  # in which polling would be 40 looks
         assert switches(waiter.pid) - before <= 2
     waiter.hear()
     waiter.finish()

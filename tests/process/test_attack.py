@@ -16,7 +16,7 @@ from process.attack import KINDS, Attack
 from unit.elsewhere import needs_root
 from unit.swaps import Outside
 
-SECONDS = float(os.environ.get("HOLDFAST_ATTACK_SECONDS", "4"))
+SECONDS = float(os.environ.get("HOLDFAST_ATTACK_SECONDS", "3"))
 LONG = 30.0
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from abilities import lacking
 from holdfast import AcquireTimeout, Lock
-from process.support import Peer, descriptors, eventually, polling, state, switches, threads_asleep
+from process.support import NO_NOTICE, Peer, descriptors, eventually, polling, state, switches, threads_asleep
 
 WAIT = """
 say("waiting")
@@ -36,12 +36,11 @@ def _in_poll(peer: Peer) -> bool:
 @pytest.mark.needs("events")
 def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
-    waiter = spawn(WAIT, path)
+    waiter = spawn(NO_NOTICE + WAIT, path)
     waiter.expect("waiting")
     eventually(lambda: watching(waiter), what="the wait")
-    time.sleep(1.2)  # past the notice after one second; then a second of nothing, in which polling would be 40 looks
     before = switches(waiter.pid)
-    time.sleep(1)
+    time.sleep(1)  # in which polling would be 40 looks
     assert switches(waiter.pid) - before <= 2
     released = time.monotonic()
     hold.release()
@@ -53,12 +52,12 @@ def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -
 def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
     # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever.
     hold = Lock(path).acquire()
-    waiters = [spawn(WAIT, path) for _ in range(5)]
+    waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
     for waiter in waiters:
         waiter.expect("waiting")
+    eventually(lambda: Lock(path).status().waiters[4:], what="the queue")
     for waiter in waiters:
         eventually(lambda waiter=waiter: watching(waiter), what="the wait")
-    time.sleep(1.2)
     before = sum(switches(waiter.pid) for waiter in waiters)
     time.sleep(1)
     assert sum(switches(waiter.pid) for waiter in waiters) - before <= 5

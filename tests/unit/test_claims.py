@@ -387,7 +387,7 @@ def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_th
 def test_one_that_gets_the_guard_after_the_reader_has_gone_enters_as_well(guarded: Path, contend: Contend) -> None:
     """T9, T2: it has judged the old inode, and gets its guard when the other one has removed that."""
     fd = reading(guarded)
-    first, second = contend(guarded), contend(guarded, timeout=1)
+    first, second = contend(guarded), contend(guarded, timeout=0.1)
     opened: list[bool] = []
 
     def overtaken(_path: str, *, write: bool) -> None:

@@ -666,7 +666,7 @@ def test_a_long_wait_is_logged_without_its_fields(
     env = contend(path).env
     lock._env = env  # type: ignore[assignment]
     clock = env.real.monotonic
-    env.instead["monotonic"] = lambda: clock() + (1.3 if "watch" in env.steps else 0)
+    env.instead["monotonic"] = lambda: clock() - (0 if "watch" in env.steps else 1.3)
     with caplog.at_level(logging.INFO, "holdfast"), pytest.raises(AcquireTimeout):
         lock.acquire(timeout=1.35)
     hold.release()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, inner if name.split(".")[0] == "holdfast" and found else name
 
 
+@functools.cache
 def code_without_docstrings(path: Path) -> str:
     """The module as the compiler sees it: no comments, no docstrings."""
     tree = ast.parse(path.read_text())
@@ -148,7 +150,25 @@ def code_without_docstrings(path: Path) -> str:
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES.get)
+def each_of(files: list[Path]) -> Callable[[Callable[[Path], None]], object]:
+    """One test for each room of the house, which looks at each file in it: hundreds of tests cost seconds."""
+    rooms: dict[str, list[Path]] = {}
+    for path in files:
+        rooms.setdefault(NAMES[path].split("/")[0], []).append(path)
+
+    def test_of(check: Callable[[Path], None]) -> object:
+        @pytest.mark.parametrize("room", rooms)
+        def test(room: str) -> None:
+            for path in rooms[room]:
+                check(path)
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return test_of
+
+
+@each_of(FILES)
 def test_no_import_goes_against_the_arrows(path: Path) -> None:
     layer = layer_of(module_of(path))
     assert layer in LAYERS, f"{NAMES[path]} belongs to no layer: add it to LAYERS, and say what it may import"
@@ -163,23 +183,19 @@ def test_no_import_goes_against_the_arrows(path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=NAMES.get)
+@each_of([p for p in FILES if p.name == "__init__.py"])
 def test_no_module_replaces_what_its_package_defines(path: Path) -> None:
     """The import of `a.b` binds `b` in `a`, whatever `a` has called so."""
     defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
     assert not defined & {other.stem for other in path.parent.iterdir()}
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith("testing/")], ids=NAMES.get)
+@each_of([p for p in FILES if not NAMES[p].startswith("testing/")])
 def test_production_does_not_import_the_simulation(path: Path) -> None:
     assert not [name for _, name in imports(path) if name.startswith("holdfast.testing")]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in FILES if NAMES[p].startswith(("_core/", "_operator/", "protocols/")) or NAMES[p] == "model.py"],
-    ids=NAMES.get,
-)
+@each_of([p for p in FILES if NAMES[p].startswith(("_core/", "_operator/", "protocols/")) or NAMES[p] == "model.py"])
 def test_core_reaches_the_world_only_through_its_environment(path: Path) -> None:
     tree = ast.parse(path.read_text())
     used = set()
@@ -197,7 +213,7 @@ def test_core_reaches_the_world_only_through_its_environment(path: Path) -> None
     assert not wrong
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith("_os/")], ids=NAMES.get)
+@each_of([p for p in FILES if not NAMES[p].startswith("_os/")])
 def test_only_the_os_layer_knows_which_system_it_is(path: Path) -> None:
     words = re.findall(r"sys\.platform|\bfcntl\b|\bctypes\b|/proc\b|\bos\.uname\b", code_without_docstrings(path))
     assert not words
@@ -207,7 +223,7 @@ def test_only_the_os_layer_knows_which_system_it_is(path: Path) -> None:
 WAITING = ("_drive/", "cli/", "testing/")
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if not NAMES[p].startswith(WAITING)], ids=NAMES.get)
+@each_of([p for p in FILES if not NAMES[p].startswith(WAITING)])
 def test_only_drivers_wait(path: Path) -> None:
     code = code_without_docstrings(path)
     code = code.replace(".poll(0)", "").replace("select.poll()", "")  # a question, not a wait
@@ -215,7 +231,7 @@ def test_only_drivers_wait(path: Path) -> None:
     assert not waits
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES.get)
+@each_of(FILES)
 def test_no_function_has_outgrown_its_subject(path: Path) -> None:
     text = path.read_text()
     long = [

@@ -81,6 +81,7 @@ class AsyncAcquirable(Resource):
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             return hold
         except BaseException:
+            operations.running[operation.number] = operation  # J2
             operations.abort(operation)
             raise
 

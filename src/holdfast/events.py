@@ -10,7 +10,8 @@ Of each acquisition the events come in this order, each at most once, also when 
 
 U1  A callback that raises is logged, and breaks neither the lock nor another callback. What is no `Exception` (Ctrl-C)
     goes on to the caller, once all have heard.
-U2  A callback is not told of what it does itself: one that uses locks would be called for ever.
+U2  A callback is not told of what it does itself: one that uses locks would be called for ever. Whether it still runs
+    is asked of its frame: a note of it may outlive an interruption.
 U3  Nothing is imported for a log that nobody has set up, and nothing is written to one that has no handler.
 """
 
@@ -25,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any, Literal
 
     from .model import Holder, Record
@@ -122,14 +124,17 @@ def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
 def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
     """Call all who want to hear of it (U1, U2)."""
     try:
-        running: list[Callable[[Event], object]] = _local.running
+        running: list[tuple[Callable[[Event], object], FrameType]] = _local.running
+        running[:] = [one for one in running if is_running(one[1])]
     except AttributeError:
         running = _local.running = []
+    deaf = [callback for callback, _ in running]
+    frame = sys._getframe()
     interruption: BaseException | None = None
     for callback in (own, *listeners.copy().values(), _log):
-        if callback is None or callback in running:
+        if callback is None or callback in deaf:
             continue
-        running.append(callback)
+        running.append((callback, frame))
         try:
             callback(event)
         except Exception as error:
@@ -138,8 +143,18 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
             interruption = interruption or error
         finally:
             running.pop()
+    del frame  # it would refer to itself
     if interruption is not None:
         raise interruption
+
+
+def is_running(frame: FrameType) -> bool:
+    """Whether the function has not ended yet. Of one that has, the variables go: nobody uses them any more."""
+    try:
+        frame.clear()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _look_for_log(level: int) -> bool:

@@ -84,8 +84,6 @@ class BaseHold:
         finally:
             if not held.released and not held.inert and not self._is_released():
                 held.release(self._share)  # Ctrl-C came before it had begun
-            if held.released and _keeper is not None and _is_kept(held):
-                _keeper.forget(held)
 
     def _is_released(self) -> bool:
         return self._held.released or self._share not in self._held.shares

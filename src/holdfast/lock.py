@@ -134,6 +134,7 @@ class Acquirable(Resource):
             operation.frame = None
             return hold
         except BaseException:
+            operations.running[operation.number] = operation  # J2
             operations.abort(operation)
             raise
 
@@ -179,6 +180,7 @@ class Acquirable(Resource):
             operation.frame = None
             return hold
         except BaseException:
+            operations.running[operation.number] = operation  # J2
             operations.abort(operation)
             raise
 

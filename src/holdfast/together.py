@@ -131,6 +131,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
         operation.frame = None
         return holds
     except BaseException as error:
+        env.operations.running[operation.number] = operation  # operation.py, J2
         try:
             _give_back(got, error)
         finally:

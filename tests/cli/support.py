@@ -48,7 +48,11 @@ def state(pid: int) -> str:
 
 
 def ended(pid: int) -> bool:
-    return state(pid) in ("", "Z")
+    """Whether all of it has: what a process has open is closed with the last of its threads."""
+    try:
+        return state(pid) in ("", "Z") and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except FileNotFoundError:
+        return True
 
 
 def dormant(pid: int) -> bool:

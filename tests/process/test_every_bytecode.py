@@ -25,11 +25,11 @@ EVERY = {
     "semaphore": 40,
     "all": 40,
 }
-EVERY |= {"all": 15, "status": 15, "wait": 150}
+EVERY |= {"all": 15, "status": 15, "wait": 150, "told": 40, "lost": 10}
 """One bytecode out of so many is tried, beginning anywhere, so that many runs try them all."""
 PAIRS = 150
 FEWER = {**dict.fromkeys(EVERY, 1), "takeover": 2, "all": 2, "wait": 3}
-BY_CHANCE = {"wait", "takeover", "all", "semaphore"}
+BY_CHANCE = {"wait", "takeover", "all", "semaphore", "told"}
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
@@ -43,7 +43,7 @@ pytestmark = [
 def test_nothing_is_left_of_an_operation_that_is_interrupted_before_any_bytecode(
     operation: str, times: str, shm: Path
 ) -> None:
-    """J1, J2, J3, J4, J5, N7."""
+    """J1, J2, J3, J4, J5, N7, K7, U2."""
     if SECONDS is None:
         words = ["--every", str(EVERY[operation])] if times == "once" else ["--random", str(PAIRS // FEWER[operation])]
     else:

@@ -13,7 +13,7 @@ from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Container
     from typing import Any, Protocol
 
     from .operation import Operations
@@ -112,7 +112,10 @@ class WatchSet(Protocol):
         """Watch this one too; its key. OSError when there is none or no watch is left."""
 
     def discard(self, key: int) -> None:
-        """Watch it no longer."""
+        """Watch it no longer. Idempotent."""
+
+    def discard_all_but(self, keys: Container[int]) -> None:
+        """Watch only these any longer: also what was added by a call that was interrupted before it said the key."""
 
     def fds(self) -> tuple[int, ...]:
         """As `Watch.fds`."""

@@ -39,7 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from .environment import Environment, Wait
     from .operation import Operation
@@ -70,6 +70,7 @@ class Held:
         "generation",
         "guarded",
         "identity",
+        "keeper",
         "lost",
         "mutex",
         "next_beat",
@@ -106,6 +107,9 @@ class Held:
         self.lost = False
         self.released = False
         self.recovered_from: Record | None = None
+        self.frame = self.outer = None
+        self.keeper: Any = None
+        """Who beats for it, and looks whether it is lost."""
         self.next_beat = math.inf
         self.acquired = env.monotonic()
         self.place: Place | None = None
@@ -142,7 +146,7 @@ class Held:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         if self.generation != self.env.generation:  # inert: H1
             return
-        ended = False
+        ended = done = False
         operations = self.env.operations
         running = operations.running
         outer = operations.current() if running else None
@@ -161,14 +165,17 @@ class Held:
                     self.released = ended = True
                     mine = self._remove()
                     mine = self._drop(sure=mine) and mine
+                    done = True
                 except BaseException as error:
                     self._interrupted(error)
+                    done = True
                     raise
-                running.pop(self, None)
-                self.frame = self.outer = None
+            self._finish()
             self._after(mine=mine)
         finally:
             frame = None  # it would refer to itself, and to all that its callers have
+            if done and self.frame is not None:
+                self._finish()
             if ended and self.released and (self.story is not None or listeners):
                 self._story().released(self)
 
@@ -176,13 +183,15 @@ class Held:
         """A release was interrupted (H5), or failed (H6)."""
         if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
             self.released = False
-        else:
-            self.undo()
-        self._finished()
+        elif self.released:
+            self._undo()
         if isinstance(error, OSError):
             located(error, self.path)
 
-    def _finished(self) -> None:
+    def _finish(self) -> None:
+        """What comes last, and without the mutex: whoever has the keeper's may wait for this one."""
+        if self.released:
+            self._leave_keeper()
         self.env.operations.running.pop(self, None)
         self.frame = self.outer = None
 
@@ -205,8 +214,12 @@ class Held:
     def undo(self) -> None:
         """Complete a release that was broken off (H5)."""
         if self.released:
-            self._withdraw()
-            self._leave_queue()
+            self._undo()
+            self._leave_keeper()
+
+    def _undo(self) -> None:
+        self._withdraw()
+        self._leave_queue()
 
     def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
         """The same, for a hold whose release waits."""
@@ -230,8 +243,9 @@ class Held:
                 self.frame, self.outer = sys._getframe(), operations.current()
                 operations.running[self] = self
                 self.released = True
-                self.undo()
-                self._finished()
+                self._undo()
+        if self.frame is not None:
+            self._finish()
 
     def _remove(self) -> bool:
         """Remove the lock file if it is ours; whether it was."""
@@ -276,6 +290,10 @@ class Held:
         else:
             self.env.disown(self.fd)
         self.fd = -1
+
+    def _leave_keeper(self) -> None:
+        if self.keeper is not None:
+            self.keeper.forget(self)
 
     def _leave_queue(self) -> None:
         if self.place is not None:

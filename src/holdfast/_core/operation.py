@@ -7,8 +7,9 @@ J1  A descriptor enters the table of the process, and the list of its operation,
     leaves the table by the same C call that closes it (descriptors.py). It is an object of its own: whoever still has
     one that was closed cannot touch another file that has got its number.
 J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
-    off by `del`, which is one bytecode, and nothing is called between that and the caller. A hold that is being
-    released is on the same list, from before its first step until its descriptor is closed (hold.py).
+    off by `del`, which is one bytecode, and nothing is called between that and the caller. Whoever is interrupted there
+    all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
+    the same list, from before its first step until its descriptor is closed and the keeper knows (hold.py).
 J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and what says
     that it was done changes after it.
 J4  Whoever begins an operation, and the exit, first undoes those whose frame has ended. One that still runs, in another
@@ -25,6 +26,7 @@ import sys
 from _thread import _local
 
 from ..errors import LockLost
+from ..events import is_running
 from .files import undo_descriptor, unlink_quietly
 from .hold import give_back_all
 
@@ -154,7 +156,6 @@ class Operations:
 
     def abort(self, operation: Operation) -> None:
         """Undo it, and end it."""
-        self.running[operation.number] = operation
         operation.undo()
         self.end(operation)
 
@@ -194,7 +195,7 @@ class Operations:
 
     def _is_alive(self, left: Unfinished | None) -> bool:
         while left is not None:
-            if left.frame is not None and _runs(left.frame):
+            if left.frame is not None and is_running(left.frame):
                 return True
             if isinstance(left, Operation):
                 task = None if left.task is None else left.task()
@@ -204,12 +205,3 @@ class Operations:
             if isinstance(left, Operation) and left.number not in self.running:
                 return False
         return False
-
-
-def _runs(frame: FrameType) -> bool:
-    """Whether the function has not ended yet. Of one that has, the variables go: nobody uses them any more."""
-    try:
-        frame.clear()
-    except RuntimeError:
-        return True
-    return False

@@ -13,6 +13,8 @@ K5  A beat that fails is reported and tried again at the next turn. It never end
 K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
     process waits for have ended, because their work may be what the lock protects. Such a child ends by `os._exit`, so
     this must be asked for anew in each process, and where `multiprocessing` is loaded it goes through its finalizers.
+K7  A hold knows of the keeper before it is on the table, and is on the table before its watch is made, and until that
+    has ended. So it can be forgotten whatever was interrupted; a watch whose key is not known belongs to no other hold.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ class Keeper:
         with self._mutex:
             if held in self._kept or held.released:  # another handle of it came first
                 return
+            held.keeper = self  # K7
             now = time.monotonic()
             held.next_beat = now + every
             if held.next_beat < self._due:
@@ -126,14 +129,19 @@ class Keeper:
     def forget(self, held: Held) -> None:
         """The hold has ended."""
         with self._mutex:
-            key = self._kept.pop(held, None)
             self._unwatched.pop(held, None)
-            if key is not None and self._watches is not None:
-                self._watched.pop(key, None)
-                self._watches.discard(key)
+            if self._watches is not None and held.request.watched:
+                key = self._kept.get(held)
+                if key is None:
+                    self._watches.discard_all_but(self._watched)  # K7
+                else:
+                    self._watches.discard(key)
+                    self._watched.pop(key, None)
                 if not self._watched:
                     self._watches.close()
                     self._watches, self._awaited = None, False
+            self._kept.pop(held, None)
+            held.keeper = None
 
     def _release_after_threads(self) -> None:
         """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""

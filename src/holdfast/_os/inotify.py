@@ -33,7 +33,7 @@ from .._core.environment import CHANGED, CLOSED, waiting_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from .._core.operation import Operation
     from .descriptors import Descriptors
@@ -165,28 +165,27 @@ class FileWatch(_Waiter):
 class WatchSet(_Waiter):
     """One wait for many inodes. See `WatchSet` in environment.py."""
 
-    __slots__ = ("_changed", "_wds")
+    __slots__ = ("_changed",)
 
     readers = False
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
-        self._wds: set[int] = set()
         self._changed: set[int] = set()
 
     def add(self, path: str) -> int:
-        hub = self._hub
-        with hub.mutex:
-            wd = hub.subscribe(path, self)
-            self._wds.add(wd)
-            return wd
+        return self._hub.subscribe(path, self)
 
     def discard(self, key: int) -> None:
         hub = self._hub
         with hub.mutex:
-            self._wds.discard(key)
             self._changed.discard(key)
             hub.unsubscribe(key, self)
+
+    def discard_all_but(self, keys: Container[int]) -> None:
+        for wd in self._hub.watched_by(self):
+            if wd not in keys:
+                self.discard(wd)
 
     def tell(self, wd: int, change: int) -> None:
         self._changed.add(wd)
@@ -199,8 +198,7 @@ class WatchSet(_Waiter):
         return changed
 
     def close(self) -> None:
-        wds, self._wds = self._wds, set()
-        self._hub.remove(self, wds)
+        self._hub.remove(self, self._hub.watched_by(self))
 
 
 class Hub:

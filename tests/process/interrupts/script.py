@@ -27,8 +27,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import holdfast
-from holdfast import AcquireTimeout, Lock, Semaphore, acquire_all
+from holdfast import AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
 from holdfast._os import environment, forking
+from holdfast.events import Event
 from process.interrupts.tracer import built, spelled
 
 WAIT = 0.003
@@ -51,6 +52,11 @@ class Trials:
         self.kept: set[str] = set()
         self.wrong: list[str] = []
         self.count = 0
+        self.heard: list[str] = []
+        self.losses: list[LockLost] = []
+
+    def hear(self, event: Event) -> None:
+        self.heard.append(event.kind)
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
@@ -89,14 +95,31 @@ class Trials:
     def status(self) -> None:
         self.lock().status()
 
+    def told(self) -> None:
+        """Each event is told to a listener, which is interrupted as well."""
+        with Lock(self.path, tag="main", heartbeat=0, on_event=self.hear):
+            pass
+
+    def lost(self) -> None:
+        """The loss is told, and found by whoever releases."""
+        with suppress(LockLost):
+            self.held.ensure_held()
+        with suppress(LockLost):
+            self.held.release()
+
     # -- one trial -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
+        self.heard.clear()
         if self.name == "takeover":
             with open(self.path, "wb") as file:
                 file.write(self.dead)
         elif self.name == "release":
             self.held = self.lock().acquire()
+        elif self.name == "lost":
+            self.losses.clear()
+            self.held = Lock(self.path, tag="main", on_lost=self.losses.append).acquire()
+            os.unlink(self.path)
 
     def trial(self, first: int, second: int) -> tuple[int, int]:
         """Of all bytecodes that were counted, and how many interruptions there were."""
@@ -120,7 +143,8 @@ class Trials:
             result.release()
             result = None
         if self.held is not None:
-            self.held.release()
+            with suppress(LockLost):
+                self.held.release()
             self.held = None
         try:
             assert not failed, failed
@@ -142,6 +166,8 @@ class Trials:
                 hold.release()
         elif self.name == "flock":
             Lock(self.path, protocol="flock").acquire(timeout=PROMPTLY).release()
+        elif self.name == "told":
+            self.check_what_is_told()
         else:
             self.lock().acquire(timeout=PROMPTLY).release()
         took = time.monotonic() - begun
@@ -158,6 +184,15 @@ class Trials:
         assert not left, f"left: {left}"
         if self.count % 10 == 0:
             self.try_to_fork()
+
+    def check_what_is_told(self) -> None:
+        """What was heard comes in its order, and whoever was interrupted hears of the next one."""
+        story = ["acquired", "released"]
+        assert self.heard in (story, story[:1], story[1:], ["gave-up"], []), f"heard: {self.heard}"
+        self.heard.clear()
+        Lock(self.path, on_event=self.hear, heartbeat=0).acquire(timeout=PROMPTLY).release()
+        assert self.heard[-2:] == story, f"heard of the next one: {self.heard}"
+        self.heard.clear()
 
     def try_to_fork(self) -> None:
         """Whether another thread could."""

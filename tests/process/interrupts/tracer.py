@@ -4,7 +4,8 @@ Not counted, because CPython never runs a signal handler there:
 
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
   has returned, at the beginning of a function, and at a jump backwards;
-- the return from a function that has delivered a hold: from there on it is the caller's (operation.py, J2).
+- the return from a function that has delivered a hold: from there on it is the caller's (operation.py, J2);
+- the way from an interruption in such a function to the statement that puts its operation back on the list.
 """
 
 from __future__ import annotations
@@ -84,7 +85,21 @@ def mask(code: CodeType) -> bytes | None:
                     counts[part.offset] = 0
         if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
             counts[step.offset] = 0
+    if code.co_qualname in DELIVERING:
+        for step in until_it_is_put_back(steps):
+            counts[step.offset] = 0
     return bytes(counts)
+
+
+def until_it_is_put_back(steps: list[dis.Instruction]) -> list[dis.Instruction]:
+    """From the beginning of the handler of `BaseException` to the store into `running`; no call among them."""
+    stores = [number for number, step in enumerate(steps) if step.opname == "STORE_SUBSCR"]
+    for last in stores:
+        first = max((n for n, step in enumerate(steps[:last]) if step.opname == "PUSH_EXC_INFO"), default=last)
+        way = steps[first : last + 1]
+        if any(step.argval == "running" for step in way) and not any("CALL" in step.opname for step in way):
+            return way
+    return []
 
 
 def is_exit(steps: list[dis.Instruction], number: int) -> bool:

@@ -8,7 +8,7 @@ import weakref
 from _thread import _local
 
 from ._core.environment import Presence
-from ._core.hold import Held, Share
+from ._core.hold import Share
 from ._core.operation import numbers
 from ._drive.keeper import Keeper
 from ._os import forking
@@ -212,12 +212,10 @@ def keep(env: GenericEnvironment, share: Share) -> None:
         with forking:
             if _keeper is None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
-    _keeper.prepare()
-    if share.held.waits:
+    if not _keeper.is_prepared:
+        _keeper.prepare()
+    held = share.held
+    if held.waits:
         return  # the engine keeps it
-    if _is_kept(share.held):
-        _keeper.keep(share.held, share.held.request.beat_every)
-
-
-def _is_kept(held: Held) -> bool:
-    return held.request.beat_every != NEVER or held.request.watched
+    if held.request.beat_every != NEVER or held.request.watched:
+        _keeper.keep(held, held.request.beat_every)

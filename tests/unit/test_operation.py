@@ -55,7 +55,7 @@ def test_a_wait_that_opens_many_descriptors_forgets_those_that_are_closed(shm: P
     for _ in range(1000):
         env.close(env.open_new(str(shm / "f"), 0o600))
         os.unlink(shm / "f")
-    assert len(operation.made) < 100
+    assert len(env.operations.made) < 100
     env.operations.end(operation)
 
 

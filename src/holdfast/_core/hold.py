@@ -171,7 +171,12 @@ class Held:
                     done = True
                     raise
             self._finish()
-            self._after(mine=mine)
+            if (
+                self.env.monotonic() - self.acquired > MOMENT
+            ):  # for a shorter one it would take longer than all the rest
+                self._tidy()
+            if not mine:
+                self._raise_lost()
         finally:
             frame = None  # it would refer to itself, and to all that its callers have
             if done and self.frame is not None:
@@ -190,16 +195,10 @@ class Held:
 
     def _finish(self) -> None:
         """What comes last, and without the mutex: whoever has the keeper's may wait for this one."""
-        if self.released:
-            self._leave_keeper()
+        if self.released and self.keeper is not None:
+            self.keeper.forget(self)
         self.env.operations.running.pop(self, None)
         self.frame = self.outer = None
-
-    def _after(self, *, mine: bool) -> None:
-        if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter hold it would take longer than all the rest
-            self._tidy()
-        if not mine:
-            self._raise_lost()
 
     def _tidy(self) -> None:
         operations = self.env.operations
@@ -215,7 +214,8 @@ class Held:
         """Complete a release that was broken off (H5)."""
         if self.released:
             self._undo()
-            self._leave_keeper()
+            if self.keeper is not None:
+                self.keeper.forget(self)
 
     def _undo(self) -> None:
         self._withdraw()
@@ -290,10 +290,6 @@ class Held:
         else:
             self.env.disown(self.fd)
         self.fd = -1
-
-    def _leave_keeper(self) -> None:
-        if self.keeper is not None:
-            self.keeper.forget(self)
 
     def _leave_queue(self) -> None:
         if self.place is not None:

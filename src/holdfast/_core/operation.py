@@ -3,9 +3,9 @@
 A KeyboardInterrupt, or whatever else a signal handler raises, may come between any two bytecodes, and a second one
 while the first is cleaned up after. So whatever has to be undone is never known to a local variable alone.
 
-J1  A descriptor enters the table of the process, and the list of its operation, by the same C call that opens it; it
-    leaves the table by the same C call that closes it (descriptors.py). It is an object of its own: whoever still has
-    one that was closed cannot touch another file that has got its number.
+J1  A descriptor enters the table of the process, under the number of its operation, by the same C call that opens it,
+    and leaves it by the same C call that closes it (descriptors.py). It is an object of its own: whoever still has one
+    that was closed cannot touch another file that has got its number.
 J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
     off by `del`, which is one bytecode, and nothing is called between that and the caller. Whoever is interrupted there
     all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
@@ -70,8 +70,6 @@ class Operation:
         self.outer = outer
         """The one that a signal handler has interrupted, or that this one is a part of."""
         self.number = next(numbers)
-        self.made: dict[int, Any] = {}
-        """The descriptors that it opened."""
 
     def undo(self) -> None:
         """Give up all that it has and that is not the caller's (J3)."""
@@ -80,9 +78,9 @@ class Operation:
             self.contest.close()
             self.contest = None
         give_back_all(env, self.number)
-        for number, fd in list(self.made.items()):
-            if not env.is_lasting(fd):
-                fd.home = (self.made, number, self.number)
+        for key, fd in list(env.operations.made.items()):
+            if key[0] == self.number and not env.is_lasting(fd):
+                fd.key = key
                 undo_descriptor(env, fd, self.publishing)
         for watch in list(self.watches):
             watch.close()
@@ -94,8 +92,8 @@ class Operations:
     """Those of one process."""
 
     def __init__(self, exclusive: Any) -> None:
-        self.made: dict[int, dict[int, Any]] = {}
-        """The descriptors of each operation that has any, also of one that has come to its end."""
+        self.made: dict[tuple[int, int], Any] = {}
+        """The open descriptors, by the number of the operation that opened each, and one of its own."""
         self.running: dict[object, Unfinished] = {}
         """Operations by number, and holds that are being released."""
         self.entered: dict[int, tuple[Callable[[], object], Share]] = {}
@@ -112,7 +110,6 @@ class Operations:
         operation = Operation(env, sys._getframe(1) if task is None else None, outer)
         if task is not None:
             operation.task = task
-        self.made[operation.number] = operation.made
         self.running[operation.number] = operation
         self._local.current = operation
         return operation
@@ -130,13 +127,6 @@ class Operations:
     def about_to_deliver(self, operation: Operation) -> None:
         """Whoever calls this takes it off the list next, by `del`, and returns (J2)."""
         self._local.current = operation.outer
-        if not operation.made:
-            self.made.pop(operation.number, None)
-
-    def forget(self, number: int) -> None:
-        """The list of its descriptors goes with the last of them, if it has come to its end."""
-        if number not in self.running and not self.made.get(number, True):
-            del self.made[number]
 
     def number(self) -> int:
         """That of the current one; 0 where there is none."""

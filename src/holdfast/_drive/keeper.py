@@ -76,18 +76,18 @@ class Keeper:
         self._doorbell: tuple[int, int] | None = None
         self._bell: Signal | None = None
         """In place of the doorbell, on a system whose pipes cannot be waited for (Windows). It has no events either."""
-        self._prepared = False
+        self.is_prepared = False
 
     def prepare(self) -> None:
         """Have what this process holds released when it ends (K6)."""
-        if self._prepared:
+        if self.is_prepared:
             return
         finalizer = getattr(sys.modules.get("multiprocessing.util"), "Finalize", None)
         if finalizer is None:
             atexit.register(self.release_all)
         else:
             finalizer(None, self._release_after_threads, exitpriority=_LAST)
-        self._prepared = True
+        self.is_prepared = True
 
     def keep(self, held: Held, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
@@ -101,7 +101,8 @@ class Keeper:
                 self._due = held.next_beat
             self._kept[held] = None
             if not held.request.watched:
-                self._see_to(held, now)
+                if self._thread is None or held.next_beat < self._next_wake:
+                    self._see_to(held, now)
                 return
         self._watch(held)
         with self._mutex:
@@ -129,19 +130,23 @@ class Keeper:
     def forget(self, held: Held) -> None:
         """The hold has ended."""
         with self._mutex:
-            self._unwatched.pop(held, None)
-            if self._watches is not None and held.request.watched:
-                key = self._kept.get(held)
-                if key is None:
-                    self._watches.discard_all_but(self._watched)  # K7
-                else:
-                    self._watches.discard(key)
-                    self._watched.pop(key, None)
-                if not self._watched:
-                    self._watches.close()
-                    self._watches, self._awaited = None, False
+            if held.request.watched:
+                self._unwatch(held)
             self._kept.pop(held, None)
             held.keeper = None
+
+    def _unwatch(self, held: Held) -> None:
+        self._unwatched.pop(held, None)
+        if self._watches is not None:
+            key = self._kept.get(held)
+            if key is None:
+                self._watches.discard_all_but(self._watched)  # K7
+            else:
+                self._watches.discard(key)
+                self._watched.pop(key, None)
+            if not self._watched:
+                self._watches.close()
+                self._watches, self._awaited = None, False
 
     def _release_after_threads(self) -> None:
         """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""

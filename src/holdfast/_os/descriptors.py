@@ -23,8 +23,8 @@ _numbers = itertools.count()
 class Descriptor(int):
     """A descriptor that is ours. Two with the same number, one after the other, are two."""
 
-    home: tuple[dict[int, Any], int, int] = ({}, 0, 0)
-    """The list that it is on while it is open, under which number, and of which operation."""
+    key: tuple[int, int] = (0, -1)
+    """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
     publication: tuple[Any, bytes] | None = None
     """The request that it may be the lock file of, and the record that was to be written there."""
 
@@ -34,58 +34,48 @@ class Created(Descriptor):
 
 
 class Descriptors:
-    """Those that are open: on the lists of the operations that opened them, whether these last or not."""
+    """Those that are open, whether the operations that opened them last or not."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._lasting: dict[int, Any] = {}
-        """Those of no operation."""
+        self._made = operations.made
 
     def open(
         self, call: Callable[..., int], *arguments: object, kind: type[Descriptor] = Descriptor, lasting: bool = False
     ) -> Descriptor:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
-        operation = None if lasting else self._operations.current()
-        made, owner = (self._lasting, 0) if operation is None else (operation.made, operation.number)
-        number = next(_numbers)
-        keep: Any = made.setdefault
+        made: Any = self._made
+        key = (0 if lasting else self._operations.number(), next(_numbers))
         with forking:
-            (fd,) = map(keep, (number,), map(kind, itertools.starmap(call, (arguments,))))
+            (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
         if fd < 0:
-            del made[number]
+            del made[key]
         else:
-            fd.home = (made, number, owner)
+            fd.key = key
         return fd  # type: ignore[no-any-return]
 
     def close(self, fd: int) -> None:
         """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
         if isinstance(fd, Descriptor):
-            made, number, owner = fd.home
+            made, key = self._made, fd.key
             with forking:
-                if number not in made:
-                    return
-                for _ in map(os.close, map(made.pop, (number,))):
-                    pass
-            if not made:
-                self._operations.forget(owner)
+                if key in made:
+                    for _ in map(os.close, map(made.pop, (key,))):
+                        pass
 
     def disown(self, fd: int) -> None:
         """Forget it: somebody else has closed it."""
         if isinstance(fd, Descriptor):
-            fd.home[0].pop(fd.home[1], None)
-            self._operations.forget(fd.home[2])
+            self._made.pop(fd.key, None)
 
     def __contains__(self, fd: object) -> bool:
-        return isinstance(fd, Descriptor) and fd.home[1] in fd.home[0]
+        return isinstance(fd, Descriptor) and fd.key in self._made
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self._made)
 
     def __iter__(self) -> Iterator[Descriptor]:
-        lists = [self._lasting, *self._operations.made.values()]
-        return iter([fd for made in lists for fd in list(made.values())])
+        return iter(list(self._made.values()))
 
     def clear(self) -> None:
-        for fd in self:
-            fd.home[0].clear()
-        self._operations.made.clear()
+        self._made.clear()

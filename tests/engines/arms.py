@@ -16,31 +16,35 @@ PATIENCE = 120.0
 
 def side_by_side(**bodies: Callable[[], object]) -> dict[str, Callable[[], None]]:
     """Run them, to their ends. What to call, by name, to hear how one has ended."""
-    raised: dict[str, BaseException] = {}
+    arms = [_Arm(name, body) for name, body in bodies.items()]
+    for arm in arms:
+        arm.thread.join(PATIENCE)
+    return {arm.thread.name: arm.tell for arm in arms}
 
-    def run(name: str, body: Callable[[], object]) -> None:
+
+def begun(body: Callable[[], object]) -> Callable[[], None]:
+    """The same for one that leaves this process and its servers alone: the tests beside it go on, and `tell` waits."""
+    return _Arm("arm", body).tell
+
+
+class _Arm:
+    def __init__(self, name: str, body: Callable[[], object]) -> None:
+        self._body = body
+        self._raised: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
         try:
-            body()
+            self._body()
         except BaseException as error:  # a failed test and a skipped one are told in the same way
-            raised[name] = error
+            self._raised = error
 
-    threads = {
-        name: threading.Thread(target=run, args=(name, body), name=name, daemon=True) for name, body in bodies.items()
-    }
-    for thread in threads.values():
-        thread.start()
-
-    def ending(name: str) -> Callable[[], None]:
-        threads[name].join(PATIENCE)
-
-        def tell() -> None:
-            assert not threads[name].is_alive(), f"{name} has not ended within {PATIENCE:g} s"
-            if name in raised:
-                raise raised[name]
-
-        return tell
-
-    return {name: ending(name) for name in threads}
+    def tell(self) -> None:
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive(), f"{self.thread.name} has not ended within {PATIENCE:g} s"
+        if self._raised is not None:
+            raise self._raised
 
 
 @contextmanager

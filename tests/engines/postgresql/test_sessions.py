@@ -34,7 +34,9 @@ def standby(postgres: Postgres) -> Iterator[Postgres]:
 @pytest.fixture(scope="module")
 def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
     """What waits for an answer that never comes, all of it at once."""
-    return side_by_side(transactions=lambda: _transactions(_server), mute=_mute, silent=lambda: _silent(_server))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
+        return side_by_side(transactions=lambda: _transactions(_server), mute=_mute, silent=lambda: _silent(_server))
 
 
 def test_two_hold_a_lock_through_a_pooler_of_transactions(arms: dict[str, Callable[[], None]]) -> None:

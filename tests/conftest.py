@@ -98,7 +98,7 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """The command line, run in this process, lets SIGPIPE end it: the next test, and all that is run after that."""
+    """The command line, run in this process, lets SIGPIPE end it: that would end the process of the tests to come."""
     before = {number: signal.getsignal(number) for number in _HANDLED}
     yield
     for number, handler in before.items():

@@ -190,13 +190,16 @@ class _Server:
 
 
 _server: _Server | None = None
+_starting = threading.Lock()
+"""Two threads that ask for the first process would start two servers, of which one is left."""
 
 
 def _server_of_this_process() -> _Server | None:
     """Started at first use; None where there can be none."""
     global _server
-    if _server is None and os.environ.get("HOLDFAST_TEST_WARM") != "no":
-        _server = _Server()
+    with _starting:
+        if _server is None and os.environ.get("HOLDFAST_TEST_WARM") != "no":
+            _server = _Server()
     return _server if _server is not None and _server.able else None
 
 

@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from engines.arms import peers
 from engines.etcd.fixtures import nothing_left
 from engines.etcd.servers import Node, Proxy, leases, nodes
 from process.support import Peer, eventually
@@ -51,15 +52,8 @@ def proxy(node: Node) -> Iterator[Proxy]:
 @pytest.fixture
 def peer() -> Iterator[Callable[..., Peer]]:
     """Start another process, which ends with the test."""
-    started: list[Peer] = []
-
-    def start(code: str, *arguments: object) -> Peer:
-        started.append(Peer(code, arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.destroy()
+    with peers() as start:
+        yield start
 
 
 @pytest.fixture(autouse=True)

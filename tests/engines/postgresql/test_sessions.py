@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from engines.arms import side_by_side
 from engines.postgresql.server import Pgbouncer, Postgres, free_port
 from holdfast import Lock
 from holdfast._drive.sync import drive
@@ -30,15 +31,30 @@ def standby(postgres: Postgres) -> Iterator[Postgres]:
     made.remove()
 
 
-def test_two_hold_a_lock_through_a_pooler_of_transactions(
-    postgres: Postgres, bouncer: Callable[[str], Pgbouncer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PG8."""
-    monkeypatch.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
-    url = postgres.url("a", port=bouncer("transaction").port)
-    for _ in range(2):
+@pytest.fixture(scope="module")
+def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
+    """What waits for an answer that never comes, all of it at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
+        return side_by_side(transactions=lambda: _transactions(_server), mute=_mute, silent=lambda: _silent(_server))
+
+
+def test_two_hold_a_lock_through_a_pooler_of_transactions(arms: dict[str, Callable[[], None]]) -> None:
+    """PG8: it is refused, and so is the next who tries it."""
+    arms["transactions"]()
+
+
+def _transactions(postgres: Postgres) -> None:
+    bouncer = Pgbouncer(postgres, "transaction")
+    url = postgres.url("pooled", port=bouncer.port)
+
+    def refused() -> None:
         with pytest.raises(holdfast.EngineUnavailable, match=r"pooler.*pool_mode = session"):
             Lock(url).acquire(timeout=10)
+
+    for tell in side_by_side(one=refused, other=refused).values():
+        tell()
+    bouncer.remove()
 
 
 def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[str], Pgbouncer]) -> None:
@@ -322,14 +338,22 @@ def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, m
     assert set(asked) == {"holdfast-name"}
 
 
-def test_a_server_that_never_answers_is_waited_for(postgres: Postgres) -> None:
+def test_a_server_that_never_answers_is_waited_for(arms: dict[str, Callable[[], None]]) -> None:
+    arms["mute"]()
+
+
+def _mute() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"postgresql://me@127.0.0.1:{mute.getsockname()[1]}/db?connect_timeout=1#a"
         with pytest.raises(holdfast.EngineUnavailable, match="no answer in time"):
             Lock(url).acquire()
 
 
-def test_one_host_that_is_silent_leaves_no_time_for_the_next(postgres: Postgres) -> None:
+def test_one_host_that_is_silent_leaves_no_time_for_the_next(arms: dict[str, Callable[[], None]]) -> None:
+    arms["silent"]()
+
+
+def _silent(postgres: Postgres) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         silent = mute.getsockname()[1]
         url = f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{postgres.port}/postgres#a"

@@ -120,7 +120,7 @@ def test_a_count_is_lost_although_the_resource_checks_tokens(
             peers.append(spawn(CONTENDER, url, lock))
         elif draw < 0.1:
             Lock(lock).break_lock()
-        time.sleep(0.01)
+        time.sleep(0.005)
     for peer in peers:
         peer.kill()
         peer.wait()

@@ -7,6 +7,8 @@ ET13  Who waits watches the key before its own, deletions only, from the revisio
 ET14  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
       sees that somebody holds the lock.
 ET15  Our key is gone, or our lease may be: we begin anew, behind those who wait. A hold is given only within the lease.
+ET16  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
+      key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .wire import Refused, decoded, encoded, end_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from ..._core.environment import Environment
     from ..._core.hold import Share
@@ -42,6 +44,19 @@ _PATIENCE = 5.0
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _AGAIN = 0.1
+
+
+class _Watched:
+    """What a waiter watches: keys of which fewer than `room` must be left before it is worth looking again."""
+
+    def __init__(self, name: str, where: Json, revision: int, keys: set[str], room: int) -> None:
+        self.name = name
+        """What tells one such watch from another of the same waiter."""
+        self.where = where
+        self.revision = revision
+        """At which those keys were seen."""
+        self.keys = keys
+        self.room = room
 
 
 class Contest(Contender):
@@ -70,8 +85,9 @@ class Contest(Contender):
     def acquire(self) -> Generator[Wait, None, Share | Refusal]:
         require_no_deadlock(self.attempt, len(self.requests))
         if self.timeout == 0:
-            seen = yield from self._look()
-            if len(seen) >= self.queue.room:
+            seen, slots, _ = yield from keys_of(self.cluster, self.queue, self._until())
+            self._note(seen, slots)
+            if not self._is_free(seen, slots):
                 return self.refuse()
         while True:
             result = yield from self._contend()
@@ -90,13 +106,13 @@ class Contest(Contender):
             waited = entrant.key not in [seen.key for seen in first]
             if waited:
                 self._note(first)
-                result = yield from self._wait_turn(entrant)
+                result = yield from self._wait_for(entrant, self._turn)
                 if not isinstance(result, bool):
                     return result
-            while self.queue.slots is not None and not (yield from entrant.take_slot(entrant.lease.lapses)):
-                if (yield from entrant.look(entrant.lease.lapses)) is None:
-                    return None
-                yield from self._pause(_AGAIN)  # somebody has taken a slot by hand
+            if self.queue.slots is not None:
+                result = yield from self._wait_for(entrant, self._slot)
+                if not isinstance(result, bool):
+                    return result
             if entrant.lease.is_over():
                 return None
             self.attempt.require_same_process()
@@ -116,21 +132,21 @@ class Contest(Contender):
             held.give_back()
             raise
 
-    def _wait_turn(self, entrant: Entrant) -> Generator[Wait, None, bool | Refusal | None]:
-        """True: it is our turn. None: our key is gone."""
+    def _wait_for(
+        self, entrant: Entrant, look: Callable[[Entrant, float], Generator[Wait, None, _Watched | bool]]
+    ) -> Generator[Wait, None, bool | Refusal | None]:
+        """True: what we look for is so. None: our key is gone."""
         while not entrant.lease.is_over():
             try:
-                before = yield from entrant.look(min(self._until(math.inf), entrant.lease.lapses))
-                if before is None:
-                    return None
-                if len(before) < self.queue.room:
-                    return True
+                seen = yield from look(entrant, min(self._until(math.inf), entrant.lease.lapses))
+                if isinstance(seen, bool):
+                    return seen or None
                 if self.attempt.is_over():
                     return (yield from self.refuse_kindly())
                 if self.attempt.announces:
                     yield from self.look_kindly()
                 self.attempt.waiting(self.last, self.who)
-                yield from self._watch_those(entrant, before)
+                yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
                 self._end_watch()
                 if self.attempt.is_over():
@@ -143,29 +159,47 @@ class Contest(Contender):
                 yield from self._pause(_AGAIN)
         return None
 
-    def _watch_those(self, entrant: Entrant, before: set[str]) -> Generator[Wait, None, None]:
+    def _turn(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
+        """Whether it is our turn; what to wait for, if it is not. False: our key is gone."""
+        before = yield from entrant.look(until)
+        if before is None:
+            return False
+        if len(before) < self.queue.room:
+            return True
+        if self.queue.slots is None:
+            key = min(before)
+            return _Watched(key, {"key": encoded(key)}, entrant.revision, before, self.queue.room)
+        where = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}
+        return _Watched("", where, entrant.revision, before, self.queue.room)
+
+    def _slot(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
+        """The same for a slot, which is taken (ET16)."""
+        if (yield from entrant.take_slot(until)):
+            return True
+        if (yield from entrant.look(until)) is None:
+            return False
+        taken = entrant.slots_in_the_way()
+        return _Watched("#", self.queue.slot_range(), entrant.slots_seen, taken, self.queue.room)
+
+    def _watch_those(self, entrant: Entrant, watched: _Watched) -> Generator[Wait, None, None]:
         """Return when it is worth to look again (ET12, ET13)."""
         lease = entrant.lease
-        target = min(before) if self.queue.slots is None else ""
-        if self._watch is None or self._watched != target:
+        if self._watch is None or self._watched != watched.name:
             self._end_watch()
-            since = str(entrant.revision + 1)
-            own = {"key": encoded(entrant.key), "filters": ["NOPUT"], "start_revision": since}
-            others: Json = {"key": encoded(target)}
-            if not target:
-                others = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}
-            others.update(filters=["NOPUT"], start_revision=since)
-            creates = [own, others] if target else [others]
+            filters: Json = {"filters": ["NOPUT"], "start_revision": str(watched.revision + 1)}
+            creates = [{**watched.where, **filters}]
+            if watched.name:  # else our own key is among them
+                creates.insert(0, {"key": encoded(entrant.key), **filters})
             self._watch = yield from self.cluster.watch(creates, min(self._until(math.inf), lease.lapses))
-            self._watched = target
+            self._watched = watched.name
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = _gone(self._watch)
-            before -= gone
+            watched.keys -= gone
             if canceled:
                 self._end_watch()
                 yield from self._pause(_AGAIN)
-            if canceled or entrant.key in gone or len(before) < self.queue.room:
+            if canceled or entrant.key in gone or len(watched.keys) < watched.room:
                 return
             if self.attempt.is_over() or self.attempt.announces or lease.is_over() or self.env.monotonic() >= recheck:
                 return
@@ -179,15 +213,15 @@ class Contest(Contender):
         try:
             while True:
                 try:
-                    seen, _, revision = yield from keys_of(self.cluster, self.queue, self._until())
+                    seen, slots, revision = yield from keys_of(self.cluster, self.queue, self._until())
                     failing_since = None
-                    self._note(seen)
-                    if len(seen) < self.queue.room:
+                    self._note(seen, slots)
+                    if self._is_free(seen, slots):
                         return None
                     if self.attempt.is_over():
                         return self.refuse()
                     self.attempt.waiting(self.last, self.who)
-                    yield from self._watch_holders(seen, revision)
+                    yield from self._watch_holders({one.key for one in seen}, self.queue.taken(slots), revision)
                 except (Unreachable, EngineUnavailable):
                     self._end_watch()
                     failing_since = failing_since or self.env.monotonic()
@@ -202,19 +236,21 @@ class Contest(Contender):
         finally:
             self._end_watch()
 
-    def _watch_holders(self, seen: list[Seen], revision: int) -> Generator[Wait, None, None]:
-        keys = {one.key for one in seen}
-        where: Json = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base), "filters": ["NOPUT"]}
-        until = self.env.monotonic() + _PATIENCE
-        self._watch = yield from self.cluster.watch([{**where, "start_revision": str(revision + 1)}], until)
+    def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
+        ranges: list[Json] = [{"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}]
+        if self.queue.slots is not None:
+            ranges.append(self.queue.slot_range())
+        creates = [{**where, "filters": ["NOPUT"], "start_revision": str(revision + 1)} for where in ranges]
+        self._watch = yield from self.cluster.watch(creates, self.env.monotonic() + _PATIENCE)
         recheck = self.env.monotonic() + RECHECK
         try:
             while True:
                 gone, canceled = _gone(self._watch)
                 keys -= gone
+                taken -= gone
                 if canceled:
                     yield from self._pause(_AGAIN)
-                if canceled or len(keys) < self.queue.room or self.env.monotonic() >= recheck:
+                if canceled or max(len(keys), len(taken)) < self.queue.room or self.env.monotonic() >= recheck:
                     return
                 if self.attempt.is_over() or self.attempt.announces:
                     return
@@ -224,15 +260,13 @@ class Contest(Contender):
 
     # -- what both need ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Generator[Wait, None, list[Seen]]:
-        seen, slots, _ = yield from keys_of(self.cluster, self.queue, self._until())
-        self._note(seen, slots)
-        return seen
+    def _is_free(self, seen: list[Seen], slots: Sequence[Seen]) -> bool:
+        return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
             seen, slots, _ = yield from keys_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
-            if len(seen) >= self.queue.room:
+            if not self._is_free(seen, slots):
                 self._note(seen, slots)
         except (EngineUnavailable, Refused):
             pass

@@ -55,26 +55,17 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
 
 def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
     """One status for each that may hold it, from the keys in their order (ET8)."""
-    inside, outside = seen[: queue.room], seen[queue.room :]
     now = env.time()
+    tokens = {one.lease: one.created for one in slots}
+    placed = _placed(queue, seen, slots)
+    inside = {one.key for one in placed.values()}
+    outside = [one for one in seen if one.key not in inside]
     waiters = tuple(
         [
             Waiter(place, record.pid or 0, record.created, record.tag)
             for place, record in enumerate(map(record_of, outside), 1)
         ]
     )
-    by_lease = {one.lease: queue.slot_of(one) for one in slots}
-    tokens = {one.lease: one.created for one in slots}
-    placed: dict[int, Seen] = {}
-    homeless = []
-    for one in inside:
-        slot = by_lease.get(one.lease)
-        if slot is None or slot in placed or slot >= queue.room:
-            homeless.append(one)
-        else:
-            placed[slot] = one
-    for one in homeless:  # inside, but it has not taken its slot yet; the one slot of a lock has no key
-        placed[next(slot for slot in range(queue.room) if slot not in placed)] = one
     found = []
     for slot in range(queue.room):
         path = shown if queue.slots is None else f"{shown}#{slot}"
@@ -82,6 +73,22 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
         token = None if one_inside is None else tokens.get(one_inside.lease)
         found.append(_status(path, one_inside, token, now).replaced(waiters=waiters))
     return tuple(found)
+
+
+def _placed(queue: Queue, seen: list[Seen], slots: list[Seen]) -> dict[int, Seen]:
+    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET16)."""
+    by_lease = {one.lease: one for one in seen}
+    placed: dict[int, Seen] = {}
+    for one in slots:
+        slot = queue.slot_of(one)
+        if slot is not None and slot < queue.room and queue.slots is not None:
+            placed[slot] = by_lease.get(one.lease, one)
+    inside = {one.key for one in placed.values()}
+    free = [slot for slot in range(queue.room) if slot not in placed]
+    homeless = [one for one in seen[: queue.room] if one.key not in inside]
+    # Inside, but without a slot yet, or with one that we know nothing of. The one slot of a lock has no key.
+    placed.update(zip(free, homeless, strict=False))
+    return placed
 
 
 def _status(path: str, holder: Seen | None, token: int | None, now: float) -> Status:

@@ -28,7 +28,7 @@ from .wire import decoded, encoded, end_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from typing import Any
 
     from ..._core.environment import Environment
@@ -86,6 +86,11 @@ class Queue:
         text = seen.key[len(self.place.slots) :]
         return int(text) if text.isdecimal() else None
 
+    def taken(self, slots: Iterable[Seen]) -> set[str]:
+        """The keys of the slots that are taken, as far as we could have one of them."""
+        ours = {self.slot_key(slot) for slot in range(self.room)} if self.slots is not None else set()
+        return ours & {seen.key for seen in slots}
+
 
 class Entrant:
     """One who contends: a lease, and a key in the queue."""
@@ -103,6 +108,8 @@ class Entrant:
         """The `create_revision` of the key that makes us a holder: ours, or that of the slot (ET3, ET7)."""
         self.revision = 0
         """Of what was looked at last."""
+        self.slots_seen = 0
+        """The revision at which it was looked which slots are taken."""
         self._cluster = cluster
         self._taken: set[int] = set()
 
@@ -126,7 +133,7 @@ class Entrant:
             self.created = Seen(kvs_of(first)[0]).created
         self.token = self.created
         if len(rest) > 1:
-            self._note_slots(kvs_of(rest[1]))
+            self._note_slots(kvs_of(rest[1]), self.revision)
         return self.queue.own(kvs_of(rest[0]))
 
     def look(self, until: float) -> Generator[Wait, None, set[str] | None]:
@@ -147,10 +154,10 @@ class Entrant:
         return set(keys)
 
     def take_slot(self, until: float) -> Generator[Wait, None, bool]:
-        """Take the lowest slot that is known to be free (ET7). False: our key is gone, or somebody took one by hand."""
-        if len(self._taken) >= self.queue.room:
+        """Take the lowest slot that is free (ET7). False: our key is gone, or all slots are taken (ET16)."""
+        if all(slot in self._taken for slot in range(self.queue.room)):
             answer = yield from self._cluster.call("/v3/kv/range", self.queue.slot_range(), until, rounds=math.inf)
-            self._note_slots(kvs_of(answer))
+            self._note_slots(kvs_of(answer), number(answer["header"]["revision"]))
         for slot in range(self.queue.room):
             if slot in self._taken:
                 continue
@@ -166,12 +173,18 @@ class Entrant:
             if answer.get("succeeded"):
                 self.slot, self.token = slot, number(answer["header"]["revision"])
                 return True
-            self._note_slots(kvs_of(answer["responses"][0]))
+            self._note_slots(kvs_of(answer["responses"][0]), number(answer["header"]["revision"]))
             if self.slot is not None:  # ET5
                 return True
             if slot not in self._taken:
                 return False  # so it was our own key that was missing
         return False
+
+    def slots_in_the_way(self) -> set[str]:
+        """As they were when it was last looked."""
+        return {self.queue.slot_key(slot) for slot in range(self.queue.room)} & set(
+            map(self.queue.slot_key, self._taken)
+        )
 
     def update(self, facts: Json, until: float) -> Generator[Wait, None, None]:
         """Write other facts, if the key is still ours."""
@@ -211,8 +224,8 @@ class Entrant:
         value = json.dumps(self.facts, ensure_ascii=False, separators=(",", ":"))
         return {"key": encoded(self.key), "value": encoded(value), "lease": str(self.lease.id)}
 
-    def _note_slots(self, kvs: list[Json]) -> None:
-        self._taken = set()
+    def _note_slots(self, kvs: list[Json], revision: int) -> None:
+        self._taken, self.slots_seen = set(), revision
         for seen in map(Seen, kvs):
             slot = self.queue.slot_of(seen)
             if slot is not None and seen.lease == self.lease.id:

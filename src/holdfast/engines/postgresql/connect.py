@@ -35,6 +35,12 @@ _CHANNEL = "holdfast_session"
 _pinned: set[str] = set()
 """The servers behind a pooler that has been proven to leave a session to its client (PG8)."""
 
+_PASSING = (
+    *("too many clients", "too many connections", "remaining connection slots", "no more connections allowed"),
+    *("is starting up", "is shutting down", "not yet accepting connections", "in recovery mode"),
+)
+"""Of what servers (SQLSTATE 53300 and 57P03) and pgbouncer say, in English."""
+
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
@@ -77,6 +83,11 @@ def unreachable(place: Place, why: str) -> EngineUnavailable:
     return EngineUnavailable(text, path=place.shown, protocol=NAME)
 
 
+def is_passing(error: EngineUnavailable) -> bool:
+    """Whether a server is there, and says that it has no session for us now (PG19). libpq tells no SQLSTATE here."""
+    return any(words in error.message for words in _PASSING)
+
+
 def refusal(place: Place, refused: Refused) -> HoldfastError:
     """The error for a statement that the server has refused, with the next step."""
     if refused.code in ("42P01", "3F000", "42703"):  # undefined table, schema, column
@@ -102,6 +113,7 @@ def _advice(why: str) -> str:
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
         "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
+        "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",
         "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
         "is too old": "Use a newer server",

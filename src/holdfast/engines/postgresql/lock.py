@@ -9,7 +9,7 @@
                queue (the server's) ──▶ token ──▶ hold
                  │ the connection ends
                  ▼
-               connect again, for a while
+               connect again, until the caller's time is up
 
 PG12  The token comes from the row of the name, raised behind the lock, and on the disk before the hold is given out
       (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids do not
@@ -20,18 +20,22 @@ PG14  One session for each hold and each wait. Advisory locks re-enter within a 
       that shared a session would both get in.
 PG15  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
       the connection is closed.
+PG19  Patience is the caller's: whoever waits goes on through an outage until its timeout, and for ever without one. At
+      the first contact only a server that says itself that it has no session for us now is waited for: whoever
+      cannot reach any server may have mistyped the URL, and is told at once.
 """
 
 from __future__ import annotations
 
 import math
+import random
 
 from ..._core.environment import Wait
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record
 from ..kin import Contender, require_no_deadlock, together
 from ..remote import Attempt
-from .connect import connect, only, refusal, unreachable
+from .connect import connect, is_passing, only, refusal, unreachable
 from .hold import PostgresqlHeld, PostgresqlRequest
 from .link import Broken, Link, Refused
 from .sight import comment, free, look
@@ -52,9 +56,9 @@ _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
 _REACH_AT_LEAST = 3.0
 """The same where the caller has less: `timeout` is for the wait, and 0 is no reason not to connect."""
-_PATIENCE = 15.0
-"""Seconds for which one who waits goes on when the server is gone: it may be restarting."""
-_RETRY_EVERY = 0.25
+_RETRY_AFTER = 0.1
+_RETRY_EVERY = 1.0
+"""Seconds between attempts to connect, at first and at the most."""
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _ASK_EVERY = 60.0
@@ -97,8 +101,10 @@ class Contest(Contender):
         self._link: Link | None = None
         self._fresh = False
         """Whether a connection that was left is not good enough."""
-        self._until = math.inf
-        """How long to go on without a server, once there was one."""
+        self._reached = False
+        """Whether there was a server (PG19)."""
+        self._failures = 0
+        """How often it could not be reached, or went away, since it last did what it was asked."""
         self._spins = 0
         self._tag = None if request.tag is None else request.tag.replace("\0", " ")
 
@@ -121,7 +127,7 @@ class Contest(Contender):
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
-            yield from self._look((yield from self._connected()))
+            yield from self._look((yield from self._connected(patient=False)))
         except (Broken, Refused, EngineUnavailable):
             pass
         finally:
@@ -146,10 +152,9 @@ class Contest(Contender):
                 if used:
                     self._fresh = True  # PG17
                     continue
-                if self.attempt.is_over() or self.env.monotonic() >= self._until:
+                if self.attempt.is_over():
                     raise unreachable(self.place, str(broken)) from None
-                if self._until == math.inf:
-                    self._until = self.env.monotonic() + _PATIENCE
+                yield from self._pause()
             except Refused as refused:
                 raise refusal(self.place, refused) from None
 
@@ -166,6 +171,7 @@ class Contest(Contender):
             if row[0] == "t":
                 return shared or self._won(link, row[1:], sent)
             link.spotless = True
+            self._failures = 0
             status = yield from self._look(link)
             if not status.locked and not self._spin():
                 continue  # released between the two, or somebody looked whether it was free
@@ -219,6 +225,8 @@ class Contest(Contender):
         try:
             other = yield from connect(self.env, self.place, limit)
         except EngineUnavailable as error:
+            if is_passing(error):
+                return  # it is there; whether it knows of us is asked again later
             raise Broken(f"{link.label} has not answered, and {error.message}") from None
         try:
             rows = yield from other.ask(_WAITING, (link.backend,), limit)
@@ -268,7 +276,8 @@ class Contest(Contender):
 
     # -- with the server -----------------------------------------------------------------------------------------------
 
-    def _connected(self) -> Generator[Wait, None, Link]:
+    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Link]:
+        """A session; PG19 says how long it is tried for."""
         if self._link is not None:
             return self._link
         while True:
@@ -276,15 +285,20 @@ class Contest(Contender):
             try:
                 limit, keeps = self._limit(), self.request.keeps
                 self._link = yield from obtain(self.env, self.place, limit, keeps, fresh=self._fresh)
-                self._until = math.inf
+                self._reached = True
                 return self._link
-            except EngineUnavailable:
-                if self._until == math.inf or self.attempt.is_over() or self.env.monotonic() >= self._until:
+            except EngineUnavailable as error:
+                if not patient or self.attempt.is_over() or not (self._reached or is_passing(error)):
                     raise
-            yield self._pause(self.env.monotonic() + _RETRY_EVERY)
+            yield from self._pause()
 
-    def _pause(self, until: float) -> Wait:
-        return Wait((), min(until, self.attempt.deadline))
+    def _pause(self) -> Generator[Wait, None, None]:
+        """Before the next attempt: longer each time, and not in step with all others who have lost the server."""
+        longest = min(_RETRY_EVERY, _RETRY_AFTER * 2 ** min(self._failures, 10))
+        self._failures += 1
+        until = min(self.env.monotonic() + longest * random.uniform(0.5, 1.0), self.attempt.deadline)
+        while self.env.monotonic() < until:
+            yield Wait((), until)
 
     def _limit(self) -> float:
         """Until when the server has to answer."""

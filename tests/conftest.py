@@ -97,7 +97,7 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """The command line, run in this process, lets SIGPIPE end it: the next test's process, with all that it is to run."""
+    """The command line, run in this process, lets SIGPIPE end it: the next test's process, and what it is to run."""
     before = {number: signal.getsignal(number) for number in _HANDLED}
     yield
     for number, handler in before.items():

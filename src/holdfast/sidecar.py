@@ -20,9 +20,11 @@ Options of every acquisition (docs/sidecar.md has the differences from fs-safe, 
   last handle that is released gives the lock up.
 - `metadata`: a mapping for `held_entries`.
 
-`payload`, `should_reclaim` and `should_remove_stale_lock` are plain functions; TypeError for a coroutine function. They
-may be asked more often than once, also while another waiter comes first. A lock whose holder keeps it by a kernel lock,
-as holdfast does, is never called stale and nobody is asked; nor about an empty or garbled file younger than `stale`.
+`payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be
+awaited, in the functions that are awaited: they run on the event loop, and are cancelled with the acquisition. With
+`_sync` that is a TypeError. They may be asked more often than once, also while another waiter comes first. A lock whose
+holder keeps it by a kernel lock, as holdfast does, is never called stale and nobody is asked; nor about an empty or
+garbled file younger than `stale`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,6 @@ from .sidecar_options import (
     ReclaimParams,
     Retry,
     StaleSnapshot,
-    Wanted,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ async def acquire_file_lock(target: Path, **options: Unpack[FileLockOptions]) ->
     for options that make no sense; InvalidPath where there is no lock file but a directory, a link or a FIFO; and
     OSError as the system gives it.
     """
-    return await acquire(Wanted(target, options))
+    return await acquire(target, options)
 
 
 async def with_file_lock(
@@ -100,7 +101,7 @@ async def with_file_lock(
 
     Raises as `acquire_file_lock`, and what `fn` raises. A lock that was lost meanwhile is no error.
     """
-    return await with_lock(Wanted(target, options), fn)
+    return await with_lock(target, options, fn)
 
 
 def create_file_lock_manager(key: str) -> FileLockManager:
@@ -113,7 +114,7 @@ def acquire_file_lock_sync(target: Path, **options: Unpack[FileLockOptions]) -> 
 
     Raises as `acquire_file_lock`; WouldDeadlock when this thread holds it already and would wait for ever.
     """
-    return acquire_sync(Wanted(target, options))
+    return acquire_sync(target, options)
 
 
 def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
@@ -122,7 +123,7 @@ def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[Fil
     Raises as `acquire_file_lock_sync`, and what `fn` raises; TypeError for a coroutine function, whose body would run
     after the release. A lock that was lost meanwhile is no error.
     """
-    return with_sync(Wanted(target, options), fn)
+    return with_sync(target, options, fn)
 
 
 def create_file_lock_manager_sync(key: str) -> FileLockSyncManager:

@@ -9,6 +9,7 @@ from ._core.refusal import Refusal
 from .errors import LockLost, NotHeld
 from .lock import Acquirable
 from .model import Value
+from .sidecar_callbacks import Awaited, Called
 from .sidecar_options import FileLockOptions, Wanted, check_key
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Path = str | os.PathLike[str]
+
+
+_OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
 
 
 class HeldEntry(Value):
@@ -171,11 +175,11 @@ class FileLockSyncManager(_Manager):
 
     def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
         """As `acquire_file_lock_sync`, under this manager's key."""
-        return acquire_sync(Wanted(target, options, self._key))
+        return acquire_sync(target, options, self._key, **_OF_MANAGER)
 
     def with_lock(self, target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
         """As `with_file_lock_sync`, under this manager's key."""
-        return with_sync(Wanted(target, options, self._key), fn)
+        return with_sync(target, options, fn, self._key, **_OF_MANAGER)
 
     def drain(self) -> None:
         """Release whatever is held under this key, whoever has the handles, and return when that is done.
@@ -205,13 +209,13 @@ class FileLockManager(_Manager):
 
     async def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockHandle:
         """As `acquire_file_lock`, under this manager's key."""
-        return await acquire(Wanted(target, options, self._key))
+        return await acquire(target, options, self._key)
 
     async def with_lock(
         self, target: Path, fn: Callable[[], T] | Callable[[], Awaitable[T]], **options: Unpack[FileLockOptions]
     ) -> T:
         """As `with_file_lock`, under this manager's key."""
-        return await with_lock(Wanted(target, options, self._key), fn)
+        return await with_lock(target, options, fn, self._key)
 
     async def drain(self) -> None:
         """Release whatever is held under this key, whoever has the handles, and return when that is done.
@@ -227,7 +231,15 @@ class FileLockManager(_Manager):
             drain()
 
 
-def acquire_sync(wanted: Wanted) -> FileLockSyncHandle:
+def acquire_sync(
+    target: Path,
+    options: FileLockOptions,
+    key: str | None = None,
+    *,
+    called: str = "acquire_file_lock_sync",
+    instead: str = "acquire_file_lock",
+) -> FileLockSyncHandle:
+    wanted = Wanted(target, options, Called(called, instead), key)
     hold = Acquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout, wanted.refused)
     assert hold is not None
     try:
@@ -237,28 +249,52 @@ def acquire_sync(wanted: Wanted) -> FileLockSyncHandle:
         raise
 
 
-def with_sync(wanted: Wanted, fn: Callable[[], T]) -> T:
+def with_sync(
+    target: Path,
+    options: FileLockOptions,
+    fn: Callable[[], T],
+    key: str | None = None,
+    *,
+    called: str = "with_file_lock_sync",
+    instead: str = "with_file_lock",
+) -> T:
     if inspect.iscoroutinefunction(fn):
         raise TypeError("fn is a coroutine function: its body would run after the release; await with_file_lock")
-    with acquire_sync(wanted):
+    with acquire_sync(target, options, key, called=called, instead=instead):
         return fn()
 
 
-async def acquire(wanted: Wanted) -> FileLockHandle:
+async def acquire(target: Path, options: FileLockOptions, key: str | None = None) -> FileLockHandle:
     from .aio import AsyncAcquirable  # whoever awaits this has imported asyncio
 
-    hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+    functions = Awaited()
+    try:
+        wanted = Wanted(target, options, functions, key)
+        hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+    except GeneratorExit:
+        functions.cancel()  # whoever is being closed cannot wait
+        raise
+    except BaseException:
+        await functions.close()
+        raise
     if isinstance(hold, Refusal):
+        await functions.close()
         raise wanted.refused(hold)
     try:
+        await functions.close()
         return FileLockHandle(wanted, hold)
     except BaseException:
         hold._release()
         raise
 
 
-async def with_lock(wanted: Wanted, fn: Callable[[], T] | Callable[[], Awaitable[T]]) -> T:
-    async with await acquire(wanted):
+async def with_lock(
+    target: Path,
+    options: FileLockOptions,
+    fn: Callable[[], T] | Callable[[], Awaitable[T]],
+    key: str | None = None,
+) -> T:
+    async with await acquire(target, options, key):
         result: Any = fn()
         if inspect.isawaitable(result):
             result = await result

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import random
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ._core.report import refused, sentence
 from ._core.request import Options, Request, check_timeout
@@ -16,13 +15,15 @@ from .model import Status, Value
 from .protocols import get
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from typing import Any, Literal, Required
 
+    from ._core.environment import Signal
     from ._core.refusal import Refusal
     from .model import Holder
+    from .sidecar_callbacks import Awaited, Called, Question
 
-    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
     StaleRecovery = Literal["fail-closed", "remove-if-unchanged"]
 
 PROTOCOL = "sidecar"
@@ -41,7 +42,7 @@ class FileLockOptions(TypedDict, total=False):
     retry: Retry | Mapping[str, Any] | None
     stale_recovery: StaleRecovery
     allow_reentrant: bool
-    should_reclaim: Callable[[ReclaimParams], object] | None
+    should_reclaim: Callable[[ReclaimParams], object] | None  # what it returns may be awaitable: see `payload`
     should_remove_stale_lock: Callable[[StaleSnapshot], object] | None
     metadata: Mapping[str, Any] | None
 
@@ -155,7 +156,13 @@ class FileLockStale(_FileLockError, LockStale):
 class Wanted:
     """One acquisition as it is asked for, checked before anything is touched; and the judge of what is in its way."""
 
-    def __init__(self, target: str | os.PathLike[str], options: FileLockOptions, key: str | None = None) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        options: FileLockOptions,
+        functions: Called | Awaited,
+        key: str | None = None,
+    ) -> None:
         _check_names(options, key)
         self.stale = _check_number("stale", options.get("stale", 30.0), infinite=True)
         self.timeout = _retry(options.get("retry")).budget(options.get("timeout"))
@@ -163,39 +170,62 @@ class Wanted:
         self._recovery = options.get("stale_recovery", "fail-closed")
         if self._recovery not in _RECOVERIES:
             raise ValueError(f"stale_recovery is {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
-        self._should_reclaim = _callback("should_reclaim", options.get("should_reclaim"))
-        self._should_remove = _callback("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        self.functions = functions
+        self._should_reclaim = functions.check("should_reclaim", options.get("should_reclaim"))
+        self._should_remove = functions.check("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        payload = options["payload"]
+        self._payload: Any = functions.check("payload", payload) if callable(payload) else None
         self.engine: Options = {
             "protocol": PROTOCOL,
-            "stale": self.is_stale,
+            "stale": cast("Callable[[Status], bool]", self.is_stale),
             # Others judge this hold by the same age, as a rule; so that is what it is kept fresh for.
             "stale_after": self.stale or None,
-            "payload": _payload(options["payload"]),
+            "payload": functions.payload if callable(payload) else payload,  # the protocol says what it may be
         }
         lock_path = options.get("lock_path")
         lock_file = None if lock_path is None else os.fsdecode(lock_path)
         self.request = Request(_absolute(target), self.engine, lock_file=lock_file)
+        if self._payload is not None:
+            self.request.prepare = self._prepare
         self.lock_path, self.normalized_target_path = self.request.path, self.request.given
         self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
         self.owner = ("holdfast.sidecar", self.key)
         if options.get("allow_reentrant", False):
             self.request.owner = self.owner
 
-    def is_stale(self, status: Status) -> bool:
+    def _prepare(self) -> Signal | None:
+        """Have the payload composed for the next attempt (sidecar_callbacks.py, SC1)."""
+        return self.functions.prepare(self._composed())
+
+    def _composed(self) -> Generator[Question, Any, Any]:
+        return (yield "payload", self._payload, ())
+
+    def is_stale(self, status: Status) -> bool | Signal:
         """The engine's question: whether this lock may be taken over. FileLockStale if it is stale, but may not.
 
         It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
         """
+        if any(held.path == status.path for held in list(environment().holds.values())):
+            return False  # our own, where there are no guards
+        about = (status.data, status.modified, self._identity())
+        return cast("bool | Signal", self.functions.judge(about, self._judgement(status)))
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = environment().stat(self.lock_path)
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _judgement(self, status: Status) -> Generator[Question, Any, bool]:
         env, record = environment(), status.record
         payload = None if record is None else record.fields.get("payload")
         now = env.time()
         if payload is None and (status.modified is None or now - status.modified <= self.stale):
             return False  # it may be one that is being created: empty for a moment
-        if any(held.path == status.path for held in list(env.holds.values())):
-            return False  # our own, where there are no guards
         if self._should_reclaim is not None:
             params = ReclaimParams(self.lock_path, self.normalized_target_path, payload, self.stale, now)
-            stale, why = _answer("should_reclaim", self._should_reclaim, params), "should_reclaim calls it stale"
+            stale, why = (yield "should_reclaim", self._should_reclaim, (params,)), "should_reclaim calls it stale"
         else:
             stale = record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
             why = f"it is older than {self.stale:g} s"
@@ -207,7 +237,7 @@ class Wanted:
             raise self._closed(status, why, "There is no should_remove_stale_lock that approves of its removal")
         raw = status.data.decode("utf-8", "replace")
         snapshot = StaleSnapshot(self.lock_path, self.normalized_target_path, raw, payload)
-        if not _answer("should_remove_stale_lock", self._should_remove, snapshot):
+        if not (yield "should_remove_stale_lock", self._should_remove, (snapshot,)):
             raise self._closed(status, why, "should_remove_stale_lock does not approve of its removal")
         return True
 
@@ -276,43 +306,3 @@ def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
     except TypeError:
         names = ", ".join(Retry.__annotations__)
         raise TypeError(f"retry is a Retry or a mapping with some of {names}, not {retry!r}") from None
-
-
-def _payload(payload: Payload) -> Payload:
-    if not callable(payload):
-        return payload  # the protocol says what it may be
-    _callback("payload", payload)
-
-    def compose() -> Mapping[str, Any]:
-        composed: Mapping[str, Any] = _settled("payload", payload())
-        return composed
-
-    return compose
-
-
-def _callback(name: str, function: Any) -> Any:
-    if function is not None and not callable(function):
-        raise TypeError(f"{name} is a function, not {function!r}")
-    if inspect.iscoroutinefunction(function):
-        raise _no_coroutine(name)
-    return function
-
-
-def _answer(name: str, function: Callable[[Any], object], question: object) -> bool:
-    return bool(_settled(name, function(question)))
-
-
-def _settled(name: str, result: Any) -> Any:
-    """What a callback returned, unless that is yet to be awaited: it would count as true."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise _no_coroutine(name)
-    return result
-
-
-def _no_coroutine(name: str) -> TypeError:
-    return TypeError(
-        f"{name} is a plain function, not a coroutine function: it is called between the look at a lock and the step "
-        "that follows from it, where nothing may wait. Find out before what takes long"
-    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import itertools
 import json
 import os
@@ -10,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,11 +24,13 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
+from holdfast._core.environment import Signal
 from holdfast._os import environment
 from holdfast.model import Identity, marker_text
 from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
-from unit.loops import asleep
+from holdfast.sidecar_callbacks import Awaited
+from unit.loops import asleep, until
 
 ROOT = Path(__file__).parents[2]
 LONG = 3600.0
@@ -305,14 +310,307 @@ async def _coroutine(*_: object) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("name", ["payload", "should_reclaim", "should_remove_stale_lock"])
-@pytest.mark.parametrize("callback", [_coroutine, lambda *_: _coroutine()], ids=["declared", "returned"])
-def test_a_coroutine_counts_as_an_answer(face: Face, target: Path, lock: Path, name: str, callback: Any) -> None:
-    """It would be true, whatever it is going to say."""
+class _Asynchronous:
+    async def __call__(self, *_: object) -> dict[str, Any]:
+        return {}
+
+
+CALLBACKS = ["payload", "should_reclaim", "should_remove_stale_lock"]
+COROUTINES = [_coroutine, functools.partial(_coroutine, 1), _Asynchronous(), lambda *_: _coroutine()]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "returned"])
+def test_a_coroutine_counts_as_an_answer_without_a_loop(target: Path, lock: Path, name: str, callback: Any) -> None:
+    """SC1: it would be true, whatever it is going to say."""
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data, LONG)
+    before = lock.stat().st_mtime
+    options: dict[str, Any] = {"payload": {}, "timeout": 0, **REMOVE, name: callback}
+    options.setdefault("should_remove_stale_lock", yes)
+    manager = sidecar.create_file_lock_manager_sync("refused")
+    for acquire, instead in (
+        (lambda: sidecar.acquire_file_lock_sync(target, **options), "Use acquire_file_lock, "),
+        (lambda: sidecar.with_file_lock_sync(target, lambda: None, **options), "Use with_file_lock, "),
+        (lambda: manager.acquire(target, **options), "Use one of create_file_lock_manager, "),
+    ):
+        with pytest.raises(TypeError, match=f"{name} is asynchronous: .*{instead}"):
+            acquire()
+        gc.collect()  # complains of a coroutine that nobody has awaited
+        assert (lock.read_bytes(), lock.stat().st_mtime) == (data, before)
+        assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_refused_payload_has_made_a_directory(disk: Path) -> None:
+    """SC1."""
+    with pytest.raises(TypeError, match="payload is asynchronous"):
+        sidecar.acquire_file_lock_sync(disk / "a" / "b" / "state", payload=COROUTINES[-1])
+    assert list(disk.iterdir()) == []
+
+
+# -- callbacks that are awaited ----------------------------------------------------------------------------------------
+
+
+def _rewritten(lock: Path) -> None:
+    put(lock, as_json(createdAt=moment(0)))
+
+
+def _refreshed(lock: Path) -> None:
+    os.utime(lock)
+
+
+def _replaced(lock: Path) -> None:
+    other = lock.with_name("other")
+    put(other, as_json(createdAt=moment(0)))
+    other.rename(lock)
+
+
+def _copied(lock: Path) -> None:
+    """Another file, which cannot be told from the one before by its content and time."""
+    other, found = lock.with_name("other"), lock.stat()
+    other.write_bytes(lock.read_bytes())
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.rename(lock)
+
+
+async def _later(answer: Any) -> Any:
+    await asyncio.sleep(0)
+    return answer
+
+
+def _in_a_future(answer: Any) -> Any:
+    return asyncio.ensure_future(_later(answer))  # only where a loop runs
+
+
+@pytest.fixture(params=[False, True], ids=["on the loop", "steps in threads"])
+def awaited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Face]:
+    if request.param:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    made = Face(awaited=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", [_later, _in_a_future], ids=["coroutine", "future"])
+def test_an_answer_is_not_awaited(awaited: Face, target: Path, lock: Path, how: Callable[[Any], Any]) -> None:
+    """SC2, V7: with `timeout=0`, too: an answer is waited for whatever the deadline."""
+    told: list[Any] = []
+
+    def answer(result: Any) -> Callable[..., Any]:
+        def asked(*about: object) -> Any:
+            assert threading.current_thread() is threading.main_thread(), "that is where the loop runs"
+            told.extend(about)
+            return how(result)
+
+        return asked
+
+    data = as_json(pid=1, createdAt=moment(0))
+    put(lock, data)
+    with pytest.raises(FileLockTimeout):
+        awaited.acquire(target, should_reclaim=answer(False))
+    with pytest.raises(FileLockStale, match="should_reclaim calls it stale"):
+        awaited.acquire(target, should_reclaim=answer(True))
+    with pytest.raises(FileLockStale, match="does not approve"):
+        awaited.acquire(target, should_reclaim=yes, should_remove_stale_lock=answer(False), **REMOVE)
+    assert lock.read_bytes() == data
+    assert {type(about) for about in told} == {ReclaimParams, StaleSnapshot}
+    handle = awaited.acquire(
+        target,
+        payload=answer({"mine": True}),
+        should_reclaim=answer(True),
+        should_remove_stale_lock=answer(True),
+        **REMOVE,
+    )
+    assert json.loads(lock.read_bytes())["mine"] is True
+    awaited.release(handle)
+    assert not lock.exists()
+
+
+def test_a_coroutine_function_of_the_specification_is_refused(awaited: Face, target: Path, lock: Path) -> None:
+    """The first example of fs-safe's document."""
+
+    async def payload() -> dict[str, object]:
+        return {"pid": os.getpid(), "host": os.uname().nodename}
+
+    handle = awaited.acquire(target, manager_key="snapshot", stale=5 * 60.0, payload=payload)
+    assert json.loads(lock.read_bytes())["pid"] == os.getpid()
+    awaited.release(handle)
+
+
+@pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced, _copied])
+def test_an_answer_about_another_lock_is_believed(
+    awaited: Face, target: Path, lock: Path, change: Callable[[Path], None]
+) -> None:
+    """SC3: the lock changed while the answer was awaited."""
+    asked: list[StaleSnapshot] = []
+
+    async def approve(snapshot: StaleSnapshot) -> bool:
+        asked.append(snapshot)
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            change(lock)
+        return len(asked) == 1
+
+    put(lock, as_json(pid=1), LONG)
+    with pytest.raises((FileLockTimeout, FileLockStale)):
+        awaited.acquire(target, should_remove_stale_lock=approve, **REMOVE)
+    assert b"holdfast" not in lock.read_bytes()
+
+
+def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, target: Path, lock: Path) -> None:
+    """A9: there is an end at the deadline."""
+
+    async def renewed(_: object) -> bool:
+        await asyncio.sleep(0)
+        put(lock, as_json(createdAt=moment(LONG), number=next(numbers)))
+        return True
+
+    numbers = itertools.count()
     put(lock, as_json(createdAt=moment(LONG)))
-    with pytest.raises(TypeError, match=f"{name} is a plain function"):
-        face.acquire(target, **{**REMOVE, name: callback})
-    assert lock.exists()
+    with pytest.raises(FileLockTimeout):
+        awaited.acquire(target, should_reclaim=renewed, should_remove_stale_lock=yes, **REMOVE)
+    assert next(numbers) <= 2, "asked once, and at most once more about what had become of it"
+
+
+def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
+    """A9: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
+
+    async def main() -> None:
+        made: list[str] = []
+
+        async def payload() -> dict[str, str]:
+            await asyncio.sleep(0)
+            made.append(moment(0))
+            return {"createdAt": made[-1], "number": str(len(made))}
+
+        holder = await sidecar.acquire_file_lock(target, payload={})
+        first = asyncio.create_task(sidecar.acquire_file_lock(target, payload=payload))
+        await until(lambda: made)
+        await asleep(first)
+        second = asyncio.create_task(sidecar.acquire_file_lock(target, payload={"second": True}))
+        await asleep(second)
+        before = len(made)
+        await holder.release()
+        handle = await first
+        assert len(made) > before
+        assert json.loads(lock.read_bytes())["number"] == str(len(made))
+        assert not second.done(), "the place in the queue was kept"
+        await handle.release()
+        await (await second).release()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_acquisition_leaves_its_callback_running(awaited: Face, target: Path, lock: Path) -> None:
+    """SC4."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), []
+
+        async def ask(_: object) -> bool:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append(True)
+            return True
+
+        acquiring = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}, should_reclaim=ask))
+        await begun.wait()
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        assert ended == [True]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data)
+    awaited._do(main())
+    assert lock.read_bytes() == data
+    assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_closed_acquisition_leaves_its_callback_running(target: Path, lock: Path) -> None:
+    """SC4: whoever is closed cannot wait for its end."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def ask(_: object) -> bool:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return True
+
+        acquiring = sidecar.acquire_file_lock(target, payload={}, should_reclaim=ask)
+        acquiring.send(None)
+        await begun.wait()
+        acquiring.close()
+        await ended.wait()
+
+    put(lock, as_json(createdAt=moment(LONG)))
+    asyncio.run(main())
+    assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_question_that_is_out_of_date_is_answered_all_the_same(within: Callable[[float], Any]) -> None:
+    """SC3: it is cancelled, and the new one is asked."""
+
+    def about(function: Callable[[], Any]) -> Any:
+        return (yield "should_reclaim", function, ())
+
+    async def main() -> None:
+        functions = Awaited()
+        asked, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def never() -> None:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        assert isinstance(functions.judge("before", about(never)), Signal)
+        await asked.wait()
+        assert functions.judge("after", about(lambda: "known")) == "known"
+        await cancelled.wait()
+        with pytest.raises(RuntimeError, match="forked"):
+            functions.payload()
+        await functions.close()
+
+    with within(10.0):
+        asyncio.run(main())
+
+
+def test_ctrl_c_in_a_coroutine_is_taken_for_its_answer(target: Path, lock: Path) -> None:
+    async def interrupted() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(sidecar.acquire_file_lock(target, payload=interrupted))
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_an_exception_of_a_coroutine_is_swallowed_or_leaves_something(
+    awaited: Face, target: Path, lock: Path, name: str
+) -> None:
+    async def fail(*_: object) -> Any:
+        await asyncio.sleep(0)
+        raise LookupError("no process table")
+
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data)
+    options: dict[str, Any] = {"should_remove_stale_lock": yes, **REMOVE, name: fail}
+    with pytest.raises(LookupError):
+        awaited.acquire(target, **options)
+    assert lock.read_bytes() == data
+    assert list(target.parent.iterdir()) == [lock]
 
 
 def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) -> None:
@@ -333,20 +631,6 @@ def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) ->
 
 
 # -- what has changed since the look is not removed --------------------------------------------------------------------
-
-
-def _rewritten(lock: Path) -> None:
-    put(lock, as_json(createdAt=moment(0)))
-
-
-def _refreshed(lock: Path) -> None:
-    os.utime(lock)
-
-
-def _replaced(lock: Path) -> None:
-    other = lock.with_name("other")
-    put(other, as_json(createdAt=moment(0)))
-    other.rename(lock)
 
 
 @pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced])

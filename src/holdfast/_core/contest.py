@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from ..model import Holder
+    from .environment import Signal
 
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
@@ -190,6 +191,13 @@ class Contest:
     def is_closed(self) -> bool:
         """Whether waiting is no use: all are stale, only the caller may say that they can go (policy.py, V5)."""
         return all(sight.there and sight.verdict.closed for sight in self.sights)
+
+    @property
+    def asked(self) -> Signal | None:
+        """Set once the caller knows whether one of them is stale (policy.py, V7); None if that is not waited for."""
+        if any(sight.could_be_had for sight in self.sights):
+            return None
+        return next((s.verdict.asked for s in self.sights if s.there and s.verdict.asked is not None), None)
 
     def hurry(self) -> None:
         """Look again soon: what was in the way of a takeover is there for an instant only."""

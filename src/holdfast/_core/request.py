@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..model import Status
     from ..protocols import Protocol
-    from .environment import Environment
+    from .environment import Environment, Signal
     from .refusal import Refusal
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
@@ -88,6 +88,7 @@ class Request:
         "owner",
         "parents",
         "path",
+        "prepare",
         "protocol",
         "queue",
         "shared",
@@ -144,6 +145,9 @@ class Request:
         self.method = "unnamed"
         # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
         self.look_every = math.inf
+        # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
+        # set (acquire.py, A9).
+        self.prepare: Callable[[], Signal | None] | None = None
         # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
         self.unmarked = False
 

@@ -11,13 +11,24 @@ Options of every acquisition (docs/sidecar.md has the differences from fs-safe, 
 - `stale`: age in seconds above which a lock counts as stale, 30 if left out: by `createdAt`, else by the file's mtime.
   0: at once. Infinity: never.
 - `timeout`: how long to wait at most, in seconds. None: for ever; 0: try once.
-- `retry`: a `Retry`, or a mapping with its fields: how long to wait, told as a number of tries with pauses.
+- `retry`: a `Retry`, or a mapping with its fields: how often to try, with which pauses. Left out: without end.
 - `stale_recovery`: what becomes of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
   over if `should_remove_stale_lock` returns true, and it has not changed since the look.
 - `should_reclaim`: whether a lock is stale, asked with a `ReclaimParams`, in place of the rule by age.
 - `should_remove_stale_lock`: whether its holder is certainly gone, asked with a `StaleSnapshot`.
 - `allow_reentrant`: enter again if a hold with the same key is in this process, whichever thread or task has it. The
   last handle that is released gives the lock up.
+- `reentrant_owner`: a str; enter again if a hold with the same key and the same owner is in this process. It names one
+  chain of calls: what two tasks share must not be their owner.
+- `parse_payload`: a function that makes of the text of a lock file what the callbacks are told as its payload, in place
+  of JSON. What it raises ends the acquisition. Of a dict, `createdAt` is its age.
+- `lock_root`: a directory that the lock file must be in, whatever links lead to; else InvalidPath, before anything is
+  made. The target's own directory is not made then.
+- `on_compromised`: called once with a `CompromisedInfo` when the lock is found removed, replaced or written over; on
+  the event loop, or from a thread, or by `release` and `verify_still_held` if these find it first.
+- `compromise_check_interval`: seconds between looks for that where no events tell, 1 if left out. 0: `on_compromised`
+  is never called.
+- `retain_on_exit`: leave the lock file when the process ends while it holds, for whoever comes to judge by `payload`.
 - `metadata`: a mapping for `held_entries`.
 
 `payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be
@@ -37,12 +48,14 @@ from .sidecar_manager import (
     FileLockSyncHandle,
     FileLockSyncManager,
     HeldEntry,
+    HeldSyncEntry,
     acquire,
     acquire_sync,
     with_lock,
     with_sync,
 )
 from .sidecar_options import (
+    CompromisedInfo,
     FileLockOptions,
     FileLockStale,
     FileLockTimeout,
@@ -60,6 +73,7 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 __all__ = [
+    "CompromisedInfo",
     "FileLockHandle",
     "FileLockManager",
     "FileLockOptions",
@@ -68,6 +82,7 @@ __all__ = [
     "FileLockSyncManager",
     "FileLockTimeout",
     "HeldEntry",
+    "HeldSyncEntry",
     "ReclaimParams",
     "Retry",
     "StaleSnapshot",

@@ -37,7 +37,7 @@ class Called:
     def check(self, name: str, function: Any) -> Any:
         """The function, or None; TypeError for anything that cannot be called, or not at once."""
         _check_callable(name, function)
-        if _is_asynchronous(function):
+        if is_asynchronous(function):
             raise self._refused(name)
         return function
 
@@ -51,6 +51,10 @@ class Called:
     def payload(self) -> Any:
         """What `prepare` has found."""
         return self._payload
+
+    def tell(self, function: Callable[[Any], object], news: object) -> None:
+        """Call it in the thread that has found the news."""
+        function(news)
 
     def _run(self, questions: Questions) -> Any:
         answer = None
@@ -109,6 +113,13 @@ class Awaited:
         if self._composed is None or not self._composed.known.is_set:
             raise RuntimeError("the process was forked while its payload was awaited; acquire again in the child")
         return self._composed.result()
+
+    def tell(self, function: Callable[[Any], object], news: object) -> None:
+        """Call it on the loop; in this thread, where the loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(function, news)
+        except RuntimeError:
+            function(news)
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -216,6 +227,7 @@ def _check_callable(name: str, function: object) -> None:
         raise TypeError(f"{name} is a function, not {function!r}")
 
 
-def _is_asynchronous(function: Any) -> bool:
+def is_asynchronous(function: Any) -> bool:
+    """Whether what it returns certainly has to be awaited."""
     called = type(function).__call__ if callable(function) else None  # of an object that is no function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)

@@ -205,6 +205,7 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
             yield from _answered(env, asked)
             answered = True
             continue
+        answered = False
         if contest.is_closed:
             raise stale(contest.refusal())
         if not behind or contest.may_pass(free=free):
@@ -240,7 +241,7 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
                 contest.require_no_deadlock()
                 yield from contest.pause()
                 continue
-        if contest.is_over():
+        if contest.has_failed():
             return None
         contest.require_no_deadlock()
         yield from contest.pause()

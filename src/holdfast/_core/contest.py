@@ -9,8 +9,6 @@ A7  What keeps waking us although nothing changes must not keep us busy: after s
 
 from __future__ import annotations
 
-import math
-
 from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
@@ -129,7 +127,7 @@ class Contest:
     def needs_look(self) -> bool:
         """Whether one who is behind has a reason to look at the lock: it has not done so for long, its time is up, or
         this process holds something, which may be this very lock."""
-        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self.is_over()
+        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self._limits.is_due()
 
     def may_pass(self, *, free: bool) -> bool:
         """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
@@ -166,6 +164,10 @@ class Contest:
     def is_over(self) -> bool:
         return self._limits.is_over()
 
+    def has_failed(self) -> bool:
+        """After a complete look that was in vain: whether it was the last one."""
+        return self._limits.has_failed()
+
     def refusal(self) -> Refusal:
         waited = self._env.monotonic() - self._limits.started
         story = self._story or Story(self._env, self._request, ())
@@ -184,7 +186,7 @@ class Contest:
 
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the caller itself is in the way everywhere."""
-        if self._limits.deadline == math.inf and all(sight.is_held_by(self._context) for sight in self.sights):
+        if self._limits.is_endless and all(sight.is_held_by(self._context) for sight in self.sights):
             raise self.sights[0].deadlock(len(self.sights))
 
     @property

@@ -64,6 +64,7 @@ __all__ = [
     "Semaphore",
     "SemaphoreStatus",
     "Timeout",
+    "create_lock_info",
     "is_lock_stale",
     "is_process_running",
     "parse_lock_info",
@@ -140,6 +141,15 @@ class Semaphore:
         self._hold: Hold | None = None
         require_directory(self._lock._env, self._lock._request)
 
+    @classmethod
+    def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
+        """One with the default configuration."""
+        return cls(path)
+
+    def get_path(self) -> str:
+        """The same as `path`."""
+        return self.path
+
     @property
     def path(self) -> str:
         """The absolute path of the lock file, without symbolic links."""
@@ -151,6 +161,14 @@ class Semaphore:
             return self._acquire(tag, 0)
         except AcquireTimeout as error:
             raise renamed(error, AlreadyLocked) from None
+
+    def try_acquire_with_info(self, info: LockInfo) -> LockInfo:
+        """As `try_acquire` with the tag of that info; its pid and timestamp are not used, but those of now."""
+        return self.try_acquire(info.tag)
+
+    def acquire_timeout(self, timeout: float | None, tag: str | None = None) -> LockInfo:
+        """As `acquire`, with the time to wait as the first thing that is said."""
+        return self.acquire(timeout, tag)
 
     def acquire(self, timeout: float | None = _UNSET, tag: str | None = None) -> LockInfo:
         """Acquire the lock and return what its file says, or raise Timeout after so many seconds.
@@ -271,6 +289,11 @@ class Semaphore:
 
     def __repr__(self) -> str:
         return f"<holdfast.semats.Semaphore {self.path!r}>"
+
+
+def create_lock_info(tag: str | None = None) -> LockInfo:
+    """What the lock file of this process would say now. The tag is cleaned when it is written."""
+    return LockInfo.new() if tag is None else LockInfo.with_tag(tag)
 
 
 def parse_lock_info(text: str | bytes) -> LockInfo:

@@ -11,18 +11,31 @@ Options of every acquisition (docs/sidecar.md has the differences from fs-safe, 
 - `stale`: age in seconds above which a lock counts as stale, 30 if left out: by `createdAt`, else by the file's mtime.
   0: at once. Infinity: never.
 - `timeout`: how long to wait at most, in seconds. None: for ever; 0: try once.
-- `retry`: a `Retry`, or a mapping with its fields: how long to wait, told as a number of tries with pauses.
+- `retry`: a `Retry`, or a mapping with its fields: how often to try, with which pauses. Left out: without end.
 - `stale_recovery`: what becomes of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
   over if `should_remove_stale_lock` returns true, and it has not changed since the look.
 - `should_reclaim`: whether a lock is stale, asked with a `ReclaimParams`, in place of the rule by age.
 - `should_remove_stale_lock`: whether its holder is certainly gone, asked with a `StaleSnapshot`.
 - `allow_reentrant`: enter again if a hold with the same key is in this process, whichever thread or task has it. The
   last handle that is released gives the lock up.
+- `reentrant_owner`: a str; enter again if a hold with the same key and the same owner is in this process. It names one
+  chain of calls: what two tasks share must not be their owner.
+- `parse_payload`: a function that makes of the text of a lock file what the callbacks are told as its payload, in place
+  of JSON. What it raises ends the acquisition. Of a dict, `createdAt` is its age.
+- `lock_root`: a directory that the lock file must be in, whatever links lead to; else InvalidPath, before anything is
+  made. The target's own directory is not made then.
+- `on_compromised`: called once with a `CompromisedInfo` when the lock is found removed, replaced or written over; on
+  the event loop, or from a thread, or by `release` and `verify_still_held` if these find it first.
+- `compromise_check_interval`: seconds between looks for that where no events tell, 1 if left out. 0: `on_compromised`
+  is never called.
+- `retain_on_exit`: leave the lock file when the process ends while it holds, for whoever comes to judge by `payload`.
 - `metadata`: a mapping for `held_entries`.
 
-`payload`, `should_reclaim` and `should_remove_stale_lock` are plain functions; TypeError for a coroutine function. They
-may be asked more often than once, also while another waiter comes first. A lock whose holder keeps it by a kernel lock,
-as holdfast does, is never called stale and nobody is asked; nor about an empty or garbled file younger than `stale`.
+`payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be
+awaited, in the functions that are awaited: they run on the event loop, and are cancelled with the acquisition. With
+`_sync` that is a TypeError. They may be asked more often than once, also while another waiter comes first. A lock whose
+holder keeps it by a kernel lock, as holdfast does, is never called stale and nobody is asked; nor about an empty or
+garbled file younger than `stale`.
 """
 
 from __future__ import annotations
@@ -35,19 +48,20 @@ from .sidecar_manager import (
     FileLockSyncHandle,
     FileLockSyncManager,
     HeldEntry,
+    HeldSyncEntry,
     acquire,
     acquire_sync,
     with_lock,
     with_sync,
 )
 from .sidecar_options import (
+    CompromisedInfo,
     FileLockOptions,
     FileLockStale,
     FileLockTimeout,
     ReclaimParams,
     Retry,
     StaleSnapshot,
-    Wanted,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +73,7 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 __all__ = [
+    "CompromisedInfo",
     "FileLockHandle",
     "FileLockManager",
     "FileLockOptions",
@@ -67,6 +82,7 @@ __all__ = [
     "FileLockSyncManager",
     "FileLockTimeout",
     "HeldEntry",
+    "HeldSyncEntry",
     "ReclaimParams",
     "Retry",
     "StaleSnapshot",
@@ -90,7 +106,7 @@ async def acquire_file_lock(target: Path, **options: Unpack[FileLockOptions]) ->
     for options that make no sense; InvalidPath where there is no lock file but a directory, a link or a FIFO; and
     OSError as the system gives it.
     """
-    return await acquire(Wanted(target, options))
+    return await acquire(target, options)
 
 
 async def with_file_lock(
@@ -100,7 +116,7 @@ async def with_file_lock(
 
     Raises as `acquire_file_lock`, and what `fn` raises. A lock that was lost meanwhile is no error.
     """
-    return await with_lock(Wanted(target, options), fn)
+    return await with_lock(target, options, fn)
 
 
 def create_file_lock_manager(key: str) -> FileLockManager:
@@ -113,7 +129,7 @@ def acquire_file_lock_sync(target: Path, **options: Unpack[FileLockOptions]) -> 
 
     Raises as `acquire_file_lock`; WouldDeadlock when this thread holds it already and would wait for ever.
     """
-    return acquire_sync(Wanted(target, options))
+    return acquire_sync(target, options)
 
 
 def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
@@ -122,7 +138,7 @@ def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[Fil
     Raises as `acquire_file_lock_sync`, and what `fn` raises; TypeError for a coroutine function, whose body would run
     after the release. A lock that was lost meanwhile is no error.
     """
-    return with_sync(Wanted(target, options), fn)
+    return with_sync(target, options, fn)
 
 
 def create_file_lock_manager_sync(key: str) -> FileLockSyncManager:

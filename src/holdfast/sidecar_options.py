@@ -6,28 +6,34 @@ import inspect
 import math
 import os
 import random
-from typing import TYPE_CHECKING, TypedDict
+import stat
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ._core.report import refused, sentence
 from ._core.request import Options, Request, check_timeout
 from ._os import environment
-from .errors import AcquireTimeout, HoldfastError, LockStale, renamed
+from .errors import AcquireTimeout, HoldfastError, InvalidPath, LockStale, renamed
 from .model import Status, Value
 from .protocols import get
+from .sidecar_callbacks import is_asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from typing import Any, Literal, Required
 
+    from ._core.environment import Signal
     from ._core.refusal import Refusal
     from .model import Holder
+    from .sidecar_callbacks import Awaited, Called, Question
 
-    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
     StaleRecovery = Literal["fail-closed", "remove-if-unchanged"]
 
 PROTOCOL = "sidecar"
 _RECOVERIES = ("fail-closed", "remove-if-unchanged")
 _MOST_RETRIES = 2**53 - 1
+_LONGEST_INTERVAL = 2147483.647
+"""Seconds: the longest interval of a Node timer, which fs-safe's is."""
 
 
 class FileLockOptions(TypedDict, total=False):
@@ -41,17 +47,23 @@ class FileLockOptions(TypedDict, total=False):
     retry: Retry | Mapping[str, Any] | None
     stale_recovery: StaleRecovery
     allow_reentrant: bool
-    should_reclaim: Callable[[ReclaimParams], object] | None
+    reentrant_owner: str | None
+    parse_payload: Callable[[str], object] | None
+    lock_root: str | os.PathLike[str] | None
+    on_compromised: Callable[[CompromisedInfo], object] | None
+    compromise_check_interval: float | None
+    retain_on_exit: bool
+    should_reclaim: Callable[[ReclaimParams], object] | None  # what it returns may be awaitable: see `payload`
     should_remove_stale_lock: Callable[[StaleSnapshot], object] | None
     metadata: Mapping[str, Any] | None
 
 
 class Retry(Value):
-    """For how long to wait, in fs-safe's terms: `retries` more tries after the first, with a pause before each.
+    """How often to try: `retries` more times after the first, with a pause before each. `None`: without end.
 
     Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
-    `max_timeout`; with `randomize`, all are longer by one chance of 1 to 2 first. The sum is what counts: nobody polls,
-    so a lock that becomes free within that time is had at once. `retries=0` tries once. `None` waits for ever.
+    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nobody
+    polls: a lock that becomes free within a pause is had at once, and what the callbacks take is no part of the pauses.
     """
 
     retries: int | None = None
@@ -60,24 +72,22 @@ class Retry(Value):
     max_timeout: float = 1.0
     randomize: bool = False
 
-    def budget(self, timeout: float | None = None, *, chance: Callable[[], float] = random.random) -> float | None:
-        """Seconds until all tries have failed, and no more than `timeout`; None is for ever.
+    def pause(self, number: int, *, chance: Callable[[], float] = random.random) -> float:
+        """Seconds before retry `number`, counted from 0. `chance` is a function that returns a number from 0 to 1."""
+        try:
+            base = self.min_timeout * float(self.factor) ** number if self.min_timeout else 0.0
+        except OverflowError:
+            base = self.max_timeout
+        base = min(max(base, self.min_timeout), self.max_timeout)
+        return min(base * (1 + chance()), self.max_timeout) if self.randomize else base
 
-        `chance` is a function that returns a number from 0 to 1. Raises ValueError and TypeError for what makes no
-        sense: what is negative, NaN or infinite, and a `min_timeout` above `max_timeout`.
+    def tries(self) -> tuple[int, Callable[[int], float]] | None:
+        """What the engine counts by. Raises ValueError and TypeError for what makes no sense.
+
+        That is what is negative, NaN or infinite, and a `min_timeout` above `max_timeout`.
         """
-        limit = check_timeout(timeout)
         self._check()
-        if self.retries is None:
-            return limit
-        pause = self.min_timeout * (1 + chance() if self.randomize else 1)
-        pause, left, total = min(pause, self.max_timeout), self.retries, 0.0
-        while left and self.factor > 1 and 0 < pause < self.max_timeout:
-            total += pause
-            pause = min(pause * self.factor, self.max_timeout)
-            left -= 1
-        total += left * pause
-        return total if limit is None else min(total, limit)
+        return None if self.retries is None else (self.retries, self.pause)
 
     def _check(self) -> None:
         retries = self.retries
@@ -94,13 +104,14 @@ class Retry(Value):
 class ReclaimParams(Value):
     """What `should_reclaim` is asked about. `stale` is the option, `now` is in seconds since the epoch.
 
-    `payload` is None where the content is no JSON object. `held_by_this_process` is False always: what this process
-    holds is never called stale, so nobody is asked.
+    `payload` is None where the content is no JSON object, or what `parse_payload` made of it. `held_by_this_process`:
+    whether this process holds the target under the same key, by another lock file (`lock_path`). Nobody is asked about
+    a lock file that this process holds itself.
     """
 
     lock_path: str
     normalized_target_path: str
-    payload: dict[str, Any] | None
+    payload: Any
     stale: float
     now: float
     held_by_this_process: bool = False
@@ -112,7 +123,31 @@ class StaleSnapshot(Value):
     lock_path: str
     normalized_target_path: str
     raw: str
-    payload: dict[str, Any] | None
+    payload: Any
+
+
+class CompromisedInfo(Value):
+    """The lock that `on_compromised` is told of."""
+
+    lock_path: str
+    normalized_target_path: str
+
+
+class _Owner:
+    """Who may enter again: whoever has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
+
+    def __init__(self, key: str, owner: str | None, *, anyone: bool = False) -> None:
+        self._key = key
+        self._owner = owner
+        self._anyone = anyone
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Owner) or other._key != self._key:
+            return False
+        return self._anyone or other._anyone or (self._owner is not None and self._owner == other._owner)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
 
 class _FileLockError(HoldfastError):
@@ -155,49 +190,114 @@ class FileLockStale(_FileLockError, LockStale):
 class Wanted:
     """One acquisition as it is asked for, checked before anything is touched; and the judge of what is in its way."""
 
-    def __init__(self, target: str | os.PathLike[str], options: FileLockOptions, key: str | None = None) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        options: FileLockOptions,
+        functions: Called | Awaited,
+        key: str | None = None,
+        *,
+        holds: Callable[[str, str], bool] = lambda _key, _target: False,
+    ) -> None:
         _check_names(options, key)
         self.stale = _check_number("stale", options.get("stale", 30.0), infinite=True)
-        self.timeout = _retry(options.get("retry")).budget(options.get("timeout"))
+        self.timeout = check_timeout(options.get("timeout"))
+        self._tries = _retry(options.get("retry")).tries()
+        self._holds = holds
         self.metadata = dict(options.get("metadata") or {})
         self._recovery = options.get("stale_recovery", "fail-closed")
         if self._recovery not in _RECOVERIES:
             raise ValueError(f"stale_recovery is {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
-        self._should_reclaim = _callback("should_reclaim", options.get("should_reclaim"))
-        self._should_remove = _callback("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        self.functions = functions
+        self._should_reclaim = functions.check("should_reclaim", options.get("should_reclaim"))
+        self._should_remove = functions.check("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        self._parse = _plain("parse_payload", options.get("parse_payload"))
+        payload = options["payload"]
+        self._payload: Any = functions.check("payload", payload) if callable(payload) else None
         self.engine: Options = {
             "protocol": PROTOCOL,
-            "stale": self.is_stale,
+            "stale": cast("Callable[[Status], bool]", self.is_stale),
             # Others judge this hold by the same age, as a rule; so that is what it is kept fresh for.
             "stale_after": self.stale or None,
-            "payload": _payload(options["payload"]),
+            "payload": functions.payload if callable(payload) else payload,  # the protocol says what it may be
         }
+        interval = _check_interval(options.get("compromise_check_interval"))
+        on_compromised = _plain("on_compromised", options.get("on_compromised"))
+        if on_compromised is not None and interval:
+            self.engine["on_lost"] = lambda _lost: functions.tell(on_compromised, self._compromised())
         lock_path = options.get("lock_path")
         lock_file = None if lock_path is None else os.fsdecode(lock_path)
         self.request = Request(_absolute(target), self.engine, lock_file=lock_file)
         self.lock_path, self.normalized_target_path = self.request.path, self.request.given
-        self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
-        self.owner = ("holdfast.sidecar", self.key)
-        if options.get("allow_reentrant", False):
-            self.request.owner = self.owner
+        lock_root = options.get("lock_root")
+        self._root = None if lock_root is None else _Root(lock_root, self.lock_path)
+        self._set_up(options, key, interval)
 
-    def is_stale(self, status: Status) -> bool:
+    def _set_up(self, options: FileLockOptions, key: str | None, interval: float) -> None:
+        """What the engine's own options do not say."""
+        request = self.request
+        if self._payload is not None or self._root is not None:
+            request.prepare = self._prepare
+        request.tries, request.check_every = self._tries, interval or 1.0
+        # A record that outlives its holder on purpose must not prove that holder's death (docs/sidecar.md).
+        request.retained = request.unmarked = bool(options.get("retain_on_exit", False))
+        self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
+        owner, anyone = options.get("reentrant_owner"), bool(options.get("allow_reentrant", False))
+        if owner is not None and not isinstance(owner, str):
+            raise TypeError(f"reentrant_owner is a str, not {owner!r}")
+        if owner is not None and anyone:
+            raise ValueError("allow_reentrant lets in whoever has the key, reentrant_owner one owner: give one of them")
+        self.owner = _Owner(self.key, owner)
+        if owner is not None or anyone:
+            request.owner = _Owner(self.key, owner, anyone=anyone)
+
+    def check_root(self) -> None:
+        """InvalidPath if the lock file is not below `lock_root`, or that is another directory by now."""
+        if self._root is not None:
+            self._root.check()
+
+    def _compromised(self) -> CompromisedInfo:
+        return CompromisedInfo(self.lock_path, self.normalized_target_path)
+
+    def _prepare(self) -> Signal | None:
+        """Have the payload composed for the next attempt (sidecar_callbacks.py, SC1)."""
+        self.check_root()
+        return None if self._payload is None else self.functions.prepare(self._composed())
+
+    def _composed(self) -> Generator[Question, Any, Any]:
+        return (yield "payload", self._payload, ())
+
+    def is_stale(self, status: Status) -> bool | Signal:
         """The engine's question: whether this lock may be taken over. FileLockStale if it is stale, but may not.
 
         It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
         """
-        env, record = environment(), status.record
-        payload = None if record is None else record.fields.get("payload")
-        now = env.time()
-        if payload is None and (status.modified is None or now - status.modified <= self.stale):
-            return False  # it may be one that is being created: empty for a moment
-        if any(held.path == status.path for held in list(env.holds.values())):
+        if any(held.path == status.path for held in list(environment().holds.values())):
             return False  # our own, where there are no guards
+        about = (status.data, status.modified, self._identity())
+        return cast("bool | Signal", self.functions.judge(about, self._judgement(status)))
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = environment().stat(self.lock_path)
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _judgement(self, status: Status) -> Generator[Question, Any, bool]:
+        now, record, raw = environment().time(), status.record, status.data.decode("utf-8", "replace")
+        payload = None if record is None else record.fields.get("payload")
+        young = status.modified is None or now - status.modified <= self.stale
+        if self._parse is not None and (raw or not young):
+            payload = _settled("parse_payload", self._parse(raw))
+        if payload is None and young:
+            return False  # it may be one that is being created: empty for a moment
         if self._should_reclaim is not None:
-            params = ReclaimParams(self.lock_path, self.normalized_target_path, payload, self.stale, now)
-            stale, why = _answer("should_reclaim", self._should_reclaim, params), "should_reclaim calls it stale"
+            held = self._holds(self.key, self.normalized_target_path)
+            params = ReclaimParams(self.lock_path, self.normalized_target_path, payload, self.stale, now, held)
+            stale, why = (yield "should_reclaim", self._should_reclaim, (params,)), "should_reclaim calls it stale"
         else:
-            stale = record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
+            stale = self._is_old(status, payload, now)
             why = f"it is older than {self.stale:g} s"
         if not stale:
             return False
@@ -205,11 +305,22 @@ class Wanted:
             raise self._closed(status, why, "Stale locks are not removed here (stale_recovery='fail-closed')")
         if self._should_remove is None:
             raise self._closed(status, why, "There is no should_remove_stale_lock that approves of its removal")
-        raw = status.data.decode("utf-8", "replace")
         snapshot = StaleSnapshot(self.lock_path, self.normalized_target_path, raw, payload)
-        if not _answer("should_remove_stale_lock", self._should_remove, snapshot):
+        if not (yield "should_remove_stale_lock", self._should_remove, (snapshot,)):
             raise self._closed(status, why, "should_remove_stale_lock does not approve of its removal")
         return True
+
+    def _is_old(self, status: Status, payload: object, now: float) -> bool:
+        """The rule by age: of `createdAt`, else of the file."""
+        record = status.record
+        if self._parse is None:
+            return record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
+        from .protocols.date_text import date_parse  # not needed by most
+
+        text = payload.get("createdAt") if isinstance(payload, dict) else None
+        created = date_parse(text) if isinstance(text, str) else None
+        created = status.modified if created is None else created
+        return created is not None and now - created > self.stale
 
     def _closed(self, status: Status, why: str, what: str) -> FileLockStale:
         return FileLockStale(
@@ -224,9 +335,40 @@ class Wanted:
 
     def refused(self, refusal: Refusal) -> FileLockTimeout:
         """The error for a lock that could not be had in time."""
-        error = renamed(refused(refusal, self.timeout), FileLockTimeout)
+        waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
+        error = renamed(refused(refusal, waited), FileLockTimeout)
         error.normalized_target_path = self.normalized_target_path
         return error
+
+
+class _Root:
+    """The directory that a lock file may not leave, whatever links lead to."""
+
+    def __init__(self, root: str | os.PathLike[str], lock_path: str) -> None:
+        self._path = os.path.realpath(os.fsdecode(root))
+        self._lock_path = lock_path
+        self._identity = self._found()
+        self.check()
+
+    def check(self) -> None:
+        """As it was, and the lock file below it? Else InvalidPath."""
+        if self._found() != self._identity:
+            raise self._refused("has been replaced")
+        directory = os.path.realpath(os.path.dirname(self._lock_path))
+        if os.path.commonpath((directory, self._path)) != self._path:
+            raise self._refused(f"does not contain {self._lock_path}")
+
+    def _found(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise self._refused(f"cannot be used: {error.strerror}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise self._refused("is not a directory")
+        return (found.st_dev, found.st_ino)
+
+    def _refused(self, why: str) -> InvalidPath:
+        return InvalidPath(f"lock_root {self._path} {why}", path=self._lock_path, protocol=PROTOCOL)
 
 
 def _absolute(target: str | os.PathLike[str]) -> str:
@@ -268,6 +410,37 @@ def _check_number(name: str, value: float, *, infinite: bool) -> float:
     return number
 
 
+def _check_interval(interval: float | None) -> float:
+    """Seconds between looks; 0 is never."""
+    if interval is None:
+        return 1.0
+    seconds = _check_number("compromise_check_interval", interval, infinite=False)
+    if seconds and not 0.001 <= seconds <= _LONGEST_INTERVAL:
+        raise ValueError(f"compromise_check_interval is 0 (never), or from 0.001 to {_LONGEST_INTERVAL} s")
+    return seconds
+
+
+def _plain(name: str, function: Any) -> Any:
+    """A function that answers at once, or None."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{name} is a function, not {function!r}")
+    if is_asynchronous(function):
+        raise _asynchronous(name)
+    return function
+
+
+def _settled(name: str, result: Any) -> Any:
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise _asynchronous(name)
+    return result
+
+
+def _asynchronous(name: str) -> TypeError:
+    return TypeError(f"{name} is a plain function, as in fs-safe: what it returns is not awaited")
+
+
 def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
     if retry is None or isinstance(retry, Retry):
         return retry or Retry()
@@ -276,43 +449,3 @@ def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
     except TypeError:
         names = ", ".join(Retry.__annotations__)
         raise TypeError(f"retry is a Retry or a mapping with some of {names}, not {retry!r}") from None
-
-
-def _payload(payload: Payload) -> Payload:
-    if not callable(payload):
-        return payload  # the protocol says what it may be
-    _callback("payload", payload)
-
-    def compose() -> Mapping[str, Any]:
-        composed: Mapping[str, Any] = _settled("payload", payload())
-        return composed
-
-    return compose
-
-
-def _callback(name: str, function: Any) -> Any:
-    if function is not None and not callable(function):
-        raise TypeError(f"{name} is a function, not {function!r}")
-    if inspect.iscoroutinefunction(function):
-        raise _no_coroutine(name)
-    return function
-
-
-def _answer(name: str, function: Callable[[Any], object], question: object) -> bool:
-    return bool(_settled(name, function(question)))
-
-
-def _settled(name: str, result: Any) -> Any:
-    """What a callback returned, unless that is yet to be awaited: it would count as true."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise _no_coroutine(name)
-    return result
-
-
-def _no_coroutine(name: str) -> TypeError:
-    return TypeError(
-        f"{name} is a plain function, not a coroutine function: it is called between the look at a lock and the step "
-        "that follows from it, where nothing may wait. Find out before what takes long"
-    )

@@ -27,6 +27,7 @@ from holdfast.semats import (
     Semaphore,
     SemaphoreStatus,
     Timeout,
+    create_lock_info,
     is_lock_stale,
     is_process_running,
     parse_lock_info,
@@ -441,6 +442,30 @@ def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
     with pytest.raises(WouldDeadlock):
         lock.acquire()
     lock.release()
+
+
+def test_a_name_of_the_library_is_missing_or_means_something_else(path: Path) -> None:
+    before = int(time.time())
+    info = create_lock_info("npm\nbuild")
+    assert (info.pid, info.tag) == (os.getpid(), "npm\nbuild")
+    assert before <= info.timestamp <= time.time()
+    assert create_lock_info().tag is None
+    lock = Semaphore.with_defaults(path)
+    assert type(lock) is Semaphore
+    assert lock.get_path() == lock.path == str(path)
+    held = lock.try_acquire_with_info(LockInfo(1, 1, "npm\nbuild"))
+    assert held == lock.get_lock_info()
+    assert (held.pid, held.tag) == (os.getpid(), "npm build")
+    assert held.timestamp >= before
+    with pytest.raises(AlreadyLocked):
+        Semaphore(path).try_acquire_with_info(info)
+    for seconds in (0, 0.01):
+        with pytest.raises(Timeout):
+            Semaphore(path).acquire_timeout(seconds)
+    lock.release()
+    assert lock.acquire_timeout(None, "x").tag == "x"
+    lock.release()
+    assert not path.exists()
 
 
 def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None:

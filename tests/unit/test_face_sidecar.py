@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import itertools
 import json
 import os
@@ -10,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,11 +24,14 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
+from holdfast._core.environment import Signal
 from holdfast._os import environment
 from holdfast.model import Identity, marker_text
 from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
-from unit.loops import asleep
+from holdfast.sidecar_callbacks import Awaited
+from process.support import eventually
+from unit.loops import asleep, until
 
 ROOT = Path(__file__).parents[2]
 LONG = 3600.0
@@ -305,14 +311,307 @@ async def _coroutine(*_: object) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("name", ["payload", "should_reclaim", "should_remove_stale_lock"])
-@pytest.mark.parametrize("callback", [_coroutine, lambda *_: _coroutine()], ids=["declared", "returned"])
-def test_a_coroutine_counts_as_an_answer(face: Face, target: Path, lock: Path, name: str, callback: Any) -> None:
-    """It would be true, whatever it is going to say."""
+class _Asynchronous:
+    async def __call__(self, *_: object) -> dict[str, Any]:
+        return {}
+
+
+CALLBACKS = ["payload", "should_reclaim", "should_remove_stale_lock"]
+COROUTINES = [_coroutine, functools.partial(_coroutine, 1), _Asynchronous(), lambda *_: _coroutine()]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "returned"])
+def test_a_coroutine_counts_as_an_answer_without_a_loop(target: Path, lock: Path, name: str, callback: Any) -> None:
+    """SC1: it would be true, whatever it is going to say."""
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data, LONG)
+    before = lock.stat().st_mtime
+    options: dict[str, Any] = {"payload": {}, "timeout": 0, **REMOVE, name: callback}
+    options.setdefault("should_remove_stale_lock", yes)
+    manager = sidecar.create_file_lock_manager_sync("refused")
+    for acquire, instead in (
+        (lambda: sidecar.acquire_file_lock_sync(target, **options), "Use acquire_file_lock, "),
+        (lambda: sidecar.with_file_lock_sync(target, lambda: None, **options), "Use with_file_lock, "),
+        (lambda: manager.acquire(target, **options), "Use one of create_file_lock_manager, "),
+    ):
+        with pytest.raises(TypeError, match=f"{name} is asynchronous: .*{instead}"):
+            acquire()
+        gc.collect()  # complains of a coroutine that nobody has awaited
+        assert (lock.read_bytes(), lock.stat().st_mtime) == (data, before)
+        assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_refused_payload_has_made_a_directory(disk: Path) -> None:
+    """SC1."""
+    with pytest.raises(TypeError, match="payload is asynchronous"):
+        sidecar.acquire_file_lock_sync(disk / "a" / "b" / "state", payload=COROUTINES[-1])
+    assert list(disk.iterdir()) == []
+
+
+# -- callbacks that are awaited ----------------------------------------------------------------------------------------
+
+
+def _rewritten(lock: Path) -> None:
+    put(lock, as_json(createdAt=moment(0)))
+
+
+def _refreshed(lock: Path) -> None:
+    os.utime(lock)
+
+
+def _replaced(lock: Path) -> None:
+    other = lock.with_name("other")
+    put(other, as_json(createdAt=moment(0)))
+    other.rename(lock)
+
+
+def _copied(lock: Path) -> None:
+    """Another file, which cannot be told from the one before by its content and time."""
+    other, found = lock.with_name("other"), lock.stat()
+    other.write_bytes(lock.read_bytes())
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.rename(lock)
+
+
+async def _later(answer: Any) -> Any:
+    await asyncio.sleep(0)
+    return answer
+
+
+def _in_a_future(answer: Any) -> Any:
+    return asyncio.ensure_future(_later(answer))  # only where a loop runs
+
+
+@pytest.fixture(params=[False, True], ids=["on the loop", "steps in threads"])
+def awaited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Face]:
+    if request.param:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    made = Face(awaited=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", [_later, _in_a_future], ids=["coroutine", "future"])
+def test_an_answer_is_not_awaited(awaited: Face, target: Path, lock: Path, how: Callable[[Any], Any]) -> None:
+    """SC2, V7: with `timeout=0`, too: an answer is waited for whatever the deadline."""
+    told: list[Any] = []
+
+    def answer(result: Any) -> Callable[..., Any]:
+        def asked(*about: object) -> Any:
+            assert threading.current_thread() is threading.main_thread(), "that is where the loop runs"
+            told.extend(about)
+            return how(result)
+
+        return asked
+
+    data = as_json(pid=1, createdAt=moment(0))
+    put(lock, data)
+    with pytest.raises(FileLockTimeout):
+        awaited.acquire(target, should_reclaim=answer(False))
+    with pytest.raises(FileLockStale, match="should_reclaim calls it stale"):
+        awaited.acquire(target, should_reclaim=answer(True))
+    with pytest.raises(FileLockStale, match="does not approve"):
+        awaited.acquire(target, should_reclaim=yes, should_remove_stale_lock=answer(False), **REMOVE)
+    assert lock.read_bytes() == data
+    assert {type(about) for about in told} == {ReclaimParams, StaleSnapshot}
+    handle = awaited.acquire(
+        target,
+        payload=answer({"mine": True}),
+        should_reclaim=answer(True),
+        should_remove_stale_lock=answer(True),
+        **REMOVE,
+    )
+    assert json.loads(lock.read_bytes())["mine"] is True
+    awaited.release(handle)
+    assert not lock.exists()
+
+
+def test_a_coroutine_function_of_the_specification_is_refused(awaited: Face, target: Path, lock: Path) -> None:
+    """The first example of fs-safe's document."""
+
+    async def payload() -> dict[str, object]:
+        return {"pid": os.getpid(), "host": os.uname().nodename}
+
+    handle = awaited.acquire(target, manager_key="snapshot", stale=5 * 60.0, payload=payload)
+    assert json.loads(lock.read_bytes())["pid"] == os.getpid()
+    awaited.release(handle)
+
+
+@pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced, _copied])
+def test_an_answer_about_another_lock_is_believed(
+    awaited: Face, target: Path, lock: Path, change: Callable[[Path], None]
+) -> None:
+    """SC3: the lock changed while the answer was awaited."""
+    asked: list[StaleSnapshot] = []
+
+    async def approve(snapshot: StaleSnapshot) -> bool:
+        asked.append(snapshot)
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            change(lock)
+        return len(asked) == 1
+
+    put(lock, as_json(pid=1), LONG)
+    with pytest.raises((FileLockTimeout, FileLockStale)):
+        awaited.acquire(target, should_remove_stale_lock=approve, **REMOVE)
+    assert b"holdfast" not in lock.read_bytes()
+
+
+def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, target: Path, lock: Path) -> None:
+    """A9: there is an end at the deadline."""
+
+    async def renewed(_: object) -> bool:
+        await asyncio.sleep(0)
+        put(lock, as_json(createdAt=moment(LONG), number=next(numbers)))
+        return True
+
+    numbers = itertools.count()
     put(lock, as_json(createdAt=moment(LONG)))
-    with pytest.raises(TypeError, match=f"{name} is a plain function"):
-        face.acquire(target, **{**REMOVE, name: callback})
-    assert lock.exists()
+    with pytest.raises(FileLockTimeout):
+        awaited.acquire(target, should_reclaim=renewed, should_remove_stale_lock=yes, **REMOVE)
+    assert next(numbers) < 10, "a takeover that comes too late is tried a few times"
+
+
+def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
+    """A9: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
+
+    async def main() -> None:
+        made: list[str] = []
+
+        async def payload() -> dict[str, str]:
+            await asyncio.sleep(0)
+            made.append(moment(0))
+            return {"createdAt": made[-1], "number": str(len(made))}
+
+        holder = await sidecar.acquire_file_lock(target, payload={})
+        first = asyncio.create_task(sidecar.acquire_file_lock(target, payload=payload))
+        await until(lambda: made)
+        await asleep(first)
+        second = asyncio.create_task(sidecar.acquire_file_lock(target, payload={"second": True}))
+        await asleep(second)
+        before = len(made)
+        await holder.release()
+        handle = await first
+        assert len(made) > before
+        assert json.loads(lock.read_bytes())["number"] == str(len(made))
+        assert not second.done(), "the place in the queue was kept"
+        await handle.release()
+        await (await second).release()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_acquisition_leaves_its_callback_running(awaited: Face, target: Path, lock: Path) -> None:
+    """SC4."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), []
+
+        async def ask(_: object) -> bool:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append(True)
+            return True
+
+        acquiring = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}, should_reclaim=ask))
+        await begun.wait()
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        assert ended == [True]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data)
+    awaited._do(main())
+    assert lock.read_bytes() == data
+    assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_closed_acquisition_leaves_its_callback_running(target: Path, lock: Path) -> None:
+    """SC4: whoever is closed cannot wait for its end."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def ask(_: object) -> bool:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return True
+
+        acquiring = sidecar.acquire_file_lock(target, payload={}, should_reclaim=ask)
+        acquiring.send(None)
+        await begun.wait()
+        acquiring.close()
+        await ended.wait()
+
+    put(lock, as_json(createdAt=moment(LONG)))
+    asyncio.run(main())
+    assert list(target.parent.iterdir()) == [lock]
+
+
+def test_a_question_that_is_out_of_date_is_answered_all_the_same(within: Callable[[float], Any]) -> None:
+    """SC3: it is cancelled, and the new one is asked."""
+
+    def about(function: Callable[[], Any]) -> Any:
+        return (yield "should_reclaim", function, ())
+
+    async def main() -> None:
+        functions = Awaited()
+        asked, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def never() -> None:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        assert isinstance(functions.judge("before", about(never)), Signal)
+        await asked.wait()
+        assert functions.judge("after", about(lambda: "known")) == "known"
+        await cancelled.wait()
+        with pytest.raises(RuntimeError, match="forked"):
+            functions.payload()
+        await functions.close()
+
+    with within(10.0):
+        asyncio.run(main())
+
+
+def test_ctrl_c_in_a_coroutine_is_taken_for_its_answer(target: Path, lock: Path) -> None:
+    async def interrupted() -> dict[str, Any]:
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(sidecar.acquire_file_lock(target, payload=interrupted))
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_an_exception_of_a_coroutine_is_swallowed_or_leaves_something(
+    awaited: Face, target: Path, lock: Path, name: str
+) -> None:
+    async def fail(*_: object) -> Any:
+        await asyncio.sleep(0)
+        raise LookupError("no process table")
+
+    data = as_json(createdAt=moment(LONG))
+    put(lock, data)
+    options: dict[str, Any] = {"should_remove_stale_lock": yes, **REMOVE, name: fail}
+    with pytest.raises(LookupError):
+        awaited.acquire(target, **options)
+    assert lock.read_bytes() == data
+    assert list(target.parent.iterdir()) == [lock]
 
 
 def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) -> None:
@@ -333,20 +632,6 @@ def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) ->
 
 
 # -- what has changed since the look is not removed --------------------------------------------------------------------
-
-
-def _rewritten(lock: Path) -> None:
-    put(lock, as_json(createdAt=moment(0)))
-
-
-def _refreshed(lock: Path) -> None:
-    os.utime(lock)
-
-
-def _replaced(lock: Path) -> None:
-    other = lock.with_name("other")
-    put(other, as_json(createdAt=moment(0)))
-    other.rename(lock)
 
 
 @pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced])
@@ -438,42 +723,75 @@ def test_a_target_that_has_no_name_is_locked(face: Face, path: str) -> None:
 
 # -- how long it waits -------------------------------------------------------------------------------------------------
 
-BUDGETS: list[tuple[dict[str, Any], float | None, float | None]] = [
-    ({}, None, None),
-    ({}, 1.5, 1.5),
-    ({}, 0, 0),
-    ({}, float("inf"), None),
-    ({"retries": 0}, None, 0),
-    ({"retries": 0}, 5, 0),
-    ({"retries": 3}, None, 0.15),  # factor 1: 50 ms each, as both versions do
-    ({"retries": 3, "factor": 2}, None, 0.05 + 0.1 + 0.2),
-    ({"retries": 7, "factor": 2}, None, 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1),
-    ({"retries": 7, "factor": 2}, 1, 1),
-    ({"retries": 3, "factor": 0.5}, None, 0.15),  # no pause is shorter than min_timeout
-    ({"retries": 3, "factor": 0}, None, 0.15),
-    ({"retries": 3, "min_timeout": 2, "max_timeout": 2}, None, 6),
-    ({"retries": 3, "min_timeout": 0, "factor": 9}, None, 0),
-    ({"retries": 3}, float("inf"), 0.15),
-    ({"retries": 30, "min_timeout": 0.1, "max_timeout": 5, "factor": 1.7}, 30, 30),
-    ({"retries": 3, "randomize": True}, None, 0.225),  # by the chance below, half as long again
-    ({"retries": 3, "randomize": True, "max_timeout": 0.06}, None, 0.18),
-    ({"retries": 2, "factor": 2, "randomize": True}, None, 0.225),
-    ({"retries": 2**53 - 1, "max_timeout": 0.05}, None, (2**53 - 1) * 0.05),
+PAUSES: list[tuple[dict[str, Any], list[float]]] = [
+    # as fs-safe computes them, by a chance of a half
+    ({}, [0.05, 0.05, 0.05]),  # factor 1, as both versions do
+    ({"factor": 2}, [0.05, 0.1, 0.2, 0.4, 0.8, 1, 1]),
+    ({"factor": 0.5}, [0.05, 0.05, 0.05]),  # no pause is shorter than min_timeout
+    ({"factor": 0}, [0.05, 0.05]),
+    ({"min_timeout": 2, "max_timeout": 2}, [2, 2]),
+    ({"min_timeout": 0, "factor": 9}, [0, 0, 0]),
+    ({"randomize": True}, [0.075, 0.075]),
+    ({"randomize": True, "max_timeout": 0.06}, [0.06, 0.06]),
+    ({"factor": 2, "randomize": True}, [0.075, 0.15, 0.3]),
 ]
 
 
-@pytest.mark.parametrize(("retry", "timeout", "budget"), BUDGETS)
-def test_it_waits_for_longer_or_shorter_than_the_retries_take(
-    retry: dict[str, Any], timeout: float | None, budget: float | None
-) -> None:
-    result = Retry(**retry).budget(timeout, chance=lambda: 0.5)
-    assert result == (None if budget is None else pytest.approx(budget))
+@pytest.mark.parametrize(("retry", "pauses"), PAUSES)
+def test_a_pause_is_longer_or_shorter_than_theirs(retry: dict[str, Any], pauses: list[float]) -> None:
+    made = Retry(**retry)
+    assert [made.pause(number, chance=lambda: 0.5) for number in range(len(pauses))] == pytest.approx(pauses)
+    assert made.pause(2**53, chance=lambda: 0.5) == pytest.approx(made.pause(100, chance=lambda: 0.5))
 
 
-def test_a_random_wait_is_always_the_same_or_out_of_bounds() -> None:
-    seen = {Retry(retries=2, randomize=True).budget() for _ in range(20)}
+def test_a_random_pause_is_always_the_same_or_out_of_bounds() -> None:
+    seen = {Retry(randomize=True).pause(0) for _ in range(20)}
     assert len(seen) > 1
-    assert all(wait is not None and 0.1 <= wait <= 0.2 for wait in seen)
+    assert all(0.05 <= pause <= 0.1 for pause in seen)
+
+
+@pytest.mark.parametrize("pause", [0, 0.001])
+def test_the_tries_are_fewer_than_were_asked_for(face: Face, target: Path, lock: Path, pause: float) -> None:
+    """LM1: each is a look, and what it takes is no part of the pauses."""
+    asked: list[float] = []
+
+    def slow(_: object) -> bool:
+        asked.append(time.monotonic())
+        while time.monotonic() < asked[-1] + 4 * pause:
+            pass
+        return False
+
+    put(lock, as_json(createdAt=moment(0)))
+    with pytest.raises(FileLockTimeout, match="could not get"):
+        face.acquire(target, timeout=None, retry=Retry(retries=5, min_timeout=pause), should_reclaim=slow)
+    assert len(asked) >= 6
+
+
+def test_tries_do_not_end_at_the_deadline(face: Face, target: Path, lock: Path, within: Any) -> None:
+    put(lock, as_json(createdAt=moment(0)))
+    with within(20.0), pytest.raises(FileLockTimeout):
+        face.acquire(target, timeout=0.02, retry=Retry(retries=2**53 - 1))
+
+
+def test_one_who_counts_its_tries_waits_for_itself_without_an_end(face: Face, target: Path) -> None:
+    """No WouldDeadlock: it ends."""
+    handle = face.acquire(target)
+    with pytest.raises(FileLockTimeout):
+        face.acquire(target, timeout=None, retry={"retries": 2, "min_timeout": 0.001})
+    face.release(handle)
+
+
+def test_a_lock_that_becomes_free_within_a_pause_is_had_after_it(target: Path, within: Any) -> None:
+    async def main() -> None:
+        holder = await sidecar.acquire_file_lock(target, payload={})
+        pauses = Retry(retries=1, min_timeout=600, max_timeout=600)
+        waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}, retry=pauses))
+        await asleep(waiter)
+        await holder.release()
+        await (await waiter).release()
+
+    with within(20.0):
+        asyncio.run(main())
 
 
 def test_the_retries_do_not_reach_the_acquisition(face: Face, target: Path, lock: Path) -> None:
@@ -504,6 +822,19 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"retry": {"minTimeout": 2}}, TypeError, "retry is a Retry"),
     ({"retry": 3}, TypeError, "retry is a Retry"),
     ({"stale_recovery": "remove"}, ValueError, "stale_recovery"),
+    ({"reentrant_owner": 3}, TypeError, "reentrant_owner"),
+    ({"reentrant_owner": "one", "allow_reentrant": True}, ValueError, "give one of them"),
+    ({"parse_payload": "json"}, TypeError, "parse_payload is a function"),
+    ({"parse_payload": _coroutine}, TypeError, "parse_payload is a plain function"),
+    ({"on_compromised": 3}, TypeError, "on_compromised is a function"),
+    ({"on_compromised": _coroutine}, TypeError, "on_compromised is a plain function"),
+    ({"compromise_check_interval": -1}, ValueError, "compromise_check_interval"),
+    ({"compromise_check_interval": 0.0001}, ValueError, "compromise_check_interval"),
+    ({"compromise_check_interval": 2147484}, ValueError, "compromise_check_interval"),
+    ({"compromise_check_interval": "1"}, TypeError, "compromise_check_interval"),
+    ({"lock_root": "/dev/null"}, InvalidPath, "is not a directory"),
+    ({"lock_root": "/nowhere/at/all"}, InvalidPath, "cannot be used"),
+    ({"lock_root": "/usr"}, InvalidPath, "does not contain"),
     ({"should_reclaim": True}, TypeError, "should_reclaim is a function"),
     ({"should_remove_stale_lock": "yes"}, TypeError, "should_remove_stale_lock is a function"),
     ({"stale": -(10**400)}, ValueError, "stale"),
@@ -542,6 +873,92 @@ def test_an_error_ends_in_the_middle(target: Path, lock: Path) -> None:
     assert "; ." not in str(caught.value)
     assert caught.value.holder is not None
     assert caught.value.holder.pid is None
+
+
+# -- the later options -------------------------------------------------------------------------------------------------
+
+
+def test_a_root_that_was_exchanged_is_locked_in(face: Face, disk: Path) -> None:
+    """Between the check and the attempt, and after it."""
+    root, calls = disk / "root", []
+
+    def exchange() -> dict[str, Any]:
+        root.rename(disk / f"before {len(calls)}")
+        root.mkdir()
+        calls.append(1)
+        return {}
+
+    root.mkdir()
+    with pytest.raises(InvalidPath, match="has been replaced"):
+        face.acquire(disk / "state", lock_root=root, lock_path=root / "l.lock", payload=exchange)
+    assert not list(root.iterdir())
+    put(root / "l.lock", as_json(createdAt=moment(LONG)))
+    options: dict[str, Any] = {"should_remove_stale_lock": lambda _: not exchange(), **REMOVE}
+    with pytest.raises(InvalidPath, match="has been replaced"):
+        face.acquire(disk / "state", lock_root=root, lock_path=root / "l.lock", **options)
+    assert not list(root.iterdir())
+
+
+def test_a_coroutine_counts_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
+    put(lock, b"x", LONG)
+    with pytest.raises(TypeError, match="parse_payload is a plain function"):
+        face.acquire(target, parse_payload=COROUTINES[-1])
+    assert lock.read_bytes() == b"x"
+
+
+def test_a_parser_is_shown_a_lock_that_is_being_created(face: Face, target: Path, lock: Path) -> None:
+    put(lock, b"")
+    with pytest.raises(FileLockTimeout):
+        face.acquire(target, parse_payload=pytest.fail)
+
+
+def test_a_loss_is_told_where_it_was_not_asked_for_or_not_where_it_was(face: Face, target: Path, lock: Path) -> None:
+    told: list[sidecar.CompromisedInfo] = []
+    for interval, times in ((0, 0), (None, 1)):
+        handle = face.acquire(target, on_compromised=told.append, compromise_check_interval=interval)
+        lock.unlink()
+        assert not face.is_held(handle)  # finds it, if nobody was faster
+        face._do(asyncio.sleep(0.01)) if face.awaited else None
+        face.release(handle)
+        assert told == [sidecar.CompromisedInfo(str(lock), str(target))] * times
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_loss_is_noticed_late_without_events(
+    awaited: bool, target: Path, lock: Path, monkeypatch: pytest.MonkeyPatch, within: Any
+) -> None:
+    """K3: where no events arrive, it is looked for as often as was asked; beside one who asked for less."""
+    monkeypatch.setattr(type(environment()), "events_reach", lambda _self, _path: False)
+    told = threading.Event()
+    face = Face(awaited=awaited)
+    idle = sidecar.acquire_file_lock_sync(
+        target.with_name("idle"), payload={}, on_compromised=print, compromise_check_interval=3600.0
+    )
+    try:
+        handle = face.acquire(target, on_compromised=lambda _: told.set(), compromise_check_interval=0.01)
+        started = time.monotonic()
+        lock.unlink()
+        with within(20.0):
+            while not told.is_set():
+                face._do(asyncio.sleep(0.001)) if awaited else told.wait(0.001)
+        assert time.monotonic() - started < 0.9, "sooner than everybody else's second"
+        face.release(handle)
+    finally:
+        idle.release()
+        face.close()
+
+
+def test_a_loss_is_told_to_a_closed_loop(target: Path, lock: Path) -> None:
+    told: list[object] = []
+
+    async def main() -> sidecar.FileLockHandle:
+        return await sidecar.acquire_file_lock(target, payload={}, on_compromised=told.append)
+
+    handle = asyncio.run(main())
+    lock.unlink()
+    assert not asyncio.run(handle.verify_still_held())
+    eventually(lambda: told, what="the news")
+    asyncio.run(handle.release())
 
 
 # -- releasing ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -193,6 +195,81 @@ def test_a_drain_that_is_awaited_leaves_what_threads_hold(
 
     asyncio.run(main())
     assert list(disk.iterdir()) == []
+
+
+def test_a_reset_leaves_something_held_or_listed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = create_file_lock_manager_sync("reset")
+    handles = [manager.acquire(disk / name, payload={}) for name in "ab"]
+    (disk / "a.lock").unlink()
+    create_file_lock_manager("reset").reset()
+    assert manager.held_entries() == []
+    assert list(disk.iterdir()) == []
+    assert not any(handle.verify_still_held() for handle in handles)
+    failing = manager.acquire(disk / "c", payload={})
+
+    def unlink(path: str) -> None:
+        raise OSError(5, "Input/output error", path)
+
+    monkeypatch.setattr(environment(), "unlink", unlink, raising=False)
+    manager.reset()
+    assert manager.held_entries() == []
+    monkeypatch.undo()
+    failing.release()
+    if not has("flock"):
+        assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_release_by_force_leaves_a_handle_holding(
+    target: Path, lock: Path, in_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_threads:
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    manager = create_file_lock_manager_sync("force")
+    first = manager.acquire(target, payload={}, reentrant_owner="one")
+    second = manager.acquire(target, payload={}, reentrant_owner="one")
+    (entry,) = manager.held_entries()
+    assert entry.force_release()
+    assert not lock.exists()
+    assert not first.verify_still_held()
+    assert not second.verify_still_held()
+    assert not entry.force_release()
+
+    async def main() -> None:
+        await create_file_lock_manager("force").acquire(target, payload={})
+        (entry,) = create_file_lock_manager("force").held_entries()
+        assert await entry.force_release()
+        assert not await entry.force_release()
+
+    asyncio.run(main())
+    assert not lock.exists()
+
+
+def test_an_owner_enters_what_another_holds(target: Path) -> None:
+    with acquire(target, manager_key="owned", reentrant_owner="one"):
+        acquire(target, manager_key="owned", reentrant_owner="one").release()
+        for more in ({"reentrant_owner": "two"}, {}, {"reentrant_owner": ""}):
+            with pytest.raises(FileLockTimeout):
+                acquire(target, manager_key="owned", **more)
+        acquire(target, manager_key="owned", allow_reentrant=True).release()
+    with acquire(target, manager_key="owned"), pytest.raises(FileLockTimeout):
+        acquire(target, manager_key="owned", reentrant_owner="one")
+
+
+def test_an_inner_handle_that_is_to_be_retained_is_not(target: Path, lock: Path) -> None:
+    """Whoever asks for it is enough, and a release removes the file all the same."""
+    code = """
+import sys
+from holdfast import sidecar
+options = {"payload": {}, "reentrant_owner": "one"}
+sidecar.acquire_file_lock_sync(sys.argv[1], **options)
+sidecar.acquire_file_lock_sync(sys.argv[1], retain_on_exit=True, **options)
+"""
+    subprocess.run([sys.executable, "-c", code, target], timeout=20, check=True)
+    assert lock.exists()
+    lock.unlink()
+    acquire(target, retain_on_exit=True).release()
+    assert not lock.exists()
 
 
 def test_what_cannot_be_released_stops_the_drain_or_goes_unsaid(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ A1  Whatever wakes us, we look again; no event is believed. So early, late, doub
 A5  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
 A8  A child that a signal handler forks in the midst of an acquisition neither waits nor holds: its copy of the
     acquisition ends with an error, and gives back what it may have acquired by itself.
+A9  A caller's function may need an event loop for its answer. That is waited for only between two steps, while nothing
+    is held or announced, and whatever the deadline; then we look again, as the lock may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ from .waiters import waiters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from ..model import Status
+    from .environment import Signal
 
 _RETRIES = 5
 _MISS_PAUSE = 0.001
@@ -135,6 +138,8 @@ def _enter(
             if taken is None:
                 return None
             try:
+                if request.prepare is not None and not taken:
+                    yield from _prepared(env, request.prepare)
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
                 # Who may not write there is told who holds it, if somebody does, as with one that exists already.
@@ -152,6 +157,19 @@ def _enter(
                 held.give_back()
                 raise
     return None
+
+
+def _prepared(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
+    known = prepare()
+    if known is not None:
+        yield from _answered(env, known)
+
+
+def _answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
+    """A9."""
+    generation = env.generation
+    while not known.is_set and generation == env.generation:
+        yield Wait((), math.inf, known)
 
 
 def _is_taken(env: Environment, request: Request) -> bool | None:
@@ -172,7 +190,7 @@ def _is_taken(env: Environment, request: Request) -> bool | None:
 
 def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait, None, Share | None]:
     """The lock, or None when the time is up."""
-    retries, misses = _RETRIES, 0
+    retries, misses, answered = _RETRIES, 0, False
     while True:
         behind = contest.is_behind()
         if behind and not contest.needs_look():
@@ -182,12 +200,20 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
         share = contest.join()
         if share is not None:
             return share
+        asked = contest.asked
+        if asked is not None and not (answered and contest.is_over()):  # or there were no end where it changes
+            yield from _answered(env, asked)
+            answered = True
+            continue
+        answered = False
         if contest.is_closed:
             raise stale(contest.refusal())
         if not behind or contest.may_pass(free=free):
             missed = False
             for sight in contest.sights:
                 if sight.could_be_had:
+                    if sight.request.prepare is not None:
+                        yield from _prepared(env, sight.request.prepare)
                     held = yield from sight.attempt()
                     missed = missed or sight.missed
                     if held is not None and held.request.fencing:
@@ -215,7 +241,7 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
                 contest.require_no_deadlock()
                 yield from contest.pause()
                 continue
-        if contest.is_over():
+        if contest.has_failed():
             return None
         contest.require_no_deadlock()
         yield from contest.pause()

@@ -9,8 +9,6 @@ A7  What keeps waking us although nothing changes must not keep us busy: after s
 
 from __future__ import annotations
 
-import math
-
 from ..model import Evidence, Liveness, Status
 from .environment import Environment, Wait
 from .hold import Held, Share
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from ..model import Holder
+    from .environment import Signal
 
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
@@ -128,7 +127,7 @@ class Contest:
     def needs_look(self) -> bool:
         """Whether one who is behind has a reason to look at the lock: it has not done so for long, its time is up, or
         this process holds something, which may be this very lock."""
-        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self.is_over()
+        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self._limits.is_due()
 
     def may_pass(self, *, free: bool) -> bool:
         """Whether those ahead have let the lock lie there for too long (queue.py, Q6)."""
@@ -165,6 +164,10 @@ class Contest:
     def is_over(self) -> bool:
         return self._limits.is_over()
 
+    def has_failed(self) -> bool:
+        """After a complete look that was in vain: whether it was the last one."""
+        return self._limits.has_failed()
+
     def refusal(self) -> Refusal:
         waited = self._env.monotonic() - self._limits.started
         story = self._story or Story(self._env, self._request, ())
@@ -183,13 +186,20 @@ class Contest:
 
     def require_no_deadlock(self) -> None:
         """WouldDeadlock where the caller itself is in the way everywhere."""
-        if self._limits.deadline == math.inf and all(sight.is_held_by(self._context) for sight in self.sights):
+        if self._limits.is_endless and all(sight.is_held_by(self._context) for sight in self.sights):
             raise self.sights[0].deadlock(len(self.sights))
 
     @property
     def is_closed(self) -> bool:
         """Whether waiting is no use: all are stale, only the caller may say that they can go (policy.py, V5)."""
         return all(sight.there and sight.verdict.closed for sight in self.sights)
+
+    @property
+    def asked(self) -> Signal | None:
+        """Set once the caller knows whether one of them is stale (policy.py, V7); None if that is not waited for."""
+        if any(sight.could_be_had for sight in self.sights):
+            return None
+        return next((s.verdict.asked for s in self.sights if s.there and s.verdict.asked is not None), None)
 
     def hurry(self) -> None:
         """Look again soon: what was in the way of a takeover is there for an instant only."""

@@ -1,4 +1,8 @@
-"""How long one waits, wherever the lock is stored: the caller's deadline, the notice of a long wait, and a fork."""
+"""How long one waits, wherever the lock is stored: the caller's deadline, the notice of a long wait, and a fork.
+
+LM1  Where the caller counts tries, each is a complete look; a pause begins when the look before it has failed, and what
+     the look itself took is no part of it. Whoever is woken within a pause looks as well, which counts for nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,36 @@ class Limits:
         self.request = request
         self.started = env.monotonic()
         self.deadline = math.inf if timeout is None else self.started + timeout
+        self._retries = 0 if request.tries is None else request.tries[0]
+        self._pause = None if request.tries is None else request.tries[1]
+        self._made = 0
+        self._next_try = -math.inf
+        """When the pause before the next try is over, if tries are counted."""
         self._noticed = request.notice is None
         self._generation = env.generation if generation is None else generation
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether the wait may last for ever."""
+        return self.deadline == math.inf and self._pause is None
+
     def is_over(self) -> bool:
+        if self._pause is not None and self._made == self._retries and self.env.monotonic() >= self._next_try:
+            return True
         return self.deadline < math.inf and self.env.monotonic() >= self.deadline
+
+    def is_due(self) -> bool:
+        """Whether the next try is, or none will be."""
+        return self.is_over() or (self._pause is not None and self.env.monotonic() >= self._next_try)
+
+    def has_failed(self) -> bool:
+        """To be called after a complete look that was in vain: whether it was the last one (LM1)."""
+        if self.is_over():
+            return True
+        if self._pause is not None and self.env.monotonic() >= self._next_try:
+            self._next_try = self.env.monotonic() + self._pause(self._made)
+            self._made += 1
+        return False
 
     @property
     def announces(self) -> bool:
@@ -45,7 +74,8 @@ class Limits:
 
     def bounded(self, until: float) -> float:
         """The earliest of: that moment, the caller's deadline, the moment when a wait is to be announced."""
-        return min(until, self.deadline, math.inf if self._noticed else self.started + _NOTICE_AFTER)
+        due = math.inf if self._pause is None or self._next_try == -math.inf else self._next_try
+        return min(until, self.deadline, due, math.inf if self._noticed else self.started + _NOTICE_AFTER)
 
     def require_same_process(self) -> None:
         """After a fork in the midst of it, by a signal handler, the descriptors are closed or other files' by now."""

@@ -9,6 +9,8 @@ V5  A protocol whose rule fails closed only says that a lock is stale: then nobo
     unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
 V6  A file that has more in it than a record may be somebody's data, with lines that look like a record's. It is held,
     and is never reclaimed, whatever was asked for.
+V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A9). Until then
+    the lock counts as held.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import math
 
 from ..model import Evidence, Holder, Liveness, Status, Value
-from .environment import Environment
+from .environment import Environment, Signal
 from .liveness import UNFINISHED_SOURCE, Assessment
 from .observe import Observation
 from .request import Request
@@ -34,6 +36,8 @@ class Verdict(Value):
     """When time alone may change the verdict, in seconds since the epoch."""
     closed: bool = False
     """Whether waiting is no use either (V5)."""
+    asked: Signal | None = None
+    """Set once the caller knows the answer (V7)."""
 
 
 def judge(env: Environment, request: Request, seen: Observation, assessed: Assessment) -> Verdict:
@@ -53,7 +57,10 @@ def judge(env: Environment, request: Request, seen: Observation, assessed: Asses
         return Verdict(False, False, "this contender takes over nothing (stale='never')")
     if callable(stale):
         unjudged = describe(env, request, seen, assessed, Verdict(False, False, ""))
-        if stale(unjudged):
+        answer: object = stale(unjudged)
+        if isinstance(answer, Signal):
+            return Verdict(False, False, "the caller has yet to answer", env.time() + ASK_AGAIN, asked=answer)  # V7
+        if answer:
             return Verdict(True, False, "the caller calls it stale")
         return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)
     if stale == "safe" and assessed.liveness is Liveness.DEAD and evidence.proven:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..model import Status
     from ..protocols import Protocol
-    from .environment import Environment
+    from .environment import Environment, Signal
     from .refusal import Refusal
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
@@ -70,6 +70,7 @@ class Request:
 
     __slots__ = (
         "beat_every",
+        "check_every",
         "directory",
         "durable",
         "fair",
@@ -88,8 +89,10 @@ class Request:
         "owner",
         "parents",
         "path",
+        "prepare",
         "protocol",
         "queue",
+        "retained",
         "shared",
         "slot",
         "stale",
@@ -97,6 +100,7 @@ class Request:
         "tag",
         "target",
         "timeout",
+        "tries",
         "unmarked",
         "watched",
     )
@@ -144,6 +148,9 @@ class Request:
         self.method = "unnamed"
         # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
         self.look_every = math.inf
+        # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
+        # set (acquire.py, A9).
+        self.prepare: Callable[[], Signal | None] | None = None
         # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
         self.unmarked = False
 
@@ -161,6 +168,12 @@ class Request:
             check_callback("on_event", self.on_event)
         # Called once, with what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Refusal], None] | None = None
+        # How many tries there are after the first, and the pause before each, in seconds, by its number from 0.
+        self.tries: tuple[int, Callable[[int], float]] | None = None
+        # Seconds between looks whether the hold is lost, where somebody waits to be told and no event tells.
+        self.check_every = 1.0
+        # Whether the lock file stays when the process ends while it holds.
+        self.retained = False
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
         # The same, but a keeper process has the guard, and with it the proof of life.

@@ -5,9 +5,10 @@ K1  The thread starts with the first hold that needs it, and ends when it wakes 
 K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table. With that beat
     come those that are nearly due, so that thousands of holds are looked through once for many beats.
 K3  A hold with `on_lost` or `on_event` is watched, so that loss is told in milliseconds; where no events arrive it is
-    looked at once a second. All of them make one wait: thousands cost one descriptor, and an event costs a look at one
-    hold. A thread of its own tells a loss: the caller's code takes its time, while the beats of other holds fall due
-    and this thread may be the one that reads the events for all waits of the process (inotify.py, N1).
+    looked at once a second, or as often as it asks for. All of them make one wait: thousands cost one descriptor, and
+    an event costs a look at one hold. A thread of its own tells a loss: the caller's code takes its time, while the
+    beats of other holds fall due and this thread may be the one that reads the events for all waits of the process
+    (inotify.py, N1).
 K4  In a forked child there is no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
 K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
@@ -122,7 +123,7 @@ class Keeper:
                     _report(f"{held.path} is held, but not kept fresh", error)
         elif (
             held.next_beat < self._next_wake
-            or (held in self._unwatched and now + _LOOK_EVERY < self._next_wake)
+            or (held in self._unwatched and now + held.request.check_every < self._next_wake)
             or (self._watched and not self._awaited)
         ):
             self._ring()  # K2
@@ -155,7 +156,7 @@ class Keeper:
         self.release_all()
 
     def release_all(self) -> None:
-        """At exit: what this process still holds is released; a lock that was lost stays as it is.
+        """At exit: what this process still holds is released, unless it is to stay; a lost lock stays as it is.
 
         Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
         one that came in now would die inside.
@@ -165,7 +166,10 @@ class Keeper:
                 place._drop_ticket()
         for held in list(self._env.holds.values()):
             try:
-                held.release()
+                if held.request.retained:
+                    held.abandon()
+                else:
+                    held.release()
             except Exception as error:  # the interpreter is going down: say it, and go on with the next
                 print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
 
@@ -184,7 +188,7 @@ class Keeper:
             except OSError:
                 pass  # lost already, or no watch is left
             if self._kept[held] is None:
-                self._unwatched[held] = None
+                self._look_at(held)
                 return
         try:
             if held.verify():
@@ -193,7 +197,11 @@ class Keeper:
             pass  # a look will tell
         with self._mutex:
             if held in self._kept:
-                self._unwatched[held] = None
+                self._look_at(held)
+
+    def _look_at(self, held: Held) -> None:
+        self._unwatched[held] = None
+        self._next_look = min(self._next_look, time.monotonic() + held.request.check_every)
 
     def _start(self) -> None:
         if self._doorbell is None and self._bell is None:
@@ -261,8 +269,8 @@ class Keeper:
                 return None
             look = []
             if self._unwatched and now >= self._next_look:
-                self._next_look = now + _LOOK_EVERY
                 look = list(self._unwatched)
+                self._next_look = now + min(held.request.check_every for held in look)
             if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
                 look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
             beat = [held for held in self._kept if _is_nearly_due(held, now)] if now >= self._due else []

@@ -16,6 +16,8 @@ from process.support import eventually, polling
 
 Play = Callable[..., Player]
 LONG_AGO = 7200
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "1.5"))
+ROUNDS = int(100 * SECONDS)
 
 
 @pytest.fixture
@@ -203,17 +205,22 @@ def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, path: str) -> No
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("protocol", "beside"), [("semats", 0), ("sema", 0), ("sema", 5000)])
+def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path, protocol: str, beside: int) -> None:
+    """Y1; and Y7, as a directory that is large is not listed for long."""
+    for number in range(beside):
+        Path(f"{path}.{number}").touch()
     players = {
         "theirs": (play("semats", path), 0.0),
-        "one": (play("ours", path, "semats"), 0.0005),
-        "two": (play("ours", path, "semats"), 0.0005),
+        "one": (play("ours", path, protocol), 0.0005),
+        "two": (play("ours", path, protocol), 0.0005),
     }
-    storm(tmp_path / "state", players, 2.0)
+    storm(tmp_path / "state", players, SECONDS)
 
 
-def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int) -> None:
-    theirs, ours = play("semats", path), [play("ours", path, "semats") for _ in range(2)]
-    seen = stale_rounds(path, 200, lambda: plant(path, gone), theirs, ours)
+@pytest.mark.parametrize("protocol", ["semats", "sema"])
+def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int, protocol: str) -> None:
+    theirs, ours = play("semats", path), [play("ours", path, protocol) for _ in range(2)]
+    seen = stale_rounds(path, ROUNDS, lambda: plant(path, gone), theirs, ours)
     assert seen["together"] == 0
     assert seen["theirs"] + seen["ours"] > 0

@@ -13,7 +13,7 @@ from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container
+    from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol
 
     from .operation import Operations
@@ -128,6 +128,22 @@ class WatchSet(Protocol):
 
     def close(self) -> None:
         """End all of it. Idempotent."""
+
+
+class DirectoryLog(Protocol):
+    """What has appeared in a directory, for whoever publishes there so often that listing it each time costs more."""
+
+    names: set[str]
+    """The temporary files (`*.tmp`) that may be there still."""
+
+    def expect(self) -> None:
+        """A file of ours is about to appear."""
+
+    def saw(self, name: str) -> bool:
+        """Whether it has appeared there, and every temporary file that came before it is among `names`, for certain."""
+
+    def start(self, names: Iterable[str]) -> None:
+        """The directory has just been listed, after `saw` was asked."""
 
 
 class Signal:
@@ -296,6 +312,12 @@ class Environment(Protocol):
         """
 
     def watch_set(self) -> WatchSet | None: ...
+    def directory_log(self, directory: str) -> DirectoryLog | None:
+        """That of this directory, if there is one."""
+
+    def listed(self, directory: str, seconds: float) -> None:
+        """It took so long to list the directory. There will be a log of it when that comes to more than a log costs."""
+
     def watch_process(self, pid: int) -> int | None: ...
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, which somebody else serves."""

@@ -37,7 +37,7 @@ from .files import is_there, kinds_of_marker, unlink_quietly, withdraw, write_al
 from .hold import Held
 from .observe import UNFINISHED, explained
 from .request import Request
-from .rivals import quieten
+from .rivals import is_without_rivals, quieten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ _GUARD_PAUSE = 0.0005
 def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | None]:
     """A new hold, or None because the path exists."""
     held: Held | None
+    log = env.directory_log(request.directory) if request.protocol.has_rivals else None
+    if log is not None:
+        log.expect()
     while True:
         method = request.method
         try:
@@ -73,6 +76,8 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
     if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
         return held
     try:
+        if log is not None and is_without_rivals(request, log):
+            return held
         return (yield from quieten(env, request, held))
     except BaseException:
         held.give_back()

@@ -6,6 +6,10 @@ replace our lock file. Others make a directory beside it while they remove a sta
 Y1  A rival that makes its temporary file after our lock file is there sees the lock file, and backs off. One whose
     temporary file is older than our lock file is still in the directory when we list it. So whoever has published waits
     until none is left, and then looks whether the lock is still its own, before anyone is let in.
+Y7  Any lock file of this kind may be a rival's, whichever of the two protocols the caller has chosen. To list a large
+    directory each time would cost more than the rest. So whoever publishes there often keeps a log of what appears in
+    it (inotify.py, N8), begun by a listing. A rival's temporary file that was there when ours appeared came before it,
+    so it is in the log or in the listing. Where the log is not certain, or names a rival, the directory is listed.
 Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
     whose process has ended, is no rival any more. Should it come back all the same, `check()` notices.
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
@@ -32,8 +36,9 @@ from .files import is_there, let_go
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
+    from .environment import DirectoryLog
     from .hold import Held
     from .request import Request
 
@@ -47,6 +52,11 @@ _MOMENT = 0.020
 _OURS = stat.S_ISVTX
 _PATIENCE = 0.1
 """Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
+
+
+def is_without_rivals(request: Request, log: DirectoryLog) -> bool:
+    """Whether the log is certain that nobody was about to rename a file to ours when that appeared (Y7)."""
+    return log.saw(request.name) and not (log.names and _among(log.names, request))
 
 
 def quieten(env: Environment, request: Request, held: Held | None) -> Generator[Wait, None, Held | None]:
@@ -77,8 +87,18 @@ def quieten(env: Environment, request: Request, held: Held | None) -> Generator[
 
 def rivals(env: Environment, request: Request) -> list[tuple[str, int]]:
     """The temporary files of others for this lock file, and the pid that each is named after."""
+    begun = env.monotonic()
+    names = env.list_directory(request.directory)
+    env.listed(request.directory, env.monotonic() - begun)
+    log = env.directory_log(request.directory)
+    if log is not None:
+        log.start(names)
+    return _among(names, request)
+
+
+def _among(names: Iterable[str], request: Request) -> list[tuple[str, int]]:
     found = []
-    for name in env.list_directory(request.directory):
+    for name in names:
         pid = request.protocol.rival(name, request.name)
         if pid is not None:
             found.append((f"{request.directory}/{name}", pid))

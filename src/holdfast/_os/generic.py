@@ -13,7 +13,7 @@ import sys
 import time
 import zlib
 
-from .._core.environment import LockOwner, Presence, Process, Watch, WatchSet
+from .._core.environment import DirectoryLog, LockOwner, Presence, Process, Watch, WatchSet
 from .._core.operation import Operations
 from ..model import Identity
 from . import forking
@@ -313,6 +313,12 @@ class GenericEnvironment:
 
     def watch_set(self) -> WatchSet | None:
         return None
+
+    def directory_log(self, directory: str) -> DirectoryLog | None:  # noqa: ARG002
+        return None
+
+    def listed(self, directory: str, seconds: float) -> None:
+        pass
 
     def watch_process(self, pid: int) -> int | None:  # noqa: ARG002
         return None

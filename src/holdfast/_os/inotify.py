@@ -20,6 +20,15 @@ N6  An event loop may be busy, stopped or closed while one of its tasks waits, s
     may read, hence each of them has an eventfd too.
 N7  A kernel watch and its entry here come and go by one call of C, so that nothing comes between them; and a wait is on
     the list of its operation before it is watched for (operation.py, J1).
+
+A second instance, which nobody waits for, notes what appears in directories, for those who publish there often
+(rivals.py, Y7):
+
+N8  An event is in the queue before the call that made the file returns. So whoever empties the queue after a step of
+    its own has read of all files that were there by then. It is certain only if it finds its own file among them: then
+    the watch is on the directory that the path names, events arrive here, and the queue has not overflowed.
+N9  What was read and not noted, as an interruption came in between, makes all uncertain; so does a publication of which
+    nobody asked, because its event would be taken for that of a later one.
 """
 
 from __future__ import annotations
@@ -41,10 +50,12 @@ if TYPE_CHECKING:
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_CLOSE_NOWRITE = 0x10
+IN_CREATE = 0x100
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
 IN_MASK_ADD = 0x20000000
 
@@ -54,7 +65,12 @@ _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOL
 MASKS = (_MASK, _MASK | IN_CLOSE_NOWRITE)
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
+_SMALL = 1024
 _LARGEST_EVENT = _EVENT.size + 256
+_TEMPORARY = ".tmp"
+_SUFFIX, _OVERFLOWN = b".tmp\0", b"\xff\xff\xff\xff"
+_MOST_NAMES = 1000
+"""Temporary files that are noted; with more, the directory is listed once more."""
 _THREADS = 0
 """The crew of those that wait in a thread. The others are an event loop each (N6)."""
 
@@ -344,3 +360,106 @@ class Hub:
 def _error(what: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), what)
+
+
+class DirectoryLog:
+    """The temporary files that have appeared in a directory. See `DirectoryLog` in environment.py, and N8."""
+
+    __slots__ = ("_asked", "_doubts", "_logs", "_tokens", "_wd", "is_complete", "names")
+
+    def __init__(self, logs: DirectoryLogs, wd: int) -> None:
+        self._logs = logs
+        self._wd = wd
+        self._asked = True
+        self._doubts = -1
+        self._tokens: dict[str, bytes] = {}
+        self.names: set[str] = set()
+        self.is_complete = False
+
+    def expect(self) -> None:
+        if not self._asked:
+            self._logs.read()
+        self._asked = False
+
+    def saw(self, name: str) -> bool:
+        token = self._tokens.get(name)
+        if token is None:
+            token = self._tokens[name] = _token(self._wd, os.fsencode(name))
+        found = token in self._logs.read()
+        self._asked, self._doubts = True, self._logs.doubts
+        return found and self.is_complete
+
+    def start(self, names: Iterable[str]) -> None:
+        self.names = {name for name in names if name.endswith(_TEMPORARY)}
+        self.is_complete = self._doubts == self._logs.doubts and not self._logs.is_reading
+
+    def add(self, name: str) -> None:
+        self.names.add(name)
+        if len(self.names) > _MOST_NAMES:
+            self.is_complete = False
+
+
+class DirectoryLogs:
+    """The instance, and the directories that it watches."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._mutex = threading.RLock()
+        self._logs: dict[int, DirectoryLog] = {}
+        self.is_reading = False
+        self.doubts = 0
+        self._fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
+        if self._fd < 0:
+            raise _error("inotify_init1")
+
+    def add(self, directory: str) -> DirectoryLog:
+        wd: int = _libc.inotify_add_watch(self._fd, os.fsencode(directory), IN_CREATE | IN_ONLYDIR | IN_MASK_ADD)
+        if wd < 0:
+            raise _error(directory)
+        return self._logs.setdefault(wd, DirectoryLog(self, wd))
+
+    def read(self) -> bytes:
+        """All events that are there (N8), noted (N9)."""
+        with self._mutex:
+            if self.is_reading:
+                self._doubt()
+            self.is_reading = True
+            try:
+                data = os.read(self._fd, _SMALL)
+                if len(data) > _SMALL - _LARGEST_EVENT:
+                    data += self._rest()
+            except BlockingIOError:
+                data = b""
+            if _SUFFIX in data or _OVERFLOWN in data:
+                self._note(data)
+            self.is_reading = False
+            return data
+
+    def _rest(self) -> bytes:
+        data = b""
+        while True:
+            try:
+                data += os.read(self._fd, _BUFFER)
+            except BlockingIOError:
+                return data
+
+    def _note(self, data: bytes) -> None:
+        offset = 0
+        while offset < len(data):
+            wd, mask, _, length = _EVENT.unpack_from(data, offset)
+            name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
+            offset += _EVENT.size + length
+            if mask & IN_Q_OVERFLOW:
+                self._doubt()
+            elif wd in self._logs and name.endswith(_SUFFIX.rstrip(b"\0")):
+                self._logs[wd].add(os.fsdecode(name))
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+        for log in self._logs.values():
+            log.is_complete = False
+
+
+def _token(wd: int, name: bytes) -> bytes:
+    """The event of a file that has appeared; no part of any other event is like it."""
+    length = (len(name) // _EVENT.size + 1) * _EVENT.size
+    return _EVENT.pack(wd, IN_CREATE, 0, length) + name.ljust(length, b"\0")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from .census import LinuxCensus
-    from .inotify import FileWatch, Hub, WatchSet
+    from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -35,6 +35,8 @@ _NETWORK = frozenset(
 )
 _NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
 _MOST_DIRECTORIES = 256
+_WORTH_A_LOG = 0.010
+"""Seconds of listing a directory after which a log of what appears there is cheaper: closing its instance takes so long."""
 
 
 _MOUNT_LASTS = 1.0
@@ -49,12 +51,18 @@ class LinuxEnvironment(GenericEnvironment):
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
         self._mounts: dict[int, tuple[str, float]] = {}
+        self._directory_logs: DirectoryLogs | None = None
+        self._logs: dict[str, DirectoryLog] = {}
+        self._listed: dict[str, float] = {}
+        """Seconds that it took to list each directory, since there is a log of it or could be."""
 
     def _in_child(self) -> None:
         super()._in_child()
         if self._hub is not None:
             self._hub.orphan()
             self._hub = None
+        self._directory_logs = None
+        self._logs = {}
 
     # -- who -----------------------------------------------------------------------------------------------------------
 
@@ -243,6 +251,26 @@ class LinuxEnvironment(GenericEnvironment):
     def watch_set(self) -> WatchSet | None:
         hub = self._events()
         return hub.watch_set() if hub is not None else None
+
+    def directory_log(self, directory: str) -> DirectoryLog | None:
+        return self._logs.get(directory)
+
+    def listed(self, directory: str, seconds: float) -> None:
+        if len(self._listed) >= _MOST_DIRECTORIES:
+            self._listed.clear()
+        spent = self._listed[directory] = self._listed.get(directory, 0.0) + seconds
+        if spent < _WORTH_A_LOG or "events" in self.without or not self.events_reach(f"{directory}/x"):
+            return
+        self._listed[directory] = 0.0
+        with self._forking:
+            try:
+                from .inotify import DirectoryLogs
+
+                if self._directory_logs is None:
+                    self._directory_logs = DirectoryLogs(self._descriptors)
+                self._logs[directory] = self._directory_logs.add(directory)
+            except (ImportError, OSError):
+                self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time
 
     def is_lasting(self, fd: int) -> bool:
         return self._hub is not None and self._hub.fd is fd

@@ -29,12 +29,26 @@ _JOINERS = str.maketrans("", "", "_.-")
 _KNOWN = frozenset({"pid", "timestamp", "tag", MARKER_KEY})
 # int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on what is left of them.
 _MAX_DIGITS = 20
+_TOKEN_DIGITS = 16
+_MAX_RIVAL = 2**31 - 1
+_HEX = frozenset("0123456789abcdef")
 
 
 class Sema(Protocol):
     name = "sema"
     mode = 0o644
     stale_after = 3600.0
+    has_rivals = True
+
+    def rival(self, name: str, lock_name: str) -> int | None:
+        if not (name.startswith(lock_name + ".") and name.endswith(".tmp")):
+            return None
+        digits, _, token = name[len(lock_name) + 1 : -len(".tmp")].partition(".")
+        if len(token) != _TOKEN_DIGITS or not _HEX.issuperset(token):
+            return None
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(_MAX_RIVAL))):
+            return None
+        return int(digits) if 0 < int(digits) <= _MAX_RIVAL else None
 
     def decode(self, data: bytes) -> Record:
         try:

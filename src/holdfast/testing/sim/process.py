@@ -13,7 +13,7 @@ from .kernel import EXCLUSIVE, SHARED, UNLOCKED
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..._core.environment import LockOwner, WatchSet
+    from ..._core.environment import DirectoryLog, LockOwner, WatchSet
 
 
 class Process(FileProcess):
@@ -91,6 +91,12 @@ class Process(FileProcess):
 
     def watch_set(self) -> WatchSet | None:
         return None
+
+    def directory_log(self, directory: str) -> DirectoryLog | None:  # noqa: ARG002
+        return None
+
+    def listed(self, directory: str, seconds: float) -> None:
+        pass
 
     def may_block(self, path: str) -> bool:  # noqa: ARG002
         return False

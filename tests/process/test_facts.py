@@ -508,7 +508,7 @@ def test_a_lock_on_fuse_excludes_nobody(spawn: Callable[..., Peer], fused: tuple
     eventually(lambda: state(waiter.pid) == "S", what="the wait")
     holder.say("go on")
     holder.expect("released")
-    waiter.expect("served", within=2)
+    waiter.expect("served", within=8)  # sooner than it would look anyway
     assert os.listdir(above) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -63,6 +64,8 @@ def backing_file(device: str) -> str:
     """Of a loop device of these tests; empty when it is free, or another's by now."""
     try:
         found = Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):  # the second while it is being given up
+            raise
         return ""
     return found if found.endswith("/base/image") else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._core import remove, takeover
+from holdfast._os import linux
 from holdfast._os.generic import GenericEnvironment
 from holdfast._os.linux import LinuxEnvironment
 from unit.stepping import Contender, Stepped
@@ -20,6 +22,12 @@ from unit.stepping import Contender, Stepped
 def _limits(leaves_nothing: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
     with within(30.0):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_directory_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How soon there is one depends on the time that listing takes: the steps are to be the same each time."""
+    monkeypatch.setattr(linux, "_WORTH_A_LOG", math.inf)
 
 
 @pytest.fixture

@@ -891,6 +891,10 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
     else:
         scene.require_held(held)
         scene.clock += 1  # who holds for longer than a moment removes what dead waiters left
+        for _ in range((scene.slots or 1) - 1):  # what was left of another slot goes with the next one that has it
+            another = scene.acquire(scene.env(), timeout=0.1)
+            if isinstance(another, Held):
+                another.release()
         held.release()
     for name in scene.litter():
         if persistent and name == "l":

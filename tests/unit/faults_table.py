@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections import defaultdict
@@ -13,6 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from holdfast._os import linux
 from holdfast.errors import HoldfastError
 from unit.failing import tapped
 from unit.fault_operations import OPERATIONS, Operation, Wrong, cases, once
@@ -177,4 +179,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    linux._WORTH_A_LOG = math.inf  # as in unit/conftest.py
     main(sys.argv[1:])

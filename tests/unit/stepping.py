@@ -25,7 +25,7 @@ from holdfast._drive.sync import wait_for
 
 QUIET = frozenset(
     {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
-    | {"is_open", "is_lasting", "has_created", "publishing"}
+    | {"is_open", "is_lasting", "has_created", "publishing", "directory_log", "listed"}
 )
 """Calls that neither read nor change anything that processes share: no steps."""
 
@@ -93,8 +93,7 @@ class Stepped:
         self.instead["inspect"] = functools.cache(self.real.inspect)
 
     def open_descriptors(self) -> set[int]:
-        hub = getattr(self.real, "_hub", None)
-        return {fd for fd in self.real._descriptors if hub is None or fd != hub.fd}
+        return {fd for fd in self.real._descriptors if not self.real.is_lasting(fd)}
 
     def crash(self) -> None:
         """End the process as SIGKILL does: its descriptors are closed, and nothing else happens."""

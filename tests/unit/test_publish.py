@@ -400,7 +400,7 @@ def test_temporary_names_of_the_dead_pile_up(
         temporary_name(Identity(dead_pid, here.boot, "another-namespace", "-", "h"), "bb"),
         temporary_name(Identity(dead_pid, "another-boot", here.pid_namespace, "-", "h"), "cc"),
         ".holdfast-notes.tmp",
-        f"l.{dead_pid}.0123456789abcdef.tmp",
+        f"k.{dead_pid}.0123456789abcdef.tmp",
     ]
     ours = temporary_name(Identity(dead_pid, here.boot, here.pid_namespace, "-", "h"), "dd")
     for name in [*others, ours]:

@@ -407,12 +407,12 @@ class DirectoryLogs:
         self._logs: dict[int, DirectoryLog] = {}
         self.is_reading = False
         self.doubts = 0
-        self._fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
-        if self._fd < 0:
+        self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
+        if self.fd < 0:
             raise _error("inotify_init1")
 
     def add(self, directory: str) -> DirectoryLog:
-        wd: int = _libc.inotify_add_watch(self._fd, os.fsencode(directory), IN_CREATE | IN_ONLYDIR | IN_MASK_ADD)
+        wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), IN_CREATE | IN_ONLYDIR | IN_MASK_ADD)
         if wd < 0:
             raise _error(directory)
         return self._logs.setdefault(wd, DirectoryLog(self, wd))
@@ -424,7 +424,7 @@ class DirectoryLogs:
                 self._doubt()
             self.is_reading = True
             try:
-                data = os.read(self._fd, _SMALL)
+                data = os.read(self.fd, _SMALL)
                 if len(data) > _SMALL - _LARGEST_EVENT:
                     data += self._rest()
             except BlockingIOError:
@@ -438,7 +438,7 @@ class DirectoryLogs:
         data = b""
         while True:
             try:
-                data += os.read(self._fd, _BUFFER)
+                data += os.read(self.fd, _BUFFER)
             except BlockingIOError:
                 return data
 

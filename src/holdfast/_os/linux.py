@@ -273,7 +273,7 @@ class LinuxEnvironment(GenericEnvironment):
                 self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time
 
     def is_lasting(self, fd: int) -> bool:
-        return self._hub is not None and self._hub.fd is fd
+        return any(one is not None and one.fd is fd for one in (self._hub, self._directory_logs))
 
     def _events(self) -> Hub | None:
         if "events" in self.without:

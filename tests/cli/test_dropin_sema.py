@@ -358,7 +358,7 @@ def test_help_does_not_win(place: Path, words: str) -> None:
 def test_the_help_has_another_form(place: Path) -> None:
     _, _, text = ran(sema, "--help")
     assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
-    for option in ("--timeout S", "--stale S", "--tag STR", "--json", "--quiet, -q", "-h, --help", "-V, --version"):
+    for option in ("--timeout S", "--stale S", "--tag STR", "--json", "-q, --quiet", "-h, --help", "-V, --version"):
         assert f"\n  {option} " in text
     assert "0 = never" in text
 

@@ -50,7 +50,7 @@ Options:
   --stale S      take over a lock that is older (try, acquire); 0 = never; default: 3600
   --tag STR      say what the lock is held for (try, acquire)
   --json         print JSON (try, status)
-  --quiet, -q    print no messages
+  -q, --quiet    print no messages
   -h, --help     print this
   -V, --version  print the version
 

@@ -376,17 +376,31 @@ def test_a_wait_for_what_is_no_lock_file_ends_too_early_or_never(world: World, p
     assert waiter.wait() == 0
 
 
-def test_what_takes_the_place_of_a_lock_file_ends_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("instead", "words", "wanted"),
+    [
+        (lambda path: path.mkdir(), ["--timeout", "0"], (1, "", BUSY)),
+        (link_to("nowhere"), [], (0, "Lock is free: l\n", "")),
+    ],
+    ids=["directory", "dangling link"],
+)
+def test_what_takes_the_place_of_a_lock_file_is_an_error(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instead: Callable[[Path], None],
+    words: list[str],
+    wanted: tuple[int, str, str],
+) -> None:
     (place / "l").write_bytes(FRESH)
 
     def exchanged(lock: Lock, timeout: float | None) -> bool:
         (place / "l").unlink()
-        (place / "l").mkdir()
-        return acquirable_wait(lock, timeout)
+        instead(place / "l")
+        return wait(lock, timeout)
 
-    acquirable_wait = Lock.wait
+    wait = Lock.wait
     monkeypatch.setattr(Lock, "wait", exchanged)
-    assert ran(sema, "wait", "l", "--timeout", "0") == (1, "", BUSY)
+    assert ran(sema, "wait", "l", *words) == wanted
 
 
 @pytest.mark.parametrize("words", ["-V", "--version", "try -V", "try l --tag --version"])

@@ -318,12 +318,25 @@ class _Asynchronous:
 
 
 CALLBACKS = ["payload", "should_reclaim", "should_remove_stale_lock"]
-COROUTINES = [_coroutine, functools.partial(_coroutine, 1), _Asynchronous(), lambda *_: _coroutine()]
+
+
+class _Awaitable:
+    def __await__(self) -> Iterator[None]:
+        yield None
+
+
+COROUTINES = [
+    _coroutine,
+    functools.partial(_coroutine, 1),
+    _Asynchronous(),
+    lambda *_: _Awaitable(),
+    lambda *_: _coroutine(),
+]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", CALLBACKS)
-@pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "returned"])
+@pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "awaitable", "returned"])
 def test_a_coroutine_counts_as_an_answer_without_a_loop(target: Path, lock: Path, name: str, callback: Any) -> None:
     """SC1: it would be true, whatever it is going to say."""
     data = as_json(createdAt=moment(LONG))
@@ -902,8 +915,9 @@ def test_a_root_that_was_exchanged_is_locked_in(face: Face, disk: Path) -> None:
 
 def test_a_coroutine_counts_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
     put(lock, b"x", LONG)
-    with pytest.raises(TypeError, match="parse_payload is a plain function"):
-        face.acquire(target, parse_payload=COROUTINES[-1])
+    for parse in COROUTINES[-2:]:
+        with pytest.raises(TypeError, match="parse_payload is a plain function"):
+            face.acquire(target, parse_payload=parse)
     assert lock.read_bytes() == b"x"
 
 

@@ -1,7 +1,8 @@
 """`holdfast.beads`: the exclusive lock of a beads database, by the names of its own library.
 
-A tool that holds `<dir>/.exclusive-lock` keeps the daemon away from the database. Both sides are here: `acquire` and
-`release` for the tool, `should_skip_database` and `SyncGate` for the daemon. Source: Exclusive Lock Protocol, S4.
+A tool that holds `<dir>/.exclusive-lock` keeps the daemon of beads up to 0.49 away from the database; version 0.50
+removed this lock. Both sides are here: `acquire` and `release` for the tool, `should_skip_database` and `SyncGate` for
+the daemon. Source: Exclusive Lock Protocol.
 
 Beyond the specification: the lock file is created, never overwritten, so that two tools exclude each other, too; a
 holder that died is replaced at once; and a lock is removed only while it is still the one that was judged.

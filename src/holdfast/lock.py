@@ -269,7 +269,7 @@ class Lock(Acquirable):
     - `parents`: create missing directories. Left out, the protocol decides (sidecar: yes).
     - `payload`: for `sidecar`, the JSON object that the lock file holds, or a function that returns it; it is called
       for each attempt. Left out: `pid`, `host`, `createdAt` and the tag.
-    - `holder`: for `beads`, the name of the tool that holds the lock. `None`: `holdfast`.
+    - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
       thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.

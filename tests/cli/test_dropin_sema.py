@@ -53,6 +53,8 @@ STATES: dict[str, tuple[str, bytes | Callable[[Path], object] | None]] = {
     "from the future": ("l", record(LIVE, NOW + 10**6)),
     "old": ("l", record(LIVE, OLD, "t")),
     "old, dead pid": ("l", record("{dead}", OLD, "t")),
+    "old, blanks around =": ("l", record(LIVE, OLD).replace(b"=", b" = ")),
+    "old, a byte order mark": ("l", b"\xef\xbb\xbf" + record(LIVE, OLD)),
     "empty": ("l", b""),
     "garbage": ("l", b"\x7fELF\0\1"),
     "no pid": ("l", f"timestamp={OLD}\n".encode()),
@@ -121,7 +123,6 @@ def odd(what: str) -> list[tuple[str, tuple[int, str, str]]]:
         ("acquire", refused),
         ("status", OPAQUE),
         ("status --json", (1, LOCKED, "")),
-        ("wait --timeout 5", refused),
     ]
 
 
@@ -187,6 +188,7 @@ def failing(error: str) -> list[tuple[str, tuple[int, str, str]]]:
 
 
 LINK = [*odd("a symbolic link"), ("release", RELEASED)]
+STAYS = [("wait --timeout 0", WAITED), ("wait --timeout 0 -q", (1, "", ""))]
 ROWS: dict[str, list[tuple[str, tuple[int, str, str]]]] = {
     "free": NOTHING,
     "through ..": NOTHING,
@@ -202,6 +204,7 @@ ROWS: dict[str, list[tuple[str, tuple[int, str, str]]]] = {
     "pid of no kernel": usual(2**32 - 1, NOW, None, "no"),
     "from the future": [*usual(LIVE, NOW + 10**6, None, "yes"), ("try --stale 1", (1, "", BY_LIVE))],
     "old": OLD_ONE,
+    **dict.fromkeys(("old, blanks around =", "old, a byte order mark"), OLD_ONE),
     "old, dead pid": [*OLD_ONE, ("status", status("{dead}", OLD, "t", "no"))],
     **dict.fromkeys(("empty", "garbage", "no pid", "negative pid", "not utf-8"), UNUSABLE),
     "another protocol's": [
@@ -211,10 +214,11 @@ ROWS: dict[str, list[tuple[str, tuple[int, str, str]]]] = {
         ("status", OPAQUE),
         ("wait --timeout 0", (3, "", ANY)),
     ],
-    "directory": [*odd("a directory"), ("release", (3, "", EISDIR))],
-    "FIFO": [*odd("a FIFO"), ("release", RELEASED)],
-    "socket": [*odd("a socket"), ("release", RELEASED)],
-    **dict.fromkeys(("link to a fresh lock", "link to an old lock", "dangling link", "link to itself"), LINK),
+    "directory": [*odd("a directory"), ("release", (3, "", EISDIR)), *STAYS],
+    "FIFO": [*odd("a FIFO"), ("release", RELEASED), *STAYS],
+    "socket": [*odd("a socket"), ("release", RELEASED), *STAYS],
+    **{key: [*LINK, *STAYS] for key in ("link to a fresh lock", "link to an old lock")},
+    **{key: [*LINK, ("wait", IS_FREE), ("wait -q", (0, "", ""))] for key in ("dangling link", "link to itself")},
     "no such directory": [
         ("try", (3, "", ENOENT)),
         ("acquire", (3, "", ENOENT)),
@@ -349,6 +353,54 @@ def test_help_does_not_win(place: Path, words: str) -> None:
     assert (code, out) == (0, "")
     assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
     assert content_of(place) == {}
+
+
+def test_the_help_has_another_form(place: Path) -> None:
+    _, _, text = ran(sema, "--help")
+    assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
+    for option in ("--timeout S", "--stale S", "--tag STR", "--json", "-q, --quiet", "-h, --help", "-V, --version"):
+        assert f"\n  {option} " in text
+    assert "0 = never" in text
+
+
+def test_a_wait_for_what_is_no_lock_file_ends_too_early_or_never(world: World, path: Path) -> None:
+    """It looks every 100 ms; a lock file that comes in the place of it is waited for, too."""
+    path.mkdir()
+    waiter = world.start([*HOLDFAST, "sema", "wait", path])
+    eventually(lambda: dormant(waiter.pid), what="the wait for a directory")
+    (path.parent / "new").write_bytes(FRESH)
+    path.rmdir()
+    (path.parent / "new").rename(path)
+    path.unlink()
+    waiter.hear(f"Lock is free: {path}")
+    assert waiter.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("instead", "words", "wanted"),
+    [
+        (lambda path: path.mkdir(), ["--timeout", "0"], (1, "", BUSY)),
+        (link_to("nowhere"), [], (0, "Lock is free: l\n", "")),
+    ],
+    ids=["directory", "dangling link"],
+)
+def test_what_takes_the_place_of_a_lock_file_is_an_error(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instead: Callable[[Path], None],
+    words: list[str],
+    wanted: tuple[int, str, str],
+) -> None:
+    (place / "l").write_bytes(FRESH)
+
+    def exchanged(lock: Lock, timeout: float | None) -> bool:
+        (place / "l").unlink()
+        instead(place / "l")
+        return wait(lock, timeout)
+
+    wait = Lock.wait
+    monkeypatch.setattr(Lock, "wait", exchanged)
+    assert ran(sema, "wait", "l", *words) == wanted
 
 
 @pytest.mark.parametrize("words", ["-V", "--version", "try -V", "try l --tag --version"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -95,6 +96,39 @@ def test_the_example_of_the_page_does_not_work(kit: Kit) -> None:
 def test_the_example_of_the_page_is_not_the_one_that_was_tested() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert PLAIN.read_text() in blocks
+
+
+def test_one_that_never_reclaims_fails(kit: Kit, tmp_path: Path) -> None:
+    """Which sections 6 and 9 of the page of sema permit. What it does not say it can, it is not asked for."""
+    script = broken(PLAIN, PLAIN_SEMA["never reclaims"], tmp_path)
+    script.write_text(script.read_text().replace("hold reclaim try", "hold try"))
+    command = ("--", sys.executable, "-S", script)
+    only = ("--only", "a-stale-*", "--only", "a-lock-is-stale-*", "--only", "two-who-*", "--only", "a-free-lock-*")
+    status, results = kit.results("sema", *only, *command)
+    assert not failures(results)
+    assert status == 0
+    reclaiming = {name for name in results if not name.startswith("a-free-lock")}
+    assert skipped(results) == reclaiming
+    assert len(reclaiming) == 4
+    assert all("reclaim" in results[name]["happened"] for name in reclaiming)
+
+
+def test_the_example_in_node_does_not_work(kit: Kit) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    status, results = kit.results("sema", "--", node, SAMPLES / "plain_sema.mjs")
+    assert not failures(results)
+    assert status == 0
+    assert {results[name]["happened"].rpartition(" ")[2] for name in skipped(results) - DEPENDS_ON_THE_MACHINE} == {
+        "reclaim",
+        "release",
+    }
+
+
+def test_the_example_in_node_is_not_the_one_that_was_tested() -> None:
+    blocks = re.findall(r"^```js\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert (SAMPLES / "plain_sema.mjs").read_text() in blocks
 
 
 def test_an_adapter_without_abilities_is_not_asked_for_what_each_has(kit: Kit, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from docs.session import Failed, Session
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 _TRACEBACK = "Traceback (most recent call last)"
 _UNIT_SECTIONS = {"Service": "service", "Timer": "timer", "Socket": "socket", "Path": "path", "Unit": "target"}
-_TOOLS = {"node": ("node",), "rust": ("cargo", "rustc")}
+_TOOLS = {"go": ("go",), "node": ("node",), "rust": ("cargo", "rustc")}
 
 
 @dataclass

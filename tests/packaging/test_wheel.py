@@ -143,6 +143,22 @@ def test_the_wheel_alone_does_not_work_or_names_an_extra_that_does_not_exist(fir
         assert (done.stdout, done.stderr) == (said, "")
 
 
+def test_the_conformance_kit_does_not_run_from_a_wheel(first: Built, disk: Path) -> None:
+    """In an environment that has nothing else: neither pip nor a dependency."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", disk / "venv"], check=True, timeout=60)
+    python = disk / "venv" / "bin" / "python"
+    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    with zipfile.ZipFile(first.wheel) as wheel:
+        wheel.extractall(packages)
+    shutil.copy(ROOT / "tests" / "conformance" / "samples" / "plain_sema.py", disk)
+    only = ["--only", "record:*", "--only", "a-free-lock-is-acquired", "--only", "a-stale-lock-is-reclaimed"]
+    command = [python, "-I", "-m", "holdfast.testing.conformance", "--protocol", "sema", *only, "--", python]
+    done = subprocess.run([*command, "-I", "plain_sema.py"], cwd=disk, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "sema: 52 passed, 0 failed, 0 skipped"
+
+
 LACKING = """
 import sys, holdfast
 try:

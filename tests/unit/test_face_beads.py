@@ -647,6 +647,20 @@ def test_a_name_of_the_face_promises_nothing() -> None:
     assert beads.__all__ == sorted(beads.__all__)
 
 
+NAMED = """
+README.md docs/beads.md docs/cli.md docs/protocols/beads.md docs/protocols/index.md docs/migrating/beads.md
+docs/migrating/index.md docs/howto/polyglot.md src/holdfast/beads.py src/holdfast/lock.py
+src/holdfast/protocols/beads.py src/holdfast/cli/arguments.py src/holdfast/cli/arguments_beads.py
+"""
+
+
+@pytest.mark.parametrize("name", NAMED.split())
+def test_later_versions_of_beads_are_said_to_heed_the_lock(name: str) -> None:
+    """Version 0.50 removed it."""
+    text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+    assert "up to 0.49" in " ".join(text.split())
+
+
 def test_a_record_cannot_be_sent_to_another_process() -> None:
     lock = ExclusiveLock.from_json(CANONICAL)
     assert pickle.loads(pickle.dumps(lock)) == lock

@@ -17,6 +17,7 @@ from abilities import has
 from holdfast import WouldDeadlock, sidecar
 from holdfast._os import environment
 from holdfast.sidecar import FileLockTimeout, create_file_lock_manager, create_file_lock_manager_sync
+from holdfast.sidecar_options import _Owner
 from unit.elsewhere import elsewhere
 
 
@@ -254,6 +255,17 @@ def test_an_owner_enters_what_another_holds(target: Path) -> None:
         acquire(target, manager_key="owned", allow_reentrant=True).release()
     with acquire(target, manager_key="owned"), pytest.raises(FileLockTimeout):
         acquire(target, manager_key="owned", reentrant_owner="one")
+
+
+def test_owners_that_are_equal_are_not_found() -> None:
+    """The engine takes whatever is hashable for an owner."""
+    one, two, anyone = _Owner("key", "one"), _Owner("key", "two"), _Owner("key", None, anyone=True)
+    assert one == _Owner("key", "one") != two
+    assert {hash(owner) for owner in (one, two, anyone)} == {hash(one)}
+    assert one == anyone == two
+    assert _Owner("key", None) != _Owner("key", None), "no owner is nobody's equal"
+    assert one != _Owner("other", "one")
+    assert one != "one"
 
 
 def test_an_inner_handle_that_is_to_be_retained_is_not(target: Path, lock: Path) -> None:

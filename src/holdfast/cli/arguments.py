@@ -43,7 +43,7 @@ _PROTOCOLS = {
     "sema": "LOCK is the lock file (the default)",
     "semats": "the same records; where LOCK is a symbolic link, the lock is where it leads",
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
-    "beads": "LOCK is the directory of a database; keeps its daemon away (--holder)",
+    "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
 }
 _RUN_NOTE = """\
@@ -77,7 +77,7 @@ the owner lives, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
 _DROP_INS = {
-    "beads": "check, daemon: the daemon's side of the beads protocol",
+    "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
     "sema": "the command line of the sema tool",
     "semats": "the command line of the semats tool",
 }

@@ -58,7 +58,7 @@ def parser(step: str) -> Parser:
 def parse(words: list[str]) -> argparse.Namespace:
     step, *words = words or [""]
     if step not in _BEADS:
-        overview = overview_of("holdfast beads", "The daemon's side of the beads protocol.", _BEADS)
+        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", _BEADS)
         overview.parse_args([step, *words] if step else [])  # exits: help, or an error
         overview.error(f"the command comes first, not {step!r}")
     made = parser(step)

@@ -5,7 +5,9 @@ Exit status: 0 done or free; 1 held, or the time was up; 2 usage; 3 an error of 
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from .._core.environment import Presence
 from .._core.liveness import MAX_PID
@@ -44,17 +46,19 @@ Commands:
   wait      wait until the lock is released, without acquiring it
 
 Options:
-      --timeout <SECONDS>  wait at most this long (acquire, wait); without it, for ever
-      --stale <SECONDS>    take over a lock that is older (try, acquire); 0: never; default: 3600
-      --tag <TEXT>         say what the lock is held for (try, acquire)
-      --json               print JSON (try, status)
-  -q, --quiet              print no messages
-  -h, --help               print this
-  -V, --version            print the version
+  --timeout S    wait at most S seconds (acquire, wait); without it, for ever
+  --stale S      take over a lock that is older (try, acquire); 0 = never; default: 3600
+  --tag STR      say what the lock is held for (try, acquire)
+  --json         print JSON (try, status)
+  -q, --quiet    print no messages
+  -h, --help     print this
+  -V, --version  print the version
 
 Exit status: 0 done or free; 1 held or timed out; 2 usage; 3 system error.
 This is holdfast, which takes the arguments of the sema command."""
 _U64 = 2**64 - 1
+_LOOK_EVERY = 0.1
+"""Seconds between looks at what is no lock file, as there."""
 
 
 class _UsageError(Exception):
@@ -177,8 +181,6 @@ def _acquire(options: _Options) -> int:
 
 
 def _acquire_for_script(options: _Options, timeout: float | None) -> None:
-    import errno
-
     if not options.path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     if options.path.endswith("/"):
@@ -227,12 +229,42 @@ def _status(options: _Options) -> int:
 def _wait(options: _Options) -> int:
     _require_path(options.path)
     options.stale = 0  # until it is released, however old it is
-    if kind_of(options.path) is Kind.NOTHING or options.lock().wait(options.timeout):
-        _report(options, "Lock is free")
-        return DONE
-    if not options.quiet:
-        complain("Timeout waiting for lock to be released")
-    return HELD
+    ends = None if options.timeout is None else time.monotonic() + options.timeout
+    while (kind := kind_of(options.path)) is not Kind.NOTHING:
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if kind is Kind.FILE and _waited(options, left):
+            break
+        if kind is Kind.OTHER and not _is_there(options.path):
+            break
+        if left == 0:
+            if not options.quiet:
+                complain("Timeout waiting for lock to be released")
+            return HELD
+        if kind is Kind.OTHER:
+            time.sleep(_LOOK_EVERY if left is None else min(left, _LOOK_EVERY))
+    _report(options, "Lock is free")
+    return DONE
+
+
+def _waited(options: _Options, left: float | None) -> bool:
+    """Whether the lock file went in time. False, too, where something else has taken its place."""
+    try:
+        return options.lock().wait(left)
+    except InvalidPath:
+        if kind_of(options.path) is not Kind.OTHER:
+            raise
+        return False
+
+
+def _is_there(path: str) -> bool:
+    """Whether a path that is no lock file leads to anything. OSError where that cannot be known."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return False
+    return True
 
 
 def _report(options: _Options, what: str) -> None:

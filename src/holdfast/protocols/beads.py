@@ -1,4 +1,6 @@
-"""The `beads` protocol: `.exclusive-lock` in a directory, by which a tool keeps the beads daemon off its database.
+"""The `beads` protocol: `.exclusive-lock` in a directory, by which a tool keeps the daemon of beads off its database.
+
+Beads had it up to 0.49; version 0.50 removed it.
 
 Reading is what Go's encoding/json does: names of members in any case, the last duplicate wins, null counts as not
 there, other members are ignored. Source: Exclusive Lock Protocol, beads.

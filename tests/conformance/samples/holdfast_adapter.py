@@ -15,10 +15,10 @@ from holdfast.errors import HoldfastError, MalformedRecord, NotHeld
 from holdfast.protocols import get
 
 ABILITIES = {
-    "sema": "decode decode-lines hold try release serve",
-    "semats": "decode decode-lines hold try release serve",
+    "sema": "decode decode-lines hold try reclaim release serve",
+    "semats": "decode decode-lines hold try reclaim release serve",
     "sidecar": "decode decode-lines hold try recover serve",
-    "beads": "decode decode-lines hold try release skip serve",
+    "beads": "decode decode-lines hold try reclaim release skip serve",
 }
 
 

@@ -102,7 +102,7 @@ def on_a_path(operation, path):
 def main():
     operation, *arguments = sys.argv[1:]
     if operation == "abilities":
-        print("decode decode-lines hold try")
+        print("decode decode-lines hold reclaim try")
     elif operation == "decode":
         record = decode(sys.stdin.buffer.read())
         if record is None:

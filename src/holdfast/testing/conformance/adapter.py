@@ -10,7 +10,7 @@ from .process import Process, Running, Unusable
 from .served import Served
 
 DEFAULT = frozenset({"decode", "hold", "try"})
-KNOWN = DEFAULT | {"decode-lines", "recover", "release", "serve", "skip", "other-pid"}
+KNOWN = DEFAULT | {"decode-lines", "recover", "release", "serve", "skip", "other-pid", "reclaim"}
 STOPPED = "the kit was stopped"
 
 

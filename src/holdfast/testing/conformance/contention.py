@@ -70,7 +70,7 @@ def of_four_who_try_at_once_one_gets_in(bench: Bench) -> None:
         bench.expect_released(inside[0])
 
 
-@scenario("sema", "semats", "beads", needs="hold", basis="care")
+@scenario("sema", "semats", "beads", needs="hold reclaim", basis="care")
 def two_who_reclaim_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
     """Judging and removing are two steps: the second may remove the fresh lock of the first."""
     for _ in range(ROUNDS):

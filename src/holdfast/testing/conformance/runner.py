@@ -81,7 +81,7 @@ def run(
 def _run(adapter: Adapter, protocol: str, scenario: Scenario, reading: vectors.Reading) -> Result:
     missing = scenario.needs - adapter.abilities
     if missing:
-        return Result(scenario, SKIPPED, happened=f"the adapter has no operation {', '.join(sorted(missing))}")
+        return Result(scenario, SKIPPED, happened=f"not among the adapter's abilities: {', '.join(sorted(missing))}")
     began = time.monotonic()
 
     def result(outcome: str, expected: str = "", happened: str = "", found: bytes | None = None) -> Result:

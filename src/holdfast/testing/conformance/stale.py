@@ -12,7 +12,7 @@ from .dialects import Claim
 from .scenario import Failed, scenario
 
 
-@scenario("sema", "semats")
+@scenario("sema", "semats", needs="try reclaim")
 def a_stale_lock_is_reclaimed(bench: Bench) -> None:
     """A holder that crashed must not keep everybody out for ever."""
     bench.put(bench.record(pid=bench.dead_pid(), age=3700))
@@ -21,7 +21,7 @@ def a_stale_lock_is_reclaimed(bench: Bench) -> None:
     bench.expect_released(running)
 
 
-@scenario("sema", "semats")
+@scenario("sema", "semats", needs="try reclaim")
 def a_stale_lock_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
     """A field that is not known does not make a record malformed."""
     for data in (
@@ -34,7 +34,7 @@ def a_stale_lock_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
         bench.expect_released(running)
 
 
-@scenario("sema", "semats", needs="hold", waits=True)
+@scenario("sema", "semats", needs="hold reclaim", waits=True)
 def a_lock_is_stale_after_3600_seconds_and_not_before(bench: Bench) -> None:
     """In whole seconds and strictly greater: 3600 s is held, 3601 s is stale. A waiter gets in then."""
     lead = 1 + math.ceil(bench.adapter.startup)
@@ -51,7 +51,7 @@ def a_lock_is_stale_after_3600_seconds_and_not_before(bench: Bench) -> None:
     bench.expect_released(waiter)
 
 
-@scenario("beads")
+@scenario("beads", needs="try reclaim")
 def the_lock_of_a_dead_process_is_reclaimed(bench: Bench) -> None:
     """On this host no such process means stale, however fresh; host names are compared without regard to case."""
     host = socket.gethostname()
@@ -62,7 +62,7 @@ def the_lock_of_a_dead_process_is_reclaimed(bench: Bench) -> None:
         bench.expect_released(running)
 
 
-@scenario("beads")
+@scenario("beads", needs="try reclaim")
 def the_lock_of_a_dead_process_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
     """A member that is not known does not make a record malformed."""
     bench.put(bench.dialect.with_stranger(bench.claim(pid=bench.dead_pid())))

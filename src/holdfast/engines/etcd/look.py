@@ -121,6 +121,18 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
     return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
 
 
+def first_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
+    """The keys of those who hold it, and those of its slots: no more, however many wait (ET17)."""
+    first = queue.range(limit=str(queue.room))
+    body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
+    answer = yield from cluster.call("/v3/kv/txn", body, until)
+    found, slots = map(kvs_of, answer["responses"])
+    seen = queue.own(found)
+    if len(seen) < len(found):  # some of them are of deeper names (ET2)
+        seen, _, _ = yield from keys_of(cluster, queue, until)
+    return seen, [Seen(kv) for kv in slots]
+
+
 def survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[Status, ...]]:
     """All locks whose names begin as the place says, sorted by path."""
     return (yield from _survey(env, place))[0]

@@ -44,6 +44,9 @@ _PASSING = (
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
+_TIMELINE = (  # PG20; to a standby the server refuses to say it
+    "case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
+)
 _DURABLE = (  # PG12: a token that has been seen is on the disk
     "set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
     "then 'on' else current_setting('synchronous_commit') end, false)"
@@ -169,16 +172,18 @@ def _prepare(
 ) -> Generator[Wait, None, None]:
     wanted = _settings(stale_after, link.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    together = f"select {_FACTS}, {_DURABLE}, {calls}"
+    together = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
             (facts,) = yield from link.ask(together, (), until)
         except Refused:  # one of the settings; which one?
             (facts,) = yield from link.ask(f"select {_FACTS}", (), until)
             _check(link, facts)
+            facts += yield from _timeline(link, until)
             yield from _set_each(link, wanted, until)
             yield from link.ask(f"select {_DURABLE}", (), until)
         _check(link, facts)
+        link.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
         if link.backend != link.conn.backend_pid:
             yield from _require_session(env, place, link, until)
     except Refused as refused:
@@ -195,6 +200,14 @@ def _check(link: Link, facts: Row) -> None:
         raise Broken(
             f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
         )
+
+
+def _timeline(link: Link, until: float) -> Generator[Wait, None, Row]:
+    """Nothing where a service that looks like PostgreSQL has no such log."""
+    try:
+        return only((yield from link.ask(f"select {_TIMELINE}", (), until)))
+    except Refused:
+        return (None,)
 
 
 def _set_each(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:

@@ -162,10 +162,20 @@ class Cluster:
         if not self.access.user:
             return []
         if not self._token:
-            body = json.dumps({"name": self.access.user, "password": self.access.password}).encode()
+            body = json.dumps({"name": self.access.user, "password": self._password()}).encode()
             answer = answer_of((yield from self._exchange(endpoint, "/v3/auth/authenticate", [], body, until)))
             self._token = str(answer.get("token", ""))
         return [("Authorization", self._token)]
+
+    def _password(self) -> str:
+        try:
+            return self.access.secret()
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"the password of {self.access.user!r} for etcd at {self.access.names()} cannot be read: {error}. It "
+                "is in the URL, in the file that password_file= names, or in the variable HOLDFAST_ETCD_PASSWORD",
+                protocol="etcd",
+            ) from None
 
     def _exchange(
         self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float

@@ -112,6 +112,7 @@ def refusal(place: Place, refused: Refused) -> HoldfastError:
 
 def _advice(why: str) -> str:
     texts = {
+        "second connection": "Raise the size of its pool (pgbouncer: default_pool_size, or the database's pool_size)",
         "password": "Check the user and the password: in the URL, PGPASSWORD, or ~/.pgpass",
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
@@ -121,6 +122,8 @@ def _advice(why: str) -> str:
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
         "is too old": "Use a newer server",
         "does not exist": "Check the names of the database and of the user",
+        "does not answer": "Something there takes connections and then says nothing. If it is a pooler, its pool may "
+        "be used up: each hold and each one who waits has a connection (pgbouncer: default_pool_size)",
     }
     for word, text in texts.items():
         if word in why:
@@ -233,8 +236,14 @@ def _require_session(env: Environment, place: Place, link: Link, until: float) -
     yield from link.ask(f"listen {channel}", (), until)
     other = Link(env, place.conninfo + _where(link), link.label)
     try:
-        yield from other.opening(until)
-        yield from other.ask("select pg_notify($1, '')", (channel,), until)
+        try:
+            yield from other.opening(until)
+            yield from other.ask("select pg_notify($1, '')", (channel,), until)
+        except Broken as broken:
+            raise Broken(
+                f"the pooler at {link.label} gave no second connection, which each process needs once to prove that a "
+                f"session stays with its client ({broken})"
+            ) from None
         while channel not in link.hear():
             if env.monotonic() >= until:
                 raise Broken(

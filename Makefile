@@ -89,6 +89,12 @@ interrupts: $(VENV)/.test
 attack: $(VENV)/.test
 	HOLDFAST_ATTACK_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_attack.py $(ARGS)
 
+.PHONY: crowd
+# A thousand waiters of one lock on etcd, in one process and in fifty, twice in a row beside busy loops: make crowd CROWD=1000.
+CROWD ?= 1000
+crowd: $(VENV)/.test
+	HOLDFAST_TEST_CROWD=$(CROWD) $(BIN)/python -m pytest -s tests/engines/etcd/test_etcd_crowd.py -k "a_crowd or reads_more" $(ARGS)
+
 .PHONY: flaky
 # The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
 TIMES ?= 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 import holdfast
 from engines.faces import Tasks, Threads
-from holdfast import events
+from holdfast import _installed, events
 from holdfast._core import limits
 from holdfast._drive.sync import drive
 from holdfast._os import environment
@@ -95,6 +96,31 @@ def test_who_times_out_stays_in_the_queue(prefix: str, face: Any) -> None:
     eventually(lambda: face.lock(prefix + "a").status().waiters == (), what="the end of all waits")
     hold.release()
     face.lock(prefix + "a").acquire(timeout=1).release()
+
+
+def test_many_that_give_up_at_once_keep_the_event_loop_from_its_work(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What took most of the time, and is not done for each of them: a search of all packages that are installed."""
+    searched: list[str] = []
+    real = _installed._entries
+
+    def counted(group: str) -> Any:
+        searched.append(group)
+        return real(group)
+
+    async def main() -> None:
+        async def give_up() -> None:
+            with pytest.raises(holdfast.AcquireTimeout, match="held by process"):
+                await holdfast.AsyncLock(prefix + "a").acquire(timeout=0.05)
+
+        async with holdfast.AsyncLock(prefix + "a"):
+            await give_up()
+            monkeypatch.setattr(_installed, "_entries", counted)
+            await asyncio.gather(*[give_up() for _ in range(10)])
+
+    asyncio.run(main())
+    assert not searched
 
 
 def test_a_cancelled_task_holds_or_waits_on(prefix: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from cli.support import HOLDFAST, Started, World, command, ended, eventually
+from engines.postgresql.server import Postgres
 
 WORK = "import sys; print('held', flush=True); sys.stdin.read()"
 
@@ -227,4 +228,33 @@ def test_a_schema_is_not_made_or_made_twice(world: World, request: pytest.Fixtur
         assert "is ready for locks: all is in its schema other" in done.stderr
     assert world.do("run", url, "--", "echo", "in").stdout == "in\n"
     assert world.do("postgresql", "init", "etcd://127.0.0.1/x").returncode == 2
+    assert world.do("postgresql", "init", base, "--grant", "").returncode == 2
     assert world.do("postgresql", "drop", base).returncode == 2
+
+
+def test_a_role_that_was_granted_locks_may_not_use_them(world: World, postgres: Postgres) -> None:
+    """Whoever made the schema, and whatever the role is called. What --print says does the same, and asks no server."""
+    name, schema = 'an "ordinary" role', "granted"
+    quoted = '"' + name.replace('"', '""') + '"'
+    base, user = postgres.url(), name.replace('"', "%22").replace(" ", "%20")
+    url = postgres.url("a", user=user, more=f"?schema={schema}")
+    words = ["postgresql", "init", base, "--schema", schema]
+    postgres.ask(f"create role {quoted} login")
+    try:
+        assert world.do(*words).returncode == 0
+        assert "GRANT" in world.do("run", url, "--", "true").stderr
+        assert world.do(*words, "--grant", name).returncode == 0
+        assert world.do("run", url, "--", "echo", "in").stdout == "in\n"
+        postgres.ask(f"drop schema {schema} cascade")
+        nowhere = ["postgresql", "init", f"postgresql://127.0.0.1:1/db?schema={schema}", "--print"]
+        said = world.do(*nowhere, "--grant", name, "--grant", "public")
+        assert (said.returncode, said.stderr) == (0, "")
+        assert world.do(*nowhere).stdout == said.stdout.partition("grant ")[0]
+        for statement in said.stdout.split(";\n")[:-1]:
+            postgres.ask(statement)
+        assert world.do("run", url, "--", "echo", "in").stdout == "in\n"
+        refused = world.do("postgresql", "init", postgres.url(user=user), "--schema", "of_mine", "--grant", name)
+        assert (refused.returncode, "grant usage on schema" in refused.stderr) == (3, True)
+    finally:
+        postgres.ask(f"drop schema {schema} cascade")
+        postgres.ask(f"drop role {quoted}")

@@ -505,3 +505,11 @@ def test_a_thousand_jobs_are_all_looked_at_for_one(agent: Agent) -> None:
     assert rounds[0] == 1000
     for job in jobs:
         job.stop()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql+asyncpg", "postgres+psycopg2"])
+def test_a_url_of_sqlalchemy_is_refused_without_the_one_to_write(scheme: str) -> None:
+    wanted = scheme.partition("+")[0]
+    with pytest.raises(holdfast.InvalidPath, match=rf"SQLAlchemy.*write {wanted}://") as caught:
+        Lock(f"{scheme}://me:SECRET@h/db#name")
+    assert "SECRET" not in str(caught.value)

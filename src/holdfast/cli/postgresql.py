@@ -10,12 +10,15 @@ from .urls import is_url, masked
 
 
 def postgresql_(options: argparse.Namespace) -> int:
-    """Make the schema and the table, if they are not there."""
+    """Make the schema and the table, if they are not there; or only say how."""
     if not is_url(options.url) or engine_of(options.url).name != "postgresql":
         raise ValueError(f"{masked(options.url)} is no postgresql:// URL")
-    from ..engines.postgresql import init
+    from ..engines.postgresql import ddl, init, schema_of
 
-    schema = init(options.url, options.schema)
+    if options.print:
+        print(ddl(schema_of(options.url, options.schema), options.grant), end="")
+        return DONE
+    schema = init(options.url, options.schema, options.grant)
     if not options.quiet:
         need = "" if schema == "holdfast" else f"; locks there have ?schema={schema} in their URL"
         say(f"{masked(options.url).partition('#')[0]} is ready for locks: all is in its schema {schema}{need}")

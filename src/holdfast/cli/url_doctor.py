@@ -31,7 +31,7 @@ def findings_of(url: str) -> list[Finding]:
                 NOTE,
                 "the URL has a password in it, which lists of processes may show",
                 "for PostgreSQL leave it out, and use a password file (~/.pgpass, PGPASSFILE) or PGPASSWORD; for etcd, "
-                "client certificates (?cert=…&key=…) do without one",
+                "?password_file=…, HOLDFAST_ETCD_PASSWORD, or client certificates (?cert=…&key=…) without any",
             )
         )
     return found

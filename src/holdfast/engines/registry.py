@@ -41,6 +41,12 @@ def engine_of(resource: str | os.PathLike[str]) -> Engine:
     found = _installed.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
     if found is not None:
         return _made.setdefault(scheme, found)
+    known, plus, driver = scheme.partition("+")
+    if plus and known in _BUILT_IN:
+        raise InvalidPath(
+            f"{scheme}:// is how SQLAlchemy names a driver ({driver}); holdfast has its own: write {known}://",
+            path=scheme,
+        )
     raise InvalidPath(
         f"no engine stores locks at {scheme}://; there are: {', '.join(f'{name}://' for name in names())}. A file of "
         f"that name is ./{scheme}://…",

@@ -48,6 +48,8 @@ _BUILT_IN: dict[str, Callable[[], Protocol]] = {
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
 """What is read liberally comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
+_no_protocols: set[str] = set()
+"""What `is_persistent` was asked for in vain, as an engine's name: each search costs an event loop milliseconds."""
 
 
 def get(name: str) -> Protocol:
@@ -88,9 +90,12 @@ def _offered(name: str) -> Protocol | None:
 
 def is_persistent(name: str) -> bool:
     """Whether locks of the protocol of that name are the kernel's alone; False for a name that is none."""
+    if name in _no_protocols and name not in _made:
+        return False
     try:
         return get(name).persistent
     except (ValueError, HoldfastError):
+        _no_protocols.add(name)
         return False
 
 

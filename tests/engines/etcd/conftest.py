@@ -64,5 +64,6 @@ def _leaves_nothing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    with within(90.0 + float(os.environ.get("HOLDFAST_TEST_SECONDS", "0"))):
+    crowd = int(os.environ.get("HOLDFAST_TEST_CROWD", "0"))
+    with within(90.0 + float(os.environ.get("HOLDFAST_TEST_SECONDS", "0")) + crowd):
         yield

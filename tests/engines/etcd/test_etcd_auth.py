@@ -68,6 +68,30 @@ def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
     assert not lost
 
 
+def test_a_password_is_taken_from_its_url_alone(guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a variable or a file, as it is when a server wants it; without one, the error says where to put it."""
+    file = tmp_path / "password"
+    from_file, from_variable = (f"etcd://me@{guarded.host}/mine/{name}?ttl=5" for name in ("file", "variable"))
+    from_file += f"&password_file={file}"
+    with pytest.raises(holdfast.EngineUnavailable, match=rf"No such file.*{file}.*HOLDFAST_ETCD_PASSWORD"):
+        Lock(from_file).try_acquire()
+    file.write_text("\n")
+    with pytest.raises(holdfast.EngineUnavailable, match=r"first line of .* is empty"):
+        Lock(from_file).try_acquire()
+    file.write_text("s3cr/et\r\nmore\n")
+    Lock(from_file).acquire(timeout=10).release()
+    monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "wrong")
+    lock = Lock(from_variable)
+    with pytest.raises(holdfast.EngineUnavailable, match="authentication failed"):
+        lock.try_acquire()
+    monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cr/et")
+    lock.acquire(timeout=10).release()
+    monkeypatch.delenv("HOLDFAST_ETCD_PASSWORD")
+    etcd_client.cluster_of(environment(), lock._request.place.access)._token = ""  # type: ignore[attr-defined]
+    with pytest.raises(holdfast.EngineUnavailable, match="not set any more"):
+        lock.try_acquire()
+
+
 def test_a_wait_ends_with_a_token(guarded: Node) -> None:
     """EC3: the error comes in the stream of the watch."""
     import threading
@@ -100,7 +124,7 @@ def test_a_wait_ends_with_a_token(guarded: Node) -> None:
 def test_an_error_does_not_say_which_right_is_missing(guarded: Node) -> None:
     """EC5."""
     wrong = {
-        f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user and the password",
+        f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user in the URL, and the password",
         f"etcd://{guarded.host}/mine/a": "it wants a user",
         f"etcd://me:s3cr%2Fet@{guarded.host}/theirs": "permission denied.*etcdctl role grant-.*holdfast/theirs",
     }

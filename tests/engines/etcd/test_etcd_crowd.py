@@ -1,6 +1,6 @@
 """Many at once: waiters in their order, locks side by side, a counter that a resource guards by tokens, and a storm.
 
-HOLDFAST_TEST_SECONDS makes the counter and the storm longer.
+HOLDFAST_TEST_SECONDS makes the counter and the storm longer, HOLDFAST_TEST_CROWD the crowd larger (`make crowd`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,24 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, nodes
-from holdfast import AsyncLock
-from holdfast.engines.etcd.wire import encoded
-from process.support import Peer
+from holdfast import AcquireTimeout, AsyncLock, Lock
+from holdfast._core import limits
+from holdfast.engines.etcd import lock as etcd_lock
+from holdfast.engines.etcd.client import Cluster
+from holdfast.engines.etcd.url import parse
+from holdfast.engines.etcd.wire import encoded, end_of
+from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
+CROWD = int(os.environ.get("HOLDFAST_TEST_CROWD", "0"))
+"""Waiters of one lock. If it is given: in two crowds, one after the other, on a machine that is half busy."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +72,98 @@ def test_a_hundred_waiters_get_in_out_of_order(url: str, no_leases: None) -> Non
         assert tens == sorted(tens)
 
     asyncio.run(main())
+
+
+def test_a_waiter_reads_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ET17: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
+    monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
+    monkeypatch.setattr(limits, "_NOTICE_AFTER", 0.2)
+    answers: list[int] = []
+    real = Cluster._exchange
+
+    def exchange(self: Cluster, endpoint: Any, path: str, *arguments: Any) -> Any:
+        answer = yield from real(self, endpoint, path, *arguments)
+        if path.startswith("/v3/kv/"):
+            answers.append(len(answer))
+        return answer
+
+    async def main() -> None:
+        notices: list[Any] = []
+        lock = AsyncLock(url, stale_after=30)
+        lock._announce(notices.append)
+
+        async def contend() -> None:
+            async with lock:
+                pass
+
+        async with lock:
+            tasks = [asyncio.ensure_future(contend()) for _ in range(60)]
+            while len((await lock.status()).waiters) < len(tasks):
+                await asyncio.sleep(0.005)
+            monkeypatch.setattr(Cluster, "_exchange", exchange)
+            assert await lock.try_acquire() is None
+            with pytest.raises(AcquireTimeout, match="held by process"):
+                await lock.acquire(timeout=0.05)
+            while len(notices) < len(tasks) or len(answers) < 5 * len(tasks):
+                await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert max(answers) < 1500, "an answer that has all keys has 200 bytes for each of them"
+
+
+WAITERS = """
+import asyncio, resource
+from holdfast import AsyncLock
+
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+async def contend():
+    async with AsyncLock(path) as hold:
+        with open(sys.argv[2], "a") as order:
+            print(hold.token, file=order)
+
+async def main():
+    await asyncio.gather(*[contend() for _ in range(int(sys.argv[3]))])
+
+asyncio.run(main())
+say("done")
+"""
+
+
+def contenders(node: Node, url: str) -> int:
+    """How many keys a lock has, without reading them."""
+    base = parse(url).base
+    answer = node.ask("/v3/kv/range", {"key": encoded(base), "range_end": end_of(base), "count_only": True})
+    return 0 if answer is None else int(answer.get("count", 0))
+
+
+@pytest.mark.parametrize("processes", [1, 50 if CROWD else 5])
+def test_a_crowd_is_served_out_of_order_or_costs_the_holder_its_lock(
+    node: Node, peer: Callable[..., Peer], tmp_path: Path, processes: int
+) -> None:
+    """ET3, ET17: all get in, in the order of their keys, and nobody is told that the server is away."""
+    size, took = CROWD or 40, []
+    for _ in range((os.cpu_count() or 2) // 2 if CROWD else 0):
+        peer("while True: pass")
+    for turn in range(2 if CROWD else 1):
+        url, order = f"etcd://{node.host}/crowd/{processes}/{turn}", tmp_path / f"{turn}"
+        lock = Lock(url)
+        with lock:
+            began = time.monotonic()
+            workers = [peer(WAITERS, url, order, size // processes) for _ in range(processes)]
+            eventually(lambda: contenders(node, url) > size, 120, "the arrival of all")  # noqa: B023
+            took.append(time.monotonic() - began)
+        began = time.monotonic()
+        for worker in workers:
+            worker.expect("done", 120)
+            worker.finish()
+        took.append(time.monotonic() - began)
+        tokens = list(map(int, order.read_text().split()))
+        assert len(tokens) == size
+        assert tokens == sorted(tokens)
+    print(f"{size} waiters in {processes} processes, seconds to queue up and to drain:", *[f"{t:.1f}" for t in took])
 
 
 def test_two_hundred_locks_are_held_and_one_is_lost(arms: dict[str, Callable[[], None]]) -> None:

@@ -419,6 +419,8 @@ def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: s
     assert not slots.wait(timeout=0.1)
     status = slots.status()
     assert (status.locked, status.holders[0].pid) == (True, None)
+    assert status[0].liveness is holdfast.Liveness.UNKNOWN
+    assert f"etcdctl del '{place.slots}0'" in status[0].evidence.text
     thread = threading.Thread(target=lambda: got.append(slots.acquire(timeout=30)))
     onlooker = threading.Thread(target=lambda: got.append(slots.wait(timeout=30)))
     thread.start()
@@ -543,6 +545,21 @@ def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node:
         hold.release()
     with pytest.raises(ValueError, match="lock on etcd"):
         guard(holdfast.Record("sema", {}))
+
+
+def test_a_key_without_a_lease_is_said_to_have_one(url: str, node: Node) -> None:
+    """ET8: no lease ends it, so nobody can say that its holder lives."""
+    key = f"{parse(url).base}77"
+    node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
+    status = Lock(url).status()
+    assert (status.locked, status.liveness) == (True, holdfast.Liveness.UNKNOWN)
+    assert status.record is not None
+    assert "lease" not in status.record.fields
+    assert "lease ends" not in status.reason
+    with pytest.raises(holdfast.AcquireTimeout, match=rf"has no lease.*etcdctl del '{key}'"):
+        Lock(url).acquire(timeout=0.05)
+    assert Lock(url).break_lock() is not None
+    Lock(url).acquire(timeout=SOON).release()
 
 
 def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:

@@ -18,7 +18,7 @@ BAD = {
     "etcd://host:x/name": "names no server",
     "etcd://host:0/name": "port",
     "etcd://host:70000/name": "port",
-    "etcd://me@host/name": "user without a password",
+    "etcd://me@host/name": "user without a password.*HOLDFAST_ETCD_PASSWORD.*password_file=FILE",
     "etcd://host/a//b": "empty part",
     "etcd://host/a/": "empty part",
     "etcd://host//a": "empty part",
@@ -33,6 +33,11 @@ BAD = {
     "etcd://host/a?ca=/x": "write etcds://",
     "etcds://host/a?cert=/x": "both cert= and key=",
     "etcds://host/a?ca=": "without a file",
+    "etcd://:x@host/name": "password without a user",
+    "etcd://me:@host/name": "user without a password",
+    "etcd://host/name?password_file=/x": "without a user",
+    "etcd://me:x@host/name?password_file=/x": "the password twice",
+    "etcd://me@host/name?password_file=": "without a file",
 }
 
 
@@ -50,6 +55,15 @@ def test_a_url_is_misread() -> None:
     assert (place.prefix, place.name, place.ttl) == ("x/", "a/b c", 7)
     assert parse("etcd://h/n").prefix == "holdfast/"
     assert parse("etcd://h", many=True).name == ""
+
+
+def test_the_place_of_a_password_is_shown_or_what_is_in_it_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ET1."""
+    monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cret")
+    assert Lock("etcd://me@host/name").path == "etcd://me@host:2379/name"
+    from_file = Lock("etcd://me@host/name?password_file=/run/secrets/etcd&ttl=5")
+    assert from_file.path == "etcd://me@host:2379/name?ttl=5"
+    assert b"s3cret" not in pickle.dumps(Lock("etcd://me@host/name")) + pickle.dumps(from_file)
 
 
 def test_a_password_is_shown_or_a_private_key() -> None:

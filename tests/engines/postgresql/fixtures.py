@@ -62,12 +62,12 @@ def proxy(postgres: Postgres) -> Iterator[Callable[[], Proxy]]:
 
 
 @pytest.fixture
-def bouncer(postgres: Postgres) -> Iterator[Callable[[str], Pgbouncer]]:
+def bouncer(postgres: Postgres) -> Iterator[Callable[..., Pgbouncer]]:
     """Start poolers in front of the server."""
     made: list[Pgbouncer] = []
 
-    def make(mode: str) -> Pgbouncer:
-        made.append(Pgbouncer(postgres, mode))
+    def make(mode: str, more: str = "") -> Pgbouncer:
+        made.append(Pgbouncer(postgres, mode, more))
         return made[-1]
 
     yield make

@@ -231,7 +231,7 @@ class Postgres:
 class Pgbouncer:
     """A pooler in front of a server."""
 
-    def __init__(self, server: Postgres, mode: str) -> None:
+    def __init__(self, server: Postgres, mode: str, more: str = "") -> None:
         for place in ("/usr/sbin", "/usr/bin"):
             if os.access(f"{place}/pgbouncer", os.X_OK):
                 path = f"{place}/pgbouncer"
@@ -244,7 +244,7 @@ class Pgbouncer:
         ini.write_text(
             f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n"
-            "ignore_startup_parameters = extra_float_digits\n"
+            f"ignore_startup_parameters = extra_float_digits\n{more}\n"
         )
         ini.chmod(0o644)
         self._daemon = Daemon(as_postgres(path, ini), self.directory.path / "log")

@@ -70,6 +70,24 @@ def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
+def test_a_pool_that_is_used_up_is_a_matter_of_host_and_port(
+    postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG8: the proof needs a second connection, once; then each hold and each waiter needs one."""
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
+    one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
+    url = postgres.url("a", port=one.port)
+    with pytest.raises(holdfast.EngineUnavailable, match=r"pooler .* no second connection.*default_pool_size") as said:
+        Lock(url).acquire(timeout=0)
+    assert "Check host and port" not in str(said.value)
+    holds = [Lock(postgres.url(name, port=two.port)).acquire(timeout=10) for name in "bc"]
+    with pytest.raises(holdfast.EngineUnavailable, match=r"pool may be used up.*default_pool_size") as said:
+        Lock(postgres.url("d", port=two.port)).acquire(timeout=0)
+    assert "Check host and port" not in str(said.value)
+    for hold in holds:
+        hold.release()
+
+
 def sessions_of_cycles(url: str, count: int) -> list[object]:
     """The session of each of so many holds, one after the other."""
     found = []
@@ -142,10 +160,11 @@ def test_a_table_that_is_changed_meanwhile_is_an_error(postgres: Postgres) -> No
     init(url)
     before = sessions_of_cycles(url, 4)
     postgres.ask("alter table changed.lock alter column token type numeric")
+    (before_that,) = postgres.ask("select token from changed.lock")[0]
     after = sessions_of_cycles(url, 4)
     assert set(before).isdisjoint(after)
     with Lock(url).acquire(timeout=5) as hold:
-        assert hold.token == 9
+        assert hold.token == before_that + 5  # type: ignore[operator]
     postgres.ask("drop schema changed cascade")
 
 
@@ -260,7 +279,7 @@ def test_a_schema_of_ones_own_needs_another_database(postgres: Postgres) -> None
     assert init(url) == 'a "b"'
     assert init(url) == 'a "b"'
     with Lock(url).acquire(timeout=5) as hold:
-        assert hold.token == 1
+        assert hold.token == (1 << 40) + 1  # of the server's first timeline
         assert Lock(url).status().holder is not None
     postgres.ask('drop schema "a ""b""" cascade')
 

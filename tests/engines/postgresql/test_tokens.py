@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from engines.postgresql.server import Postgres
 from holdfast import Hold, Lock
+from holdfast.engines.postgresql import connect as postgresql_connect
 from holdfast.engines.postgresql import lock as postgresql_lock
 from holdfast.engines.postgresql.url import key_of
 from process.support import Peer, eventually
@@ -145,6 +146,28 @@ def test_an_old_holder_writes_over_a_new_one(postgres: Postgres, guarded: str) -
         assert not postgres.ask(write, old.token, old.token)
     with pytest.raises(holdfast.LockLost):
         old.release()
+
+
+def test_a_row_of_an_older_version_goes_back_or_stands_in_the_way(postgres: Postgres) -> None:
+    """PG20: its token has no timeline. And what such a version does afterwards is below what comes after it."""
+    Lock(postgres.url("older")).acquire(timeout=10).release()
+    postgres.ask("update holdfast.lock set token = 17 where key = %s", key_of("older"))
+    with Lock(postgres.url("older")).acquire(timeout=10) as hold:
+        assert hold.token == (1 << 40) + 1
+    postgres.ask("update holdfast.lock set token = token + 1 where key = %s", key_of("older"))
+    with Lock(postgres.url("older")).acquire(timeout=10) as hold:
+        assert hold.token == (1 << 40) + 3
+
+
+def test_a_service_without_a_log_has_no_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG20: the server refuses to say its timeline; there is none to be promoted to, and the row goes on."""
+    monkeypatch.setattr(postgresql_connect, "_TIMELINE", "no_such_function()")
+    url = postgres.url("logless", more="?application_name=logless")
+    with Lock(url).acquire(timeout=10) as hold:
+        assert hold.token == 1
+    postgres.ask("update holdfast.lock set token = 41 where key = %s", key_of("logless"))
+    with Lock(url).acquire(timeout=10) as hold:
+        assert hold.token == 42
 
 
 def test_names_with_one_key_exclude_each_other_in_silence(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:

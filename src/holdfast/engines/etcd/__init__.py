@@ -166,9 +166,9 @@ def _refusal(place: Place, error: Refused) -> HoldfastError:
         begin = f"{place.prefix}{place.name}"
         what = f"{text}. Grant its role: etcdctl role grant-permission ROLE readwrite --prefix=true {begin!r}"
     elif "user name is empty" in text:
-        what = f"{text}: it wants a user. Write etcd://USER:PASSWORD@HOST/NAME"
+        what = f"{text}: it wants a user. Write etcd://USER@HOST/NAME, with the password in HOLDFAST_ETCD_PASSWORD"
     elif "authentication" in text:
-        what = f"{text}. See the user and the password in the URL"
+        what = f"{text}. See the user in the URL, and the password: there, in the file, or in the variable"
     elif "space exceeded" in text:
         what = f"{text}. Compact and defragment it, then etcdctl alarm disarm"
     else:

@@ -3,7 +3,8 @@
 EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
      second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
 EC2  Who asks says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there are
-     others, so that a silent one is left for the next.
+     others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
+     `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
 EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.
 EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
@@ -14,8 +15,9 @@ from __future__ import annotations
 import json
 import os
 
-from ..._core.environment import Wait
+from ..._core.environment import Signal, Wait
 from ..._drive.agent import agent
+from ..._os import forking
 from ...errors import EngineUnavailable
 from .connect import connect
 from .http import Connection, Unreachable
@@ -34,12 +36,43 @@ if TYPE_CHECKING:
 
 _EACH = 3.0
 """Seconds that one server gets for one answer."""
+_MOST_ALONE = 10.0
+"""The same for one that is alone: its connection may be stuck."""
 _PAUSE = 0.1
 """Seconds between rounds through all servers."""
+_MOST_ENTERING = 4
+"""Of one process, into the queue of one lock, at a time."""
 _IDLE = 5.0
 _MOST_IDLE = 8
 _WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
 """Of a stream: it ends when its server is cut off from the others, instead of saying nothing any more."""
+
+
+class Doors:
+    """Of each lock, lets a few through at a time, in the order in which they come. Who is inside has to leave."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[Signal]] = {}
+
+    def lets_in(self, lock: str, place: Signal) -> bool:
+        """Whether `place` is among the first; it stands in line from the first question on, and is set when it is."""
+        with forking:
+            line = self._lines.setdefault(lock, [])
+            if place not in line:
+                line.append(place)
+            return line.index(place) < _MOST_ENTERING
+
+    def leave(self, lock: str, place: Signal) -> None:
+        """Idempotent."""
+        with forking:
+            line = self._lines.get(lock, [])
+            if place in line:
+                line.remove(place)
+            if not line:
+                self._lines.pop(lock, None)
+            first = line[:_MOST_ENTERING]
+        if len(first) == _MOST_ENTERING:
+            first[-1].set()
 
 
 class Cluster:
@@ -51,9 +84,9 @@ class Cluster:
         self.generation = env.generation
         self._first = int.from_bytes(os.urandom(2), "big") % len(access.endpoints)
         """The server that is asked first: the last that answered."""
-        self._share = 1.0 if len(access.endpoints) == 1 else 0.5
-        """How much of the time that is left one server gets (EC2)."""
+        self._alone = len(access.endpoints) == 1
         self._idle: list[tuple[Connection, float]] = []
+        self.doors = Doors()
         self._is_sweeping = False
         self._token = ""
         self._tls: ssl.SSLContext | None = None
@@ -84,7 +117,8 @@ class Cluster:
             passing = False
             for endpoint in self._order():
                 now = self.env.monotonic()
-                each = min(until, now + min(_EACH, (until - now) * self._share))
+                half, least, most = (until - now) / 2, *((_EACH, _MOST_ALONE) if self._alone else (0.0, _EACH))
+                each = min(until, now + max(least, min(half, most)))
                 try:
                     answer = yield from self._ask(endpoint, path, data, each, stream=stream)
                     self._first = self.access.endpoints.index(endpoint)
@@ -128,10 +162,20 @@ class Cluster:
         if not self.access.user:
             return []
         if not self._token:
-            body = json.dumps({"name": self.access.user, "password": self.access.password}).encode()
+            body = json.dumps({"name": self.access.user, "password": self._password()}).encode()
             answer = answer_of((yield from self._exchange(endpoint, "/v3/auth/authenticate", [], body, until)))
             self._token = str(answer.get("token", ""))
         return [("Authorization", self._token)]
+
+    def _password(self) -> str:
+        try:
+            return self.access.secret()
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"the password of {self.access.user!r} for etcd at {self.access.names()} cannot be read: {error}. It "
+                "is in the URL, in the file that password_file= names, or in the variable HOLDFAST_ETCD_PASSWORD",
+                protocol="etcd",
+            ) from None
 
     def _exchange(
         self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float

@@ -9,20 +9,22 @@ ET14  Whoever leaves without a hold, however it comes to that, revokes its lease
 ET15  Our key is gone, or our lease may be: we begin anew, behind those who wait. A hold is given only within the lease.
 ET16  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
       key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
+ET17  What a waiter of a lock asks a server, and what it is answered, does not grow with the number of those who wait: a
+      key or two. Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
 """
 
 from __future__ import annotations
 
 import math
 
-from ..._core.environment import RECHECK, Wait
+from ..._core.environment import RECHECK, Signal, Wait
 from ...errors import EngineUnavailable
 from ..kin import Contender, require_no_deadlock, together
 from ..remote import Attempt
 from .client import cluster_of
 from .hold import EtcdHeld
 from .http import Unreachable
-from .look import keys_of, statuses_of
+from .look import first_of, keys_of, statuses_of
 from .queue import Entrant, Queue
 from .wire import Refused, decoded, encoded, end_of
 
@@ -79,13 +81,15 @@ class Contest(Contender):
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None
+        self._place = Signal()
+        """In the line of those of this process who queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Generator[Wait, None, Share | Refusal]:
         require_no_deadlock(self.attempt, len(self.requests))
         if self.timeout == 0:
-            seen, slots, _ = yield from keys_of(self.cluster, self.queue, self._until())
+            seen, slots = yield from first_of(self.cluster, self.queue, self._until())
             self._note(seen, slots)
             if not self._is_free(seen, slots):
                 return self.refuse()
@@ -99,10 +103,7 @@ class Contest(Contender):
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         handed = False
         try:
-            yield from entrant.lease.grant(self._until())
-            entrant.facts["ttl"] = entrant.lease.seconds
-            first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
-            entrant.lease.keep()
+            first = yield from self._enter(entrant)
             waited = entrant.key not in [seen.key for seen in first]
             if waited:
                 self._note(first)
@@ -120,9 +121,25 @@ class Contest(Contender):
             handed = True
             return self._share(held)
         finally:
+            self._has_entered()
             self._end_watch()
             if not handed:
                 entrant.lease.end()  # ET14
+
+    def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
+        """Queue up, of this process a few at a time (ET17). Those who hold it then."""
+        while not self.cluster.doors.lets_in(self.queue.base, self._place) and not self.attempt.is_over():
+            yield Wait((), self.attempt.deadline, self._place)
+            self._place.is_set = False
+        yield from entrant.lease.grant(self._until())
+        entrant.facts["ttl"] = entrant.lease.seconds
+        first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
+        entrant.lease.keep()
+        return first
+
+    def _has_entered(self) -> None:
+        """Let the next of this process in. Idempotent."""
+        self.cluster.doors.leave(self.queue.base, self._place)
 
     def _share(self, held: EtcdHeld) -> Share:
         try:
@@ -192,6 +209,7 @@ class Contest(Contender):
                 creates.insert(0, {"key": encoded(entrant.key), **filters})
             self._watch = yield from self.cluster.watch(creates, min(self._until(math.inf), lease.lapses))
             self._watched = watched.name
+            self._has_entered()
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = _gone(self._watch)
@@ -201,8 +219,13 @@ class Contest(Contender):
                 yield from self._pause(_AGAIN)
             if canceled or entrant.key in gone or len(watched.keys) < watched.room:
                 return
-            if self.attempt.is_over() or self.attempt.announces or lease.is_over() or self.env.monotonic() >= recheck:
+            if self.attempt.is_over() or self.attempt.announces or lease.is_over():
                 return
+            if self.env.monotonic() >= recheck:  # ET12, for the price of two keys, if we wait for one
+                until = min(self._until(), lease.lapses)
+                if self.queue.slots is not None or not (yield from entrant.is_waiting(watched.name, until)):
+                    return
+                recheck = self.env.monotonic() + RECHECK
             yield Wait((self._watch.fd,), self.attempt.bounded(min(recheck, lease.lapses)))
 
     # -- waiting until it is free --------------------------------------------------------------------------------------
@@ -265,7 +288,7 @@ class Contest(Contender):
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
-            seen, slots, _ = yield from keys_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
+            seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
             if not self._is_free(seen, slots):
                 self._note(seen, slots)
         except (EngineUnavailable, Refused):

@@ -39,8 +39,9 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
         "key": seen.key,
         "create_revision": seen.created,
         "token": seen.created if token is None else token,
-        "lease": f"{seen.lease:x}",
     }
+    if seen.lease:
+        fields["lease"] = f"{seen.lease:x}"
     since, pid = value.get("since"), value.get("pid")
     return Record(
         NAME,
@@ -97,17 +98,21 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
         return Status(path, NAME, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
     record = record_of(holder, token)
     ttl = record.fields.get("ttl")
-    lease = f"; if its holder has died, for {ttl} s at the most" if isinstance(ttl, int) else ""
+    atmost = f"; if its holder has died, for {ttl} s at the most" if isinstance(ttl, int) else ""
+    liveness, says, frees = Liveness.ALIVE, f"etcd keeps its lease{atmost}", "etcd frees it when its lease ends"
+    if not holder.lease:  # another program's: holdfast puts no such key
+        says = f"the key {holder.key!r} has no lease: it stays until somebody deletes it, etcdctl del {holder.key!r}"
+        liveness, frees = Liveness.UNKNOWN, "etcd frees it when its key is deleted"
     return Status(
         path=path,
         protocol=NAME,
         locked=True,
         stale=False,
-        liveness=Liveness.ALIVE,
-        evidence=Evidence("server", f"etcd keeps its lease{lease}"),
+        liveness=liveness,
+        evidence=Evidence("server", says),
         holder=Holder(record.pid, record.host, record.created, record.tag),
         record=record,
-        reason="etcd frees it when its lease ends",
+        reason=frees,
         age=None if record.created is None else max(0.0, now - record.created),
         data=holder.data,
     )
@@ -119,6 +124,18 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
     answer = yield from cluster.call("/v3/kv/txn", body, until)
     first, second = answer["responses"]
     return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
+
+
+def first_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
+    """The keys of those who hold it, and those of its slots: no more, however many wait (ET17)."""
+    first = queue.range(limit=str(queue.room))
+    body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
+    answer = yield from cluster.call("/v3/kv/txn", body, until)
+    found, slots = map(kvs_of, answer["responses"])
+    seen = queue.own(found)
+    if len(seen) < len(found):  # some of them are of deeper names (ET2)
+        seen, _, _ = yield from keys_of(cluster, queue, until)
+    return seen, [Seen(kv) for kv in slots]
 
 
 def survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[Status, ...]]:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .url import Place
     from .wire import Json
 
-_ALL = 100_000
-"""More keys than anybody reads: of a semaphore's slots, of those before us."""
+_PAGE = 100
+"""Keys that are read at once where the ones before ours are not of this lock."""
 
 
 class Seen:
@@ -138,20 +138,26 @@ class Entrant:
 
     def look(self, until: float) -> Generator[Wait, None, set[str] | None]:
         """The keys before ours: of a lock only the last of them; None if ours is gone (ET4)."""
-        before: dict[str, object] = {"max_create_revision": str(self.created - 1), "keys_only": True}
-        if self.queue.slots is None:
-            before.update(limit="1", sort_order="DESCEND")
-        found = yield from self._range_if_ours(self.queue.range(**before), until)
-        if found is None:
-            return None
-        keys = [seen.key for seen in self.queue.own(found)]
-        if found and not keys:  # of a deeper name (ET2): among all of them there may be ours
-            del before["limit"]
-            found = yield from self._range_if_ours(self.queue.range(**before), until)
+        if self.queue.slots is not None:
+            before = self.queue.range(max_create_revision=str(self.created - 1), keys_only=True)
+            found = yield from self._range_if_ours(before, until)
+            return None if found is None else {seen.key for seen in self.queue.own(found)}
+        limit, created = 1, self.created
+        while True:
+            more = {"max_create_revision": str(created - 1), "sort_order": "DESCEND", "limit": str(limit)}
+            found = yield from self._range_if_ours(self.queue.range(keys_only=True, **more), until)
             if found is None:
                 return None
-            keys = [seen.key for seen in self.queue.own(found)][:1]
-        return set(keys)
+            own = self.queue.own(found)
+            if own or len(found) < limit:
+                return {own[0].key} if own else set()
+            # All of deeper names (ET2). None of ours can come to be before them, so they need not be read again.
+            limit, created = _PAGE, Seen(found[-1]).created
+
+    def is_waiting(self, key: str, until: float) -> Generator[Wait, None, bool]:
+        """Whether that key and ours are still there: all that one who waits for it need know, for the price of two."""
+        found = yield from self._range_if_ours({"key": encoded(key), "keys_only": True}, until)
+        return bool(found)
 
     def take_slot(self, until: float) -> Generator[Wait, None, bool]:
         """Take the lowest slot that is free (ET7). False: our key is gone, or all slots are taken (ET16)."""

@@ -1,9 +1,11 @@
 """Where a lock on etcd is: what a URL says, checked once, before anything is asked of a server.
 
     etcd://user:password@host:2379,host2:2379/name/with/slashes?ttl=10&prefix=holdfast/
+    etcd://user@host/name?password_file=/path        or the password is in HOLDFAST_ETCD_PASSWORD
     etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
 
-ET1  What people are shown (`Place.shown`) has neither the password nor the private key's place; it can be typed again.
+ET1  What people are shown (`Place.shown`) has neither the password nor its place or the private key's; it can be typed
+     again, with these.
 ET2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
      `etcdctl lock`). What is deeper below the name is another lock's: only keys that end in one lease count.
 """
@@ -11,6 +13,7 @@ ET2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's 
 from __future__ import annotations
 
 import math
+import os
 import re
 
 from ...errors import InvalidPath
@@ -26,7 +29,10 @@ SMALLEST_TTL = 2
 """Seconds: what etcd grants at least, with its usual heartbeats."""
 _LONGEST_TTL = 9_000_000_000
 _PORT = 2379
-_PARAMETERS = ("ca", "cert", "key", "prefix", "ttl")
+_PARAMETERS = ("ca", "cert", "key", "password_file", "prefix", "ttl")
+PASSWORD = "HOLDFAST_ETCD_PASSWORD"
+"""The variable that has the password of a user whose URL has none."""
+_LONGEST_PASSWORD = 4096
 _LEASE = re.compile(r"[0-9a-f]{1,16}\Z")
 _LONGEST_NAME = 1000
 
@@ -48,6 +54,7 @@ class Access(Value):
     tls: bool = False
     user: str = ""
     password: str = ""
+    password_file: str = ""
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -58,6 +65,24 @@ class Access(Value):
     def names(self) -> str:
         """The servers, for people."""
         return ", ".join(map(str, self.endpoints))
+
+    def secret(self) -> str:
+        """The password as it is now: read anew each time, as files and variables change. OSError, ValueError."""
+        if self.password:
+            return self.password
+        if not self.password_file:
+            found = os.environ.get(PASSWORD, "")
+            if not found:
+                raise ValueError(f"the variable {PASSWORD} is not set any more")
+            return found
+        fd = os.open(self.password_file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would be waited for
+        try:
+            first = os.read(fd, _LONGEST_PASSWORD).partition(b"\n")[0].rstrip(b"\r").decode()
+        finally:
+            os.close(fd)
+        if not first:
+            raise ValueError(f"the first line of {self.password_file} is empty")
+        return first
 
 
 class Place(Value):
@@ -106,12 +131,13 @@ def parse(url: str, *, many: bool = False) -> Place:
     authority, _, path = rest.partition("/")
     userinfo, at, hosts = authority.rpartition("@")
     user, colon, password = userinfo.partition(":")
-    if at and not (user and colon):
-        _refuse(url, "has a user without a password: etcd://USER:PASSWORD@HOST/NAME")
+    if at and not user:
+        _refuse(url, "has a password without a user: etcd://USER:PASSWORD@HOST/NAME")
     endpoints = tuple([_endpoint(url, text) for text in hosts.split(",")])
     name = unquote(path)
     _check_name(url, name, many=many)
     given = _parameters(url, query if question else "", tls=tls)
+    _check_password(url, user, password, colon, given)
     prefix = given.get("prefix", PREFIX)
     if "\0" in prefix:
         _refuse(url, "has a NUL in its prefix")
@@ -120,14 +146,15 @@ def parse(url: str, *, many: bool = False) -> Place:
         tls,
         unquote(user),
         unquote(password),
+        given.get("password_file", ""),
         given.get("ca", ""),
         given.get("cert", ""),
         given.get("key", ""),
     )
     if bool(access.cert) != bool(access.key):
         _refuse(url, "needs both cert= and key= for a client certificate, or neither")
-    public = urlencode({k: v for k, v in given.items() if k != "key"}, safe="/")  # ET1
-    who = f"{quote(access.user)}:***@" if access.user else ""
+    public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # ET1
+    who = f"{quote(access.user)}{':***' if password else ''}@" if access.user else ""
     servers = ",".join(map(str, endpoints))
     shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
     return Place(access, shown, prefix, name, _ttl(url, given.get("ttl")))
@@ -165,6 +192,20 @@ def _check_name(url: str, name: str, *, many: bool) -> None:
         _refuse(url, "has a name with a '#', with control characters, or that is no UTF-8")
     if name and not many and ("" in name.split("/")):
         _refuse(url, "has a name with an empty part: nothing before, after or between two '/'")
+
+
+def _check_password(url: str, user: str, password: str, colon: str, given: dict[str, str]) -> None:
+    file = "password_file" in given
+    if file and not user:
+        _refuse(url, "has password_file= without a user: etcd://USER@HOST/NAME?password_file=FILE")
+    if file and (password or not given["password_file"]):
+        _refuse(url, "says the password twice" if password else "has a password_file= without a file")
+    if user and not password and not file and (colon or not os.environ.get(PASSWORD)):
+        _refuse(
+            url,
+            f"has a user without a password: put it into the variable {PASSWORD}, or into a file "
+            "(etcd://USER@HOST/NAME?password_file=FILE), or write etcd://USER:PASSWORD@HOST/NAME",
+        )
 
 
 def _parameters(url: str, query: str, *, tls: bool) -> dict[str, str]:

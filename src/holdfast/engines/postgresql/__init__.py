@@ -19,6 +19,7 @@ from .link import Broken, Refused
 from .lock import acquire, wait_until_free
 from .schema import ddl as ddl
 from .schema import init as init
+from .schema import schema_of as schema_of
 from .sight import look, look_at_all
 from .spare import leave, obtain
 from .url import NAME, parse

@@ -44,6 +44,9 @@ _PASSING = (
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
+_TIMELINE = (  # PG20; to a standby the server refuses to say it
+    "case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
+)
 _DURABLE = (  # PG12: a token that has been seen is on the disk
     "set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
     "then 'on' else current_setting('synchronous_commit') end, false)"
@@ -109,6 +112,7 @@ def refusal(place: Place, refused: Refused) -> HoldfastError:
 
 def _advice(why: str) -> str:
     texts = {
+        "second connection": "Raise the size of its pool (pgbouncer: default_pool_size, or the database's pool_size)",
         "password": "Check the user and the password: in the URL, PGPASSWORD, or ~/.pgpass",
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
@@ -118,6 +122,8 @@ def _advice(why: str) -> str:
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
         "is too old": "Use a newer server",
         "does not exist": "Check the names of the database and of the user",
+        "does not answer": "Something there takes connections and then says nothing. If it is a pooler, its pool may "
+        "be used up: each hold and each one who waits has a connection (pgbouncer: default_pool_size)",
     }
     for word, text in texts.items():
         if word in why:
@@ -169,16 +175,18 @@ def _prepare(
 ) -> Generator[Wait, None, None]:
     wanted = _settings(stale_after, link.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    together = f"select {_FACTS}, {_DURABLE}, {calls}"
+    together = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
             (facts,) = yield from link.ask(together, (), until)
         except Refused:  # one of the settings; which one?
             (facts,) = yield from link.ask(f"select {_FACTS}", (), until)
             _check(link, facts)
+            facts += yield from _timeline(link, until)
             yield from _set_each(link, wanted, until)
             yield from link.ask(f"select {_DURABLE}", (), until)
         _check(link, facts)
+        link.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
         if link.backend != link.conn.backend_pid:
             yield from _require_session(env, place, link, until)
     except Refused as refused:
@@ -195,6 +203,14 @@ def _check(link: Link, facts: Row) -> None:
         raise Broken(
             f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
         )
+
+
+def _timeline(link: Link, until: float) -> Generator[Wait, None, Row]:
+    """Nothing where a service that looks like PostgreSQL has no such log."""
+    try:
+        return only((yield from link.ask(f"select {_TIMELINE}", (), until)))
+    except Refused:
+        return (None,)
 
 
 def _set_each(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
@@ -220,8 +236,14 @@ def _require_session(env: Environment, place: Place, link: Link, until: float) -
     yield from link.ask(f"listen {channel}", (), until)
     other = Link(env, place.conninfo + _where(link), link.label)
     try:
-        yield from other.opening(until)
-        yield from other.ask("select pg_notify($1, '')", (channel,), until)
+        try:
+            yield from other.opening(until)
+            yield from other.ask("select pg_notify($1, '')", (channel,), until)
+        except Broken as broken:
+            raise Broken(
+                f"the pooler at {link.label} gave no second connection, which each process needs once to prove that a "
+                f"session stays with its client ({broken})"
+            ) from None
         while channel not in link.hear():
             if env.monotonic() >= until:
                 raise Broken(

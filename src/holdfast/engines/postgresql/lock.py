@@ -16,6 +16,9 @@ PG12  The token comes from the row of the name, raised behind the lock, and on t
       (they went back after kill -9 of the server). Where the lock is tried for, one statement does both: its snapshot
       is older than the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation
       is `read committed`, PG9). Not where it is waited for: the table would be locked for others' DDL meanwhile.
+PG20  The high bits of a token are the timeline of the server's log, which a promotion raises: it is above every token
+      of the old primary, whatever of them the new one has missed (asynchronous replication). It stays below 2**53. A
+      row of an older version jumps up once; an older version counts on from there.
 PG14  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
       that shared a session would both get in.
 PG15  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
@@ -63,6 +66,9 @@ _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _ASK_EVERY = 60.0
 """Seconds after which one who waits makes sure that the server still knows of it."""
+_COUNTED = 40
+"""The bits of a token that count holds; those above are the timeline's (PG20)."""
+_LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
 _TIMED_OUT, _CANCELLED = "55P03", "57014"
 
 _QUEUE = "select set_config('lock_timeout', $2, false), pg_advisory_lock($1)"
@@ -72,11 +78,11 @@ _RAISE = """
 insert into {table} as l (key, name, token, backend, pid, host, tag, since)
 {facts}
 on conflict (key) do update
-   set token = l.token + 1, backend = excluded.backend, pid = excluded.pid, host = excluded.host, tag = excluded.tag,
-       since = excluded.since
+   set token = greatest(l.token + 1, excluded.token), backend = excluded.backend, pid = excluded.pid,
+       host = excluded.host, tag = excluded.tag, since = excluded.since
  where l.name = excluded.name
 returning token, extract(epoch from since), backend"""
-_FACTS = "$1::bigint, $2::text, 1, pg_backend_pid(), $3::integer, $4::text, $5::text, clock_timestamp()"
+_FACTS = "$1::bigint, $2::text, $6::bigint, pg_backend_pid(), $3::integer, $4::text, $5::text, clock_timestamp()"
 _TOKEN = _RAISE.replace("{facts}", f"values ({_FACTS})")
 _TRY = f"""
 with got as materialized (select pg_try_advisory_lock($1) as it),
@@ -167,7 +173,7 @@ class Contest(Contender):
                 row = only((yield from link.ask_often(_TRY_SHARED, (self.place.key,), self._limit())))
             else:
                 sent = self.env.monotonic()
-                row = only((yield from link.ask_often(self._sql(_TRY), self._facts(), self._limit())))
+                row = only((yield from link.ask_often(self._sql(_TRY), self._facts(link), self._limit())))
             if row[0] == "t":
                 return shared or self._won(link, row[1:], sent)
             link.spotless = True
@@ -238,16 +244,17 @@ class Contest(Contender):
     def _raise_token(self, link: Link) -> Generator[Wait, None, Share]:
         """The lock is ours, after a wait."""
         sent = self.env.monotonic()
-        rows = yield from link.ask_often(self._sql(_TOKEN), self._facts(), self._limit())
+        rows = yield from link.ask_often(self._sql(_TOKEN), self._facts(link), self._limit())
         return self._won(link, only(rows or [(None, None, None)]), sent)
 
     def _sql(self, statement: str) -> str:
         return statement.format(table=self.place.table)
 
-    def _facts(self) -> tuple[object, ...]:
-        """What the row of the name is to say (PG12)."""
+    def _facts(self, link: Link) -> tuple[object, ...]:
+        """What the row of the name is to say (PG12, PG20)."""
         who, place = self.env.identity(), self.place
-        return place.key, place.name, who.pid, who.host, self._tag
+        lowest = (min(link.timeline, _LAST_TIMELINE) << _COUNTED) + 1
+        return place.key, place.name, who.pid, who.host, self._tag, lowest
 
     def _won(self, link: Link, row: Row, sent: float) -> Share:
         """The lock is ours, and the token is raised."""

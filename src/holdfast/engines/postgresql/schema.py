@@ -11,7 +11,7 @@ from .url import NAME, SCHEMA, check_schema, parse, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from ..._core.environment import Environment, Wait
     from .url import Place
@@ -40,49 +40,69 @@ def statements(schema: str) -> tuple[str, ...]:
     )
 
 
-def ddl(schema: str = SCHEMA) -> str:
+def grants(schema: str, roles: Sequence[str]) -> tuple[str, ...]:
+    """What lets these roles use locks, and no more than that."""
+    name = quoted(check_schema(schema))
+    found: list[str] = []
+    for role in roles:
+        if not role or "\0" in role:
+            raise ValueError(f"a role has a name, not {role!r}")
+        who = "public" if role.lower() == "public" else quoted(role)
+        found.append(f"grant usage on schema {name} to {who}")
+        found.append(f"grant select, insert, update on {name}.lock to {who}")
+    return tuple(found)
+
+
+def ddl(schema: str = SCHEMA, grant: Sequence[str] = ()) -> str:
     """The SQL that `init` runs, for whoever wants to read it or apply it by other means. ValueError for a bad name."""
-    return ";\n".join(statements(schema)) + ";\n"
+    return ";\n".join(statements(schema) + grants(schema, grant)) + ";\n"
 
 
-def init(url: str, schema: str | None = None) -> str:
+def init(url: str, schema: str | None = None, grant: Sequence[str] = ()) -> str:
     """Make what locks need in the database at `url`, if it is not there yet; the name of the schema.
 
     `url` is that of any lock there, or without the name after #. `schema` overrides the URL's `schema=` (holdfast).
-    Idempotent, and changes nothing that is there. Blocks until the server has answered. Raises InvalidPath for a bad
-    URL, EngineUnavailable where the server cannot be reached, HoldfastError where it refuses, with what to grant.
+    The roles in `grant` may use locks there afterwards, whoever made the schema. Idempotent, and changes nothing else
+    that is there. Blocks until the server has answered. Raises InvalidPath for a bad URL, EngineUnavailable where the
+    server cannot be reached, HoldfastError where it refuses, with what to grant.
     """
     place = parse(url, named=False)
     if schema is not None:
         place.schema = check_schema(schema)
-    drive(_init(environment(), place))
+    drive(_init(environment(), place, grants(place.schema, grant)))
     return place.schema
 
 
-def _init(env: Environment, place: Place) -> Generator[Wait, None, None]:
+def schema_of(url: str, schema: str | None = None) -> str:
+    """The schema that `init` would make."""
+    return check_schema(parse(url, named=False).schema if schema is None else schema)
+
+
+def _init(env: Environment, place: Place, granted: tuple[str, ...]) -> Generator[Wait, None, None]:
     until = env.monotonic() + _WITHIN
     link = yield from connect(env, place, until)
     try:
         schema, table = place.schema, place.table
         rows = yield from link.ask("select to_regclass($1)", (table,), until)
-        if rows[0][0] is not None:
-            return  # it is there; who may use it need not be one who may create
-        for statement in statements(schema):
+        is_there = rows[0][0] is not None  # who may use it need not be one who may create
+        for statement in (() if is_there else statements(schema)) + granted:
             try:
                 yield from link.ask(statement, (), until)
             except Refused as refused:
                 if refused.code not in _EXISTS:
-                    raise _refusal(place, refused) from None
+                    raise _refusal(place, refused, granted) from None
     except Broken as broken:
         raise unreachable(place, str(broken)) from None
     finally:
         link.close()
 
 
-def _refusal(place: Place, refused: Refused) -> HoldfastError:
+def _refusal(place: Place, refused: Refused, granted: tuple[str, ...]) -> HoldfastError:
     return HoldfastError(
         f"{place.base} does not let this role prepare the schema {place.schema}: {refused}. Its owner, or a superuser, "
-        "does it with the same command; or with these statements:\n" + ddl(place.schema),
+        "does it with the same command; or with these statements:\n"
+        + ";\n".join((*statements(place.schema), *granted))
+        + ";\n",
         path=place.shown,
         protocol=NAME,
     )

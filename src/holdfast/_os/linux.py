@@ -36,7 +36,7 @@ _NETWORK = frozenset(
 _NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
-"""Seconds of listing a directory after which a log of what appears there is cheaper: closing its instance takes so long."""
+"""Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
 
 
 _MOUNT_LASTS = 1.0

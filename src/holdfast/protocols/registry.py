@@ -88,9 +88,9 @@ def _offered(name: str) -> Protocol | None:
     return _installed.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
 
 
-def is_persistent(name: str) -> bool:
+def is_persistent(name: object) -> bool:
     """Whether locks of the protocol of that name are the kernel's alone; False for a name that is none."""
-    if name in _no_protocols and name not in _made:
+    if not isinstance(name, str) or (name in _no_protocols and name not in _made):
         return False
     try:
         return get(name).persistent

@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast import AcquireTimeout, Hold, Lock, WouldDeadlock
-from holdfast._os import environment
+from holdfast._os import environment, linux
 
 PROMPTLY = 10.0
 """Seconds within which a lock is to be had that nobody holds."""
@@ -253,6 +253,9 @@ def main(path: str, operation: str, kind: str, every: str) -> None:
     # Imported here, once: in each trial they would be hundreds of steps that have nothing to do with locks.
     for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._os.inotify"):
         importlib.import_module(name)
+    linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
+    for _ in range(2):
+        Lock(f"{path}.first", heartbeat=0).acquire().release()
     trial = Trial(path, operation, kind)
     holder = None
     if operation == "wait":

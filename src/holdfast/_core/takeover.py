@@ -27,6 +27,9 @@ T9  Shared locks of others, who need nothing but the right to read, refuse us th
     exclusively, and of those who have it shared the claim lets one pass. As nobody could have a guard on that inode
     afterwards, it is not taken over in place, but removed, as in T6. Whoever gets its guard later finds by T2 that the
     path does not name it any more.
+T10 Once the record is overwritten, nothing that is needed may be lacking: without a descriptor to list the directory by
+    (rivals.py, Y1) the lock would be given back, and what the dead holder wrote be gone. So the one that the lock file
+    was seen by is closed before that.
 """
 
 from __future__ import annotations
@@ -97,6 +100,9 @@ def take_over(
     try:
         alone = held if removed or not seen.is_guarded else (yield from _outlast_claims(env, held))
         calm = alone if verdict.by_proof or alone is None else (yield from _settle(env, alone))
+        if request.protocol.has_rivals and seen.fd >= 0:
+            env.close(seen.fd)  # T10
+            seen.fd = -1
         return (yield from quieten(env, request, calm))
     except BaseException:
         held.give_back()

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import holdfast
 from holdfast import AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
-from holdfast._os import environment, forking
+from holdfast._os import environment, forking, linux
 from holdfast.events import Event
 from process.interrupts.tracer import built, spelled
 
@@ -245,6 +245,9 @@ class Trials:
         """What is imported, and made once for a process, is not to be a part of each trial."""
         for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._os.inotify"):
             importlib.import_module(name)
+        linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
+        for _ in range(2):
+            self.lock().acquire().release()
         ready, holding = os.pipe()
         ended, living = os.pipe()
         child = os.fork()

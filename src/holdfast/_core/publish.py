@@ -37,7 +37,7 @@ from .files import is_there, kinds_of_marker, unlink_quietly, withdraw, write_al
 from .hold import Held
 from .observe import UNFINISHED, explained
 from .request import Request
-from .rivals import is_without_rivals, quieten
+from .rivals import among, quieten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def publish(env: Environment, request: Request) -> Generator[Wait, None, Held | 
     if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
         return held
     try:
-        if log is not None and is_without_rivals(request, log):
-            return held
+        if log is not None and log.saw(request.name) and not (log.names and among(log.names, request)):
+            return held  # rivals.py, Y7
         return (yield from quieten(env, request, held))
     except BaseException:
         held.give_back()

@@ -38,7 +38,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from .environment import DirectoryLog
     from .hold import Held
     from .request import Request
 
@@ -52,11 +51,6 @@ _MOMENT = 0.020
 _OURS = stat.S_ISVTX
 _PATIENCE = 0.1
 """Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
-
-
-def is_without_rivals(request: Request, log: DirectoryLog) -> bool:
-    """Whether the log is certain that nobody was about to rename a file to ours when that appeared (Y7)."""
-    return log.saw(request.name) and not (log.names and _among(log.names, request))
 
 
 def quieten(env: Environment, request: Request, held: Held | None) -> Generator[Wait, None, Held | None]:
@@ -93,10 +87,11 @@ def rivals(env: Environment, request: Request) -> list[tuple[str, int]]:
     log = env.directory_log(request.directory)
     if log is not None:
         log.start(names)
-    return _among(names, request)
+    return among(names, request)
 
 
-def _among(names: Iterable[str], request: Request) -> list[tuple[str, int]]:
+def among(names: Iterable[str], request: Request) -> list[tuple[str, int]]:
+    """Those of the files that are rivals' for this lock file, by their paths and pids."""
     found = []
     for name in names:
         pid = request.protocol.rival(name, request.name)

@@ -385,8 +385,9 @@ class DirectoryLog:
         token = self._tokens.get(name)
         if token is None:
             token = self._tokens[name] = _token(self._wd, os.fsencode(name))
-        found = token in self._logs.read()
-        self._asked, self._doubts = True, self._logs.doubts
+        logs = self._logs
+        found = token in logs.read(token)
+        self._asked, self._doubts = True, logs.doubts
         return found and self.is_complete
 
     def start(self, names: Iterable[str]) -> None:
@@ -417,20 +418,21 @@ class DirectoryLogs:
             raise _error(directory)
         return self._logs.setdefault(wd, DirectoryLog(self, wd))
 
-    def read(self) -> bytes:
-        """All events that are there (N8), noted (N9)."""
+    def read(self, expected: bytes = b"") -> bytes:
+        """All events that are there (N8), noted (N9); most often it is just the expected one."""
         with self._mutex:
             if self.is_reading:
                 self._doubt()
             self.is_reading = True
             try:
                 data = os.read(self.fd, _SMALL)
-                if len(data) > _SMALL - _LARGEST_EVENT:
-                    data += self._rest()
             except BlockingIOError:
                 data = b""
-            if _SUFFIX in data or _OVERFLOWN in data:
-                self._note(data)
+            if data != expected:
+                if len(data) > _SMALL - _LARGEST_EVENT:
+                    data += self._rest()
+                if _SUFFIX in data or _OVERFLOWN in data:
+                    self._note(data)
             self.is_reading = False
             return data
 

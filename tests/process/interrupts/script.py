@@ -199,7 +199,7 @@ class Trials:
         free = []
 
         def fork() -> None:
-            free.append(forking.acquire(timeout=PROMPTLY / 4))
+            free.append(forking.acquire(timeout=5 * PROMPTLY))
             if free[0]:
                 forking.release()
 

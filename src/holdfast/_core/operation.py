@@ -146,6 +146,7 @@ class Operations:
 
     def abort(self, operation: Operation) -> None:
         """Undo it, and end it."""
+        self.running[operation.number] = operation
         operation.undo()
         self.end(operation)
 

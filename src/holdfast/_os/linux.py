@@ -263,14 +263,17 @@ class LinuxEnvironment(GenericEnvironment):
             return
         self._listed[directory] = 0.0
         with self._forking:
-            try:
-                from .inotify import DirectoryLogs
+            self._begin_log(directory)
 
-                if self._directory_logs is None:
-                    self._directory_logs = DirectoryLogs(self._descriptors)
-                self._logs[directory] = self._directory_logs.add(directory)
-            except (ImportError, OSError):
-                self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time
+    def _begin_log(self, directory: str) -> None:
+        try:
+            from .inotify import DirectoryLogs
+
+            if self._directory_logs is None:
+                self._directory_logs = DirectoryLogs(self._descriptors)
+            self._logs[directory] = self._directory_logs.add(directory)
+        except (ImportError, OSError):
+            self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time
 
     def is_lasting(self, fd: int) -> bool:
         return any(one is not None and one.fd is fd for one in (self._hub, self._directory_logs))

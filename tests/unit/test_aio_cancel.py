@@ -301,6 +301,43 @@ def test_a_coroutine_closed_at_some_step_leaves_something(
         on(new_loop, lambda at=at: main(at))
 
 
+def test_a_step_that_outlives_its_task_keeps_the_lock(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J4: its thread acquires when the task has ended, and the next operation has begun."""
+    env = environment()
+    monkeypatch.setattr(type(env), "may_block", lambda _self, _path: True)
+    reached, go_on = threading.Event(), threading.Event()
+    link = env.link_unnamed
+
+    def slow(fd: int, path: str) -> None:
+        link(fd, path)
+        reached.set()
+        assert go_on.wait(PATIENCE)
+
+    async def main() -> None:
+        coroutine = AsyncLock(shm / "l").acquire()
+
+        async def drive() -> None:
+            await coroutine
+
+        task = asyncio.create_task(drive())
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+        sleep: Future = task._fut_waiter  # type: ignore[attr-defined]
+        coroutine.close()
+        sleep.cancel()
+        await asyncio.wait([task])
+        env.operations.recover()
+        go_on.set()
+        for thread in steps():
+            thread.join(PATIENCE)
+
+    monkeypatch.setattr(env, "link_unnamed", slow)
+    asyncio.run(main())
+    assert not env.holds
+    assert not env.operations.running
+    assert os.listdir(shm) == []
+
+
 @by_events_only
 def test_a_cancelled_takeover_leaves_the_lock_taken(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], dead_pid: int

@@ -85,7 +85,7 @@ async def drive(
         if isinstance(part_of.task, _Untasked):
             part_of.task = _Untasked(steps)
     if in_threads:
-        return await _drive_in_threads(steps, undo)
+        return await _drive_in_threads(steps, undo, part_of)
     loop = id(asyncio.get_running_loop())
     try:
         while True:
@@ -216,7 +216,9 @@ def _clean_up(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> No
         undo()
 
 
-async def _drive_in_threads(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> T:
+async def _drive_in_threads(
+    steps: Generator[Wait, None, T], undo: Callable[[], object], part_of: Operation | None
+) -> T:
     loop = id(asyncio.get_running_loop())
 
     def step() -> tuple[Wait | None, T | None]:
@@ -243,6 +245,8 @@ async def _drive_in_threads(steps: Generator[Wait, None, T], undo: Callable[[], 
             await wait_for(wait)
     except GeneratorExit:
         assert job is not None  # it is closed where it awaits something
+        if part_of is not None:
+            part_of.task = _Untasked(None)  # the task may end now, the operation does when the thread has (J4)
         job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
         raise
     except BaseException:

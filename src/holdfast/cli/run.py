@@ -253,7 +253,9 @@ class _Child:
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
         self.told = True
-        say(f"{lost} Sending TERM to the command, and to all that it has started" if self._pid else str(lost))
+        # Its number may not be known yet: the guardian has started it, and is about to say so.
+        works = self._status is None
+        say(f"{lost} Sending TERM to the command, and to all that it has started" if works else str(lost))
         os.kill(os.getpid(), signal.SIGCHLD)  # the main thread, which waits for signals, does it
 
 

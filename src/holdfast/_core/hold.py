@@ -171,9 +171,7 @@ class Held:
                     done = True
                     raise
             self._finish()
-            if (
-                self.env.monotonic() - self.acquired > MOMENT
-            ):  # for a shorter one it would take longer than all the rest
+            if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter one it would take longer than the rest
                 self._tidy()
             if not mine:
                 self._raise_lost()
@@ -214,8 +212,7 @@ class Held:
         """Complete a release that was broken off (H5)."""
         if self.released:
             self._undo()
-            if self.keeper is not None:
-                self.keeper.forget(self)
+            self._finish()
 
     def _undo(self) -> None:
         self._withdraw()

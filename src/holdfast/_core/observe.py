@@ -47,18 +47,7 @@ UNFINISHED = stat.S_ISVTX
 class Observation:
     """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
 
-    __slots__ = (
-        "blocked",
-        "claimed",
-        "data",
-        "fd",
-        "identity",
-        "mode",
-        "modified",
-        "problem",
-        "record",
-        "refused",
-    )
+    __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)

@@ -6,10 +6,6 @@ replace our lock file. Others make a directory beside it while they remove a sta
 Y1  A rival that makes its temporary file after our lock file is there sees the lock file, and backs off. One whose
     temporary file is older than our lock file is still in the directory when we list it. So whoever has published waits
     until none is left, and then looks whether the lock is still its own, before anyone is let in.
-Y7  Any lock file of this kind may be a rival's, whichever of the two protocols the caller has chosen. To list a large
-    directory each time would cost more than the rest. So whoever publishes there often keeps a log of what appears in
-    it (inotify.py, N8), begun by a listing. A rival's temporary file that was there when ours appeared came before it,
-    so it is in the log or in the listing. Where the log is not certain, or names a rival, the directory is listed.
 Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
     whose process has ended, is no rival any more. Should it come back all the same, `check()` notices.
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
@@ -25,6 +21,10 @@ Y5  Whoever announced a removal before our lock file was there may have judged a
 Y6  Whoever may read the directory of an announcement can lock it, too. A guard that is had together with such readers
     says as well that nobody of ours has it alone. Should two of ours have it so, the gates of the takeover let one
     through (takeover.py, T1); the other may end the announcement early, and then Y5 is what is left.
+Y7  Any lock file of this kind may be a rival's, whichever of the two protocols the caller has chosen. To list a large
+    directory each time would cost more than the rest. So whoever publishes there often keeps a log of what appears in
+    it (inotify.py, N8), begun by a listing. A rival's temporary file that was there when ours appeared came before it,
+    so it is in the log or in the listing. Where the log is not certain, or names a rival, the directory is listed.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
 _SMALL = 1024
 _LARGEST_EVENT = _EVENT.size + 256
-_TEMPORARY = ".tmp"
-_SUFFIX, _OVERFLOWN = b".tmp\0", b"\xff\xff\xff\xff"
+_TEMPORARY, _SUFFIX = ".tmp", b".tmp"
+_OVERFLOWN = b"\xff\xff\xff\xff"
+"""The watch that an overflow is told of."""
 _MOST_NAMES = 1000
 """Temporary files that are noted; with more, the directory is listed once more."""
 _THREADS = 0
@@ -452,7 +453,7 @@ class DirectoryLogs:
             offset += _EVENT.size + length
             if mask & IN_Q_OVERFLOW:
                 self._doubt()
-            elif wd in self._logs and name.endswith(_SUFFIX.rstrip(b"\0")):
+            elif wd in self._logs and name.endswith(_SUFFIX):
                 self._logs[wd].add(os.fsdecode(name))
 
     def _doubt(self) -> None:

@@ -188,9 +188,7 @@ class Entrant:
 
     def slots_in_the_way(self) -> set[str]:
         """As they were when it was last looked."""
-        return {self.queue.slot_key(slot) for slot in range(self.queue.room)} & set(
-            map(self.queue.slot_key, self._taken)
-        )
+        return {self.queue.slot_key(slot) for slot in self._taken if slot < self.queue.room}
 
     def update(self, facts: Json, until: float) -> Generator[Wait, None, None]:
         """Write other facts, if the key is still ours."""

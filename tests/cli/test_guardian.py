@@ -39,7 +39,7 @@ sys.stdin.readline()
 """
 """Starts one that leaves parent, group, session and terminal, and closes every descriptor."""
 
-JOB = "sleep 600 > /dev/null 2>&1 & echo job $!"
+JOB = """sleep 600 > /dev/null 2>&1 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; echo job $!"""
 
 
 def pid_of(line: str) -> int:

@@ -65,8 +65,14 @@ class SlotsStorm(Storm):
 
 
 NAMESAKES = 50
-"""How often a takeover is tried until a claim goes: it stays while the number of its dead process is another's, where
-portable Python cannot tell the two apart."""
+"""How often a takeover is tried while the number of a claim's dead process may have been another's meanwhile."""
+
+
+def claims(path: str) -> list[str]:
+    """Those beside the slots that should have gone. Portable Python cannot tell a process from a later one with its
+    number, and leaves the claims of both."""
+    found = (os.path.basename(name).split(".") for name in glob.glob(f"{os.path.dirname(path)}/.*.claim"))
+    return [".".join(name) for name in found if name[-3] != "-" or not os.path.exists(f"/proc/{name[-4]}")]
 
 
 def die_inside(path: str, slots: int) -> None:
@@ -110,9 +116,11 @@ def main(path: str, state: str, wanted: str, workers: str, slots: str) -> None:
             for _ in range(NAMESAKES):
                 if (ended := tuple(map(in_a_child, after))) != (-signal.SIGKILL, 0):
                     storm.failed.append(f"those who came afterwards: {ended}")
-                if storm.failed or not glob.glob(f"{os.path.dirname(path)}/.*.claim"):
+                if storm.failed or not (left := claims(path)):
                     break
                 time.sleep(0.1)
+            else:
+                storm.failed.append(f"claims are left: {left}")
     finally:
         for pid in (*storm.workers, *storm.dying):
             os.kill(pid, signal.SIGKILL)

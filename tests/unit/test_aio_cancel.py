@@ -304,6 +304,7 @@ def test_a_coroutine_closed_at_some_step_leaves_something(
 def test_a_step_that_outlives_its_task_keeps_the_lock(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """J4: its thread acquires when the task has ended, and the next operation has begun."""
     env = environment()
+    before = {*env.operations.running}  # a task of a loop that was dropped keeps its own until it is collected
     monkeypatch.setattr(type(env), "may_block", lambda _self, _path: True)
     reached, go_on = threading.Event(), threading.Event()
     link = env.link_unnamed
@@ -334,7 +335,7 @@ def test_a_step_that_outlives_its_task_keeps_the_lock(shm: Path, monkeypatch: py
     monkeypatch.setattr(env, "link_unnamed", slow)
     asyncio.run(main())
     assert not env.holds
-    assert not env.operations.running
+    assert {*env.operations.running} <= before
     assert os.listdir(shm) == []
 
 

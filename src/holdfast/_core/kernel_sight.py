@@ -189,7 +189,7 @@ class KernelSight(Sight):
             holder=first,
             record=record,
             reason=self._reason(holders),
-            age=None if record is None or record.created is None else max(0.0, env.time() - record.created),
+            age=None if record is None or record.since is None else max(0.0, env.time() - record.since),
             waiters=tuple(
                 Waiter(None, owner.pid, None, None, env.command(owner.pid))
                 for owner in owners
@@ -209,7 +209,7 @@ class KernelSight(Sight):
         command = None if owner.pid is None else self.env.command(owner.pid)
         if record is None or record.pid != owner.pid:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.created, record.tag, command)
+        return Holder(owner.pid, record.host, record.since, record.tag, command)
 
     def _believed(self, owners: list[LockOwner]) -> Record | None:
         """The record in the file, if it is the holder's and not left by another (kernel.py, F5)."""

@@ -253,7 +253,7 @@ class Survey:
         command = None if owner.pid is None else self._env.command(owner.pid)
         if record is None or record.pid != owner.pid:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.created, record.tag, command, not owner.exclusive)
+        return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
 
     def _damaged(self, name: str, path: str, seen: Seen) -> Found | None:
         """E2."""

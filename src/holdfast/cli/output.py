@@ -77,6 +77,7 @@ def as_json(result: str, status: Status, **more: Any) -> str:
             },
             "reason": status.reason,
             "age": None if status.age is None else round(status.age, 3),
+            "record_age": None if status.record_age is None else round(status.record_age, 3),
             "modified": status.modified,
             "holder": None if holder is None else _fields(holder, _HOLDER),
             "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
@@ -144,6 +145,8 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
+        elif status.record_age is not None:
+            rows.append(("refreshed", f"{duration(status.record_age)} ago; since when it is held is not known"))
         own = _particulars(status.record) if status.record is not None else []
         rows += [(name, text) for name, text in own if text]
         if holder.tag is not None and ("tool", holder.tag) not in own and status.protocol != "sidecar":

@@ -69,8 +69,8 @@ def test_the_protocol_has_to_be_given(
 def test_a_protocol_that_is_given_is_overruled_by_the_content(world: World, tmp_path: Path) -> None:
     (tmp_path / "l.lock").write_text(f"pid=1\ntimestamp={NOW}\n")
     done = world.do("status", "-p", "sidecar", "l")
-    assert done.returncode == 1
-    assert "its content is a record of the sema protocol" in done.stdout
+    assert done.returncode == world.do("run", "-p", "sidecar", "l", "--", "true").returncode == 3
+    assert "holds a record of the sema protocol" in done.stdout
     found = of(world, "-p", "sidecar", "l")
     assert (found["protocol"], found["content_protocol"]) == ("sidecar", "sema")
     assert "note" not in world.do("status", "-p", "semats", "l.lock").stdout

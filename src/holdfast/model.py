@@ -89,44 +89,68 @@ class Identity(Value):
     host: str
 
 
-MARKER_VERSION = "1"
+_MARKER_PARTS = {"1": 7, "2": 8}
+"""The versions of the marker that can be read, and how many words each has."""
+_SECONDS_DIGITS = 12
 
 
 class Marker(Value):
     """The one field that holdfast adds to a record, so that a reader can tell "guard gone" from "never guarded".
 
     `guarded` is False where the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
-    `st_dev` that the holder saw: seen through another mount, a guard may look free although it is held.
+    `st_dev` that the holder saw: seen through another mount, a guard may look free although it is held. `acquired` is
+    in seconds since the epoch, and is not changed by heartbeats; None in a marker of version 1, which has no such part.
     """
 
     guarded: bool
     device: int
     identity: Identity
+    acquired: float | None = None
 
     def encode(self) -> str:
-        return marker_text(self.guarded, self.device, self.identity)
+        return marker_text(self.guarded, self.device, self.identity, self.acquired)
 
     @classmethod
     def decode(cls, text: str, pid: int) -> Marker | None:
         """The marker, or None for one that is torn or of a version that this code does not know."""
-        parts = text.split(" ", 6)
-        if len(parts) != 7 or parts[0] != MARKER_VERSION or parts[1] not in ("g", "n") or not parts[3].isdecimal():
+        count = _MARKER_PARTS.get(text.partition(" ")[0])
+        if count is None:
             return None
-        _, kind, boot, device, namespace, started, host = parts
-        return cls(kind == "g", int(device[:20]), Identity(pid, boot, namespace, started, host))
+        parts = text.split(" ", count - 1)
+        if len(parts) != count or parts[1] not in ("g", "n") or not parts[3].isdecimal():
+            return None
+        acquired = None if count == _MARKER_PARTS["1"] else _seconds(parts[6])
+        if acquired is None and count != _MARKER_PARTS["1"]:
+            return None
+        _, kind, boot, device, namespace, started, *_, host = parts
+        return cls(kind == "g", int(device[:20]), Identity(pid, boot, namespace, started, host), acquired)
 
 
-def marker_text(guarded: bool, device: int, who: Identity) -> str:
-    """A marker as it is written. `g` or `n` is one byte, so that it can be flipped in place."""
+def marker_text(guarded: bool, device: int, who: Identity, acquired: float | None = None) -> str:
+    """A marker as it is written: version 2, or 1 where there is no time of acquisition.
+
+    `g` or `n` is one byte, so that it can be flipped in place.
+    """
     kind = "g" if guarded else "n"
-    return f"{MARKER_VERSION} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+    if acquired is None:
+        return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+    return f"2 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {max(0.0, acquired):.3f} {who.host}"
+
+
+def _seconds(text: str) -> float | None:
+    """A moment of version 2, whole seconds and three digits more; None for anything else."""
+    whole, _, rest = text.partition(".")
+    digits = whole + rest
+    plain = digits.isascii() and digits.isdecimal() and len(rest) == 3 and 0 < len(whole) <= _SECONDS_DIGITS
+    return float(text) if plain else None
 
 
 class Record(Value):
     """The content of a lock file, decoded.
 
     `fields` are the values in the protocol's own vocabulary; the attributes are the same facts in holdfast's.
-    `created` is in seconds since the epoch. `marked` says that a marker was there, even one that cannot be read.
+    `created` is the protocol's timestamp, in seconds since the epoch. `refreshed` says that a heartbeat may have moved
+    it; `since` is when the lock was acquired. `marked` says that a marker was there, even one that cannot be read.
     `legible` is False where the content says nothing, and the protocol takes it for a lock all the same.
     `mixed`: the file has more in it than a record, so it may be somebody's data: it is held, whatever else is known.
     """
@@ -141,6 +165,14 @@ class Record(Value):
     marked: bool = False
     legible: bool = True
     mixed: bool = False
+    refreshed: bool = False
+
+    @property
+    def since(self) -> float | None:
+        """When the lock was acquired, in seconds since the epoch; None if no time is known but a heartbeat's."""
+        if self.marker is not None and self.marker.acquired is not None:
+            return self.marker.acquired
+        return None if self.refreshed else self.created
 
 
 class Evidence(Value):
@@ -157,8 +189,9 @@ class Evidence(Value):
 
 
 class Holder(Value):
-    """Who holds a lock: everything that the record and this machine can tell. `since` is in seconds since the epoch.
+    """Who holds a lock: everything that the record and this machine can tell.
 
+    `since`: when it was acquired, in seconds since the epoch; heartbeats do not move it. None where that is not known.
     `shared`: together with others that asked for it shared.
     """
 
@@ -192,6 +225,8 @@ class Status(Value):
     Both False: nobody holds it, or only those do who share it with a contender. `record` is None where there is none or
     it is malformed. `waiters` are those who wait for it, in their order, as far as they can be seen; only
     `Lock.status()` looks for them. `holders`: where several may hold it, all who are seen; `holder` is the first.
+    `age`: seconds since the acquisition; `record_age`: seconds since the record's timestamp, which a heartbeat
+    refreshes, and by which protocols call a lock stale. None where that is not known.
     `modified`: when the lock file was written last, in seconds since the epoch; `data`: what is in it, as bytes.
     """
 
@@ -209,6 +244,7 @@ class Status(Value):
     holders: tuple[Holder, ...] = ()
     modified: float | None = None
     data: bytes = b""
+    record_age: float | None = None
 
 
 class SemaphoreStatus(tuple[Status, ...]):

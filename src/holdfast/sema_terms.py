@@ -38,7 +38,7 @@ class AlreadyLocked(AcquireTimeout):
 
     @property
     def locked_since(self) -> int | None:
-        """The timestamp of the lock file, in seconds since the epoch; None if its record cannot be read."""
+        """When the lock was acquired, in whole seconds since the epoch; None if that cannot be read."""
         since = None if self.holder is None else self.holder.since
         return None if since is None else int(since)
 

@@ -591,7 +591,7 @@ def test_a_protocol_is_left_without_a_keeper(world: World, path: Path, protocol:
     shell.hear("held")
     assert len(keepers(world)) == 1
     (name,) = os.listdir(target)
-    assert b"1 g " in (target / name).read_bytes()
+    assert b"2 g " in (target / name).read_bytes()
     shell.process.stdin.write(b"\n")
     shell.hear("0")
     assert os.listdir(target) == []

@@ -13,8 +13,8 @@ import pytest
 from cli.support import HOLDFAST, World, dormant, eventually
 
 FIELDS = {
-    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "modified", "holder", "holders",
-    "waiters", "record",
+    "result", "path", "protocol", "state", "liveness", "evidence", "reason", "age", "record_age", "modified", "holder",
+    "holders", "waiters", "record",
 }  # fmt: skip
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli.support import Started, World, command, ended, eventually
+from cli.support import HOLDFAST, Started, World, command, ended, eventually
 
 SHOW = """
 import os, sys
@@ -80,3 +82,49 @@ def test_a_protocol_is_not_heeded(world: World, path: Path, protocol: str) -> No
     assert done.stdout.strip() == f"{path}.0.lock"
     assert f"got {path}.0.lock" in done.stderr
     assert Path(f"{path}.0.lock").exists() is (protocol == "flock")
+
+
+def test_status_and_wait_say_of_a_semaphore_what_a_contender_meets(world: World, path: Path) -> None:
+    first, second = occupy(world, path, 2, "-t", "the first"), occupy(world, path, 2)
+    assert {one.hear("slot").split()[1] for one in (first, second)} == {"0", "1"}
+    waiter = world.start([*HOLDFAST, "run", "--slots", "2", path, "--", "true"])
+    eventually(
+        lambda: [one["pid"] for one in look(world, "--slots", 2, path)["waiters"]] == [waiter.pid], what="a wait"
+    )
+    for slots, free in ((2, 0), (3, 1)):
+        found = look(world, "--slots", slots, path)
+        assert (found["free"], found["counted"], len(found["slots"])) == (free, True, slots)
+        assert {one["holder"]["pid"] for one in found["slots"] if one["holder"]} == {first.pid, second.pid}
+        assert (found["result"], found["state"]) == (("free", "free") if free else ("held", "held"))
+        text = world.do("status", "--slots", slots, path)
+        assert text.returncode == world.do("wait", "-n", "--slots", slots, path).returncode == (0 if free else 1)
+        assert f"process {waiter.pid}" in text.stdout
+        assert "'the first'" in text.stdout
+    seen = world.do("status", path)  # as it is not there itself
+    assert seen.returncode == 1
+    assert "none of 2 slots" in seen.stdout
+    assert "--slots N" in seen.stdout
+    assert look(world, path)["counted"] is False
+    assert f"process {first.pid}" in world.do("wait", "-n", "--slots", 2, path).stderr
+    for one in (first, second):
+        one.process.stdin.close()
+        assert one.wait() == 0
+    assert waiter.wait() == 0
+    assert world.do("status", "--slots", 2, path).returncode == world.do("status", path).returncode == 0
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_slot_of_a_dead_holder_is_free(world: World, path: Path) -> None:
+    path.with_name(path.name + ".1.lock").write_text("pid=4194305\ntimestamp=17\n")
+    path.with_name(path.name + ".01.lock").write_text("pid=1\ntimestamp=9999999999\n")
+    path.with_name(path.name + ".2.lock").touch()
+    found = look(world, path)
+    assert [one["state"] for one in found["slots"]] == ["free", "stale", "held"]
+    assert world.do("status", path).returncode == 0
+    path.write_text("pid=1\ntimestamp=9999999999\n")
+    assert "a semaphore" not in world.do("status", path).stdout
+
+
+def look(world: World, *words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.do("status", "-j", *words).stdout)
+    return found

@@ -69,8 +69,8 @@ def test_the_protocol_has_to_be_given(
 def test_a_protocol_that_is_given_is_overruled_by_the_content(world: World, tmp_path: Path) -> None:
     (tmp_path / "l.lock").write_text(f"pid=1\ntimestamp={NOW}\n")
     done = world.do("status", "-p", "sidecar", "l")
-    assert done.returncode == 1
-    assert "its content is a record of the sema protocol" in done.stdout
+    assert done.returncode == world.do("run", "-p", "sidecar", "l", "--", "true").returncode == 3
+    assert "holds a record of the sema protocol" in done.stdout
     found = of(world, "-p", "sidecar", "l")
     assert (found["protocol"], found["content_protocol"]) == ("sidecar", "sema")
     assert "note" not in world.do("status", "-p", "semats", "l.lock").stdout
@@ -98,3 +98,36 @@ def test_acquiring_takes_the_protocol_from_the_content(world: World, tmp_path: P
 )
 def test_a_moment_is_told_in_the_wrong_words(one: Outlook, wanted: str) -> None:
     assert wanted in in_words(one, 1000.0)
+
+
+def elsewhere(acquired: float | None) -> str:
+    """A record of another machine, refreshed just now."""
+    version, moment = ("1", "") if acquired is None else ("2", f"{acquired:.3f} ")
+    return f"pid=7\ntimestamp={int(time.time())}\nholdfast={version} g b 1 n t1 {moment}far\n"
+
+
+def test_the_age_is_that_of_the_acquisition_in_each_view(world: World, tmp_path: Path) -> None:
+    acquired = time.time() - 5000
+    (tmp_path / "a.lock").write_text(f"pid=7\ntimestamp={NOW - 100}\n")
+    (tmp_path / "b.lock").write_text(elsewhere(acquired))
+    assert abs(of(world, tmp_path / "b.lock")["age"] - 5000) < 100
+    assert of(world, tmp_path / "b.lock")["record_age"] < 100
+    assert "(83 min ago)" in world.do("status", tmp_path / "b.lock").stdout
+    for command in (["ls", "--sort", "age"], ["top", "--sort", "held"]):
+        lines = [json.loads(line) for line in world.do(*command, "-j", tmp_path).stdout.splitlines()]
+        assert [os.path.basename(one["path"]) for one in lines] == ["b.lock", "a.lock"], command
+        assert lines[0]["holder"]["since"] == round(acquired, 3)
+    watched = world.start([*HOLDFAST, "watch", tmp_path])
+    first = [json.loads(watched.hear('{"kind": "held"')) for _ in range(2)]
+    assert sorted(one["time"] for one in first) == [round(acquired, 3), NOW - 100]
+
+
+def test_a_heartbeat_of_version_1_is_not_called_the_acquisition(world: World, tmp_path: Path) -> None:
+    (tmp_path / "l").write_text(elsewhere(None))
+    found = of(world, tmp_path / "l")
+    assert (found["holder"]["since"], found["age"]) == (None, None)
+    assert found["record_age"] < 100
+    text = world.do("status", tmp_path / "l").stdout
+    assert "refreshed 0 s ago" in text or "refreshed 1 s ago" in text
+    assert "since  " not in text
+    assert " since " not in world.do("run", "-n", tmp_path / "l", "--", "true").stderr

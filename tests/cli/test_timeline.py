@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.support import World
+from cli.support import HOLDFAST, World, eventually
 from holdfast.cli.history import percentiles, read
 from holdfast.cli.timeline import content
 
@@ -136,6 +137,36 @@ def test_two_readers_or_two_slots_are_taken_for_one_after_the_other() -> None:
     assert told(*readers, *ends) == [(True, 3.0, 5.0, "released", 1), (True, 4.0, 6.0, "released", 2)]
     slots = [event("acquired", 3, slot=0), event("acquired", 4, 2, slot=1), event("released", 5, slot=0)]
     assert told(*slots)[0] == (True, 3.0, 5.0, "released", 1)
+
+
+@pytest.mark.parametrize("slot", [{"path": "/gpu.0.lock"}, {"path": "/gpu", "slot": 0}, {"path": "etcd://h/gpu#0"}])
+def test_a_wait_for_a_semaphore_ends_with_its_slot(slot: dict[str, Any]) -> None:
+    base = "etcd://h/gpu" if "://" in slot["path"] else "/gpu"
+    waits = [event("waiting", 1, 1, base), event("waiting", 2, 2, base)]
+    assert told(*waits, {**event("acquired", 3, 1, waited=2), **slot}, {**event("released", 5, 1), **slot}) == [
+        (False, 1.0, 3.0, "acquired", 1),
+        (False, 2.0, 5.0, "open", 2),
+        (True, 3.0, 5.0, "released", 1),
+    ]
+    unrelated = {**event("acquired", 3, 1, waited=0), **slot}  # it had not waited: so it waits in another thread
+    assert (False, 1.0, 3.0, "open", 1) in told(waits[0], unrelated)
+
+
+def test_run_records_a_wait_for_a_semaphore_and_its_end(world: World, tmp_path: Path) -> None:
+    words = ["run", "--record", "events.jsonl", "--slots", 1, "gpu", "--", "sh", "-c"]
+    first = world.start([*HOLDFAST, *words, "echo in; read end"], stdin=subprocess.PIPE)
+    first.hear("in")
+    second = world.start([*HOLDFAST, *words, "true"])
+    events = tmp_path / "events.jsonl"
+    eventually(lambda: '"waiting"' in events.read_text(), what="a wait")
+    assert first.process.stdin is not None
+    first.process.stdin.close()
+    assert (first.wait(), second.wait()) == (1, 0)
+    history = read(events.read_bytes().splitlines(keepends=True))
+    assert [(one.holding, one.end) for one in history.spells if one.pid == second.pid] == [
+        (False, "acquired"),
+        (True, "released"),
+    ]
 
 
 BAD = {
@@ -275,6 +306,41 @@ def test_the_page_does_not_show_what_happened(world: World, recorded: Callable[.
     assert cells[:11] == ["all", "2", "500 ms", "4.50 s", "4.50 s", "4.50 s", "1", *["3.50 s"] * 4]
     assert "1 line was no event, and left out" in dom
     assert int(re.findall(r'data-drawn="(\d+)"', dom)[0]) >= 3
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1280, 1000, 390])
+def test_the_page_fits_a_screen(width: int, world: World, recorded: Callable[..., Path], tmp_path: Path) -> None:
+    """In a frame of that width: a browser's window has a least one."""
+    path, long = "/var/lib/a/directory/deep/down/deploy-web-production.lock", 6543.21
+    file = recorded(
+        event("acquired", 9000, path=path, waited=long, tag="a tag " * 20),
+        event("released", 9000 + long, path=path),
+        event("acquired", 9000, 2, path="/short", waited=0.00012),
+        event("released", 9000.00123, 2, path="/short"),
+    )
+    world.do("timeline", file)
+    frame = tmp_path / "frame.html"
+    page = html.escape((world.directory / "events.html").read_text())
+    frame.write_text(
+        f"""<body><iframe width={width} height=900 style="border: 0" srcdoc="{page}"></iframe><script>
+        onload = () => {{
+          const inside = document.querySelector("iframe").contentDocument;
+          const found = {{ seen: inside.body.dataset.ready }};
+          const all = [inside.documentElement, ...inside.querySelectorAll("main, section, .scroll, #chart")];
+          found.clipped = all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id || e.tagName);
+          const cells = [...inside.querySelectorAll("#figures td:last-child")];
+          found.right = Math.max(...cells.map((e) => e.getBoundingClientRect().right));
+          found.room = inside.documentElement.clientWidth;
+          const said = document.createElement("pre"); said.id = "found"; said.textContent = JSON.stringify(found);
+          document.body.append(said);
+        }};</script>"""
+    )
+    found = json.loads(re.findall(r'<pre id="found">([^<]+)', rendered(world, frame))[0])
+    assert found["seen"] == "yes"
+    assert width - 20 <= found["room"] <= width  # less a scroll bar
+    assert found["clipped"] == []
+    assert found["right"] <= found["room"]
 
 
 @needs_browser

@@ -38,7 +38,7 @@ def who(pid: int) -> Identity:
     return Identity(pid, "b", "n", "s", "h")
 
 
-MARKER = marker_text(True, 3, who(7))
+MARKER = marker_text(True, 3, who(7), 1795248692.418)
 
 
 # -- strategies --------------------------------------------------------------------------------------------------------
@@ -55,15 +55,21 @@ def identities(pids: st.SearchStrategy[int]) -> st.SearchStrategy[Identity]:
 
 
 def markers(pids: st.SearchStrategy[int]) -> st.SearchStrategy[Marker]:
-    return st.builds(Marker, guarded=st.booleans(), device=st.integers(0, 2**64 - 1), identity=identities(pids))
+    return st.builds(
+        Marker,
+        guarded=st.booleans(),
+        device=st.integers(0, 2**64 - 1),
+        identity=identities(pids),
+        acquired=st.none() | st.integers(0, 10**14).map(lambda ms: ms / 1000),
+    )
 
 
 HOSTILE = (
-    '"holdfast": "1 n b 1 n s h"',
-    '\n  "holdfast": "1 n ',
-    '\\"holdfast": "1 g ',
-    '"holdfast": "1 n ',
-    "\nholdfast=1 n ",
+    '"holdfast": "2 n b 1 n s 1.000 h"',
+    '\n  "holdfast": "2 n ',
+    '\\"holdfast": "2 g ',
+    '"holdfast": "2 n ',
+    "\nholdfast=2 n ",
     '"createdAt": "2020-01-01T00:00:00.000Z"',
     '\n  "createdAt": "2020-01-01T00:00:00.000Z"',
     '"},{"',

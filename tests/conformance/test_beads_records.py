@@ -294,9 +294,9 @@ def test_flipping_the_marker_changes_something_else(holder: str, version: str, t
     """publish.py, P3: one byte in place."""
     assume(len(holder) < 1000)
     who = Identity(7, "b", "n", "s", host)
-    marker = Marker(False, 3, who)
+    marker = Marker(False, 3, who, 1795248692.418)
     before = BEADS.compose(who, 0.0, tag, marker.encode(), {"holder": holder, "version": version})
-    after = before.replace(KEY + b"1 n ", KEY + b"1 g ", 1)
+    after = before.replace(KEY + b"2 n ", KEY + b"2 g ", 1)
     assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
     old, new = BEADS.decode(before), BEADS.decode(after)
     assert (old.marker, new.marker) == (marker, marker.replaced(guarded=True))

@@ -52,6 +52,7 @@ def record_of(pid: int, timestamp: int, tag: str | None, marker: Marker | None) 
         host=marker.identity.host if marker else None,
         marker=marker,
         marked=marker is not None,
+        refreshed=marker is not None,
     )
 
 

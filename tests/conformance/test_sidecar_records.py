@@ -401,10 +401,10 @@ def test_flipping_the_marker_changes_something_else(
 ) -> None:
     """publish.py, P3: one byte in place."""
     who = Identity(7, "b", "n", "s", host)
-    marker = Marker(False, 3, who)
+    marker = Marker(False, 3, who, 1795248692.418)
     more = {} if own else {"payload": payload}
     before = SIDECAR.compose(who, 0.0, tag, marker.encode(), more)
-    after = before.replace(KEY + b"1 n ", KEY + b"1 g ", 1)
+    after = before.replace(KEY + b"2 n ", KEY + b"2 g ", 1)
     assert len(before) == len(after)
     assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
     old, new = SIDECAR.decode(before), SIDECAR.decode(after)

@@ -32,10 +32,33 @@ def dead(place: Path) -> dict[str, Path]:
 
 
 def of_next_version(data: bytes, age: int) -> bytes:
-    newer = re.sub(rb'(holdfast(?:=|": "))1 ', rb"\g<1>2 ", data)
+    newer = re.sub(rb'(holdfast(?:=|": "))2 ', rb"\g<1>3 ", data)
     assert newer != data
     newer = re.sub(rb"timestamp=(\d+)", lambda found: b"timestamp=%d" % (int(found[1]) - age), newer)
     return re.sub(rb'("(?:createdAt|started_at)": ")\d{4}', rb"\g<1>2020", newer) if age else newer
+
+
+def of_version_1(data: bytes) -> bytes:
+    """As it was before the marker had the time of acquisition."""
+    older = re.sub(rb'(holdfast(?:=|": "))2 (.*) [0-9]+[.][0-9]{3} ', rb"\g<1>1 \g<2> ", data)
+    assert older != data
+    return older
+
+
+def test_a_marker_of_version_1_proves_a_death_and_its_refreshed_timestamp_is_not_called_the_acquisition(
+    disk: Path,
+) -> None:
+    for protocol, path in dead(disk).items():
+        path.write_bytes(of_version_1(path.read_bytes()))
+        lock = Lock(disk / protocol, protocol=protocol)
+        status = lock.status()
+        assert (status.stale, status.liveness, status.evidence.source) == (True, Liveness.DEAD, "guard"), protocol
+        assert status.holder is not None
+        assert status.record_age is not None
+        known = protocol == "beads"  # no heartbeat moves its time
+        assert (status.holder.since is not None, status.age is not None) == (known, known), protocol
+        with lock.acquire(timeout=0) as hold:
+            assert hold.recovered_from is not None
 
 
 @pytest.mark.parametrize("age", [0, 100_000])

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Lock, LockLost, NotHeld
+from holdfast import AcquireTimeout, Lock, LockLost, NotHeld
+from holdfast._operator.survey import Survey
+from holdfast._os import environment
 from holdfast.protocols import get
 from process.support import Peer, eventually
 
@@ -28,6 +30,44 @@ from holdfast._os import environment
 ticks = iter(range(10**6))
 environment().time = lambda: 1111111111 * (1 + next(ticks) % 8)
 """
+
+
+# Acquired long ago, by the clock of the time; since then it beats.
+LONG_AGO = """
+from holdfast._os import environment
+clock = environment().time
+environment().time = lambda: clock() - 5000
+target, protocol = path.rsplit(":", 1)
+hold = Lock(target, protocol=protocol, heartbeat=0.005, tag="beating").acquire()
+environment().time = clock
+say(hold.path)
+hear()
+hold.release()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar"])
+def test_since_when_is_the_acquisition_through_heartbeats(spawn: Callable[..., Peer], path: str, protocol: str) -> None:
+    holder = spawn(LONG_AGO, f"{path}:{protocol}")
+    lock_file = holder.hear()
+    lock = Lock(path, protocol=protocol)
+    eventually(lambda: (lock.status().record_age or 5000) < 1000, what="a beat")
+    status = lock.status()
+    assert status.holder is not None
+    assert status.holder.since is not None
+    assert abs(time.time() - 5000 - status.holder.since) < 100
+    assert abs((status.age or 0) - 5000) < 100
+    with pytest.raises(AcquireTimeout, match=r"since .* \(8[345] min ago\)") as refused:
+        lock.acquire(timeout=0)
+    assert refused.value.holder is not None
+    assert refused.value.holder.since == status.holder.since
+    found = Survey(environment()).file(lock_file)
+    assert found is not None
+    assert found.status.holder is not None
+    assert found.status.holder.since == status.holder.since
+    assert abs((found.status.age or 0) - 5000) < 100
+    holder.say("end")
+    holder.wait()
 
 
 def timestamp(path: str) -> int:

@@ -141,7 +141,7 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
 
 def named_as_guarded_from_the_start(patch: Patch) -> None:
     """P3: the record says `g` before the guard is taken."""
-    patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=1 g ", b"holdfast=1 g "))
+    patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=2 g ", b"holdfast=2 g "))
     real = publish.Request.compose
     patch.setattr(publish.Request, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
 

@@ -455,7 +455,7 @@ def test_a_living_holder_is_robbed_for_its_age(path: Path) -> None:
     written = path.read_bytes()
     with open(path, "r+b") as file:
         file.write(written.replace(b"timestamp=%d" % (hold.record.created or 0), b"timestamp=%d" % OLD))
-    if b"holdfast=1 g " in written:
+    if b"holdfast=2 g " in written:
         with pytest.raises(AlreadyLocked):
             semaphore(path).try_acquire()
         with open(path, "r+b") as file:

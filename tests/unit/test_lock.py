@@ -375,7 +375,7 @@ def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(
         assert status.holder.command is None, "the command of another process that has the number here"
         # The same record where there are no guards: nothing can be known.
         record = path.read_bytes()
-        (disk / "copy").write_bytes(record.replace(b"=1 g ", b"=1 n "))
+        (disk / "copy").write_bytes(record.replace(b"=2 g ", b"=2 n "))
         assert Lock(disk / "copy").status().liveness is Liveness.UNKNOWN
         assert Lock(disk / "copy", stale_after=1).try_acquire() is None
         other.stdin.close()

@@ -92,9 +92,9 @@ def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, pu
 
     contender.env.after["link"], contender.env.before["guard"] = note("linked"), note("guarding")
     held = contender.get()
-    assert b"\nholdfast=1 n " in said["linked"]
+    assert b"\nholdfast=2 n " in said["linked"]
     assert said["guarding"] == said["linked"]
-    assert (disk / "l").read_bytes() == held.data == said["linked"].replace(b"=1 n ", b"=1 g ")
+    assert (disk / "l").read_bytes() == held.data == said["linked"].replace(b"=2 n ", b"=2 g ")
 
 
 def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
@@ -108,11 +108,11 @@ def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publi
 
     contender.env.once(contender.env.after, "link", probe)
     assert contender.step() is not None
-    assert b"=1 n " in (disk / "l").read_bytes()
+    assert b"=2 n " in (disk / "l").read_bytes()
     os.close(probes[0])
     held = contender.get()
     assert held.guarded
-    assert b"=1 g " in (disk / "l").read_bytes()
+    assert b"=2 g " in (disk / "l").read_bytes()
 
 
 def test_a_guard_on_another_name_of_the_file_passes_for_one_on_the_lock(disk: Path, publisher: Contend) -> None:
@@ -132,7 +132,7 @@ def test_without_kernel_locks_the_record_does_not_promise_one(
     for way, without in WAYS.items():
         held = contend(disk / way, environments("flock", *without)).get()
         assert not held.guarded
-        assert b"\nholdfast=1 n " in held.data
+        assert b"\nholdfast=2 n " in held.data
         held.release()
 
 

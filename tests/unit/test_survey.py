@@ -162,15 +162,15 @@ def test_an_empty_file_of_flock_is_called_a_damaged_record(
     env.instead["guarded"] = lambda fd: os.fstat(fd).st_ino == hidden or env.real.guarded(fd)
     found = found_in(env, disk)
     assert {name: (one.status.protocol, one.condition) for name, one in found.items()} == {
-        "old.lock": ("flock", "free"),
-        "late.lock": ("flock", "free"),
+        "old.lock": ("", "empty"),
+        "late.lock": ("", "empty"),
         "young.lock": ("", "malformed"),
         "ours.lock": ("sema", "dead"),
         "held.lock": ("flock", "held"),
         "unseen.lock": ("flock", "held"),
         BEADS_NAME: ("beads", "malformed"),
     }
-    assert "by other protocols" in found["old.lock"].status.reason
+    assert "by all others" in found["old.lock"].status.reason
     assert conditions(environments(kind="generic"), disk)["old.lock"] == ("", "malformed"), "who could know"
 
 
@@ -189,11 +189,11 @@ def test_a_kernels_lock_that_the_tables_do_not_show_is_called_free(
 def test_an_empty_file_of_flock_is_free_for_a_contender(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E7: it is only called so. Another protocol's contender is refused, and cleaning finds nothing to remove."""
+    """E7: the contender of any protocol but `flock` is refused, and cleaning finds nothing to remove."""
     (disk / "l.lock").touch()
     os.utime(disk / "l.lock", (NOW - 9999, NOW - 9999))
     env = environments()
-    assert conditions(env, disk) == {"l.lock": ("flock", "free")}
+    assert conditions(env, disk) == {"l.lock": ("", "empty")}
     assert not isinstance(contend(disk / "l.lock").run(), Held)
     for approved in (False, True):
         assert list(leftovers(env, Survey(env), str(disk), approved=approved)) == []

@@ -348,5 +348,5 @@ def test_a_record_promises_a_guard_after_a_takeover_without_one(
     path.write_bytes(sema_record(dead_pid, time.time(), marker=text))
     held = contend(path, env).get()
     assert held.recovered_from is not None
-    assert b"holdfast=1 n " in path.read_bytes()
+    assert b"holdfast=2 n " in path.read_bytes()
     assert not held.guarded

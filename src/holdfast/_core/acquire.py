@@ -254,10 +254,10 @@ def wait_until_free(
     contest = Contest(env, requests, timeout, context, queued=False)
     try:
         while not (contest.look() and contest.is_free()):
-            if contest.is_over():
-                return contest.refusal()
             if contest.is_closed:
                 raise stale(contest.refusal())
+            if contest.is_over():
+                return contest.refusal()
             contest.require_no_deadlock()
             yield from contest.pause()
         return None

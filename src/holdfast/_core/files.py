@@ -81,7 +81,7 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
 def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
     """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
     key = request.protocol.marker_key
-    return key + b"1 n ", key + b"1 g "
+    return key + b"2 n ", key + b"2 g "
 
 
 def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:

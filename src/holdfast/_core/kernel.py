@@ -27,12 +27,11 @@ import stat
 
 from ..errors import UnsupportedFilesystem
 from ..model import Record
-from ..protocols import recognise
 from ..protocols.flock import SIGNATURE
 from .environment import Environment
 from .files import UNWRITABLE, is_there, let_go, unlink_quietly, write_all
 from .hold import Held
-from .observe import explained, mismatch, read_record, require_regular
+from .observe import explained, mismatch, other_protocol, read_record, require_regular
 from .publish import make_parents
 from .request import Request
 
@@ -201,10 +200,7 @@ def _is_cleared(env: Environment, request: Request, fd: int, *, alone: bool) -> 
     another protocol, whose holder would not heed the guard. What else is in it stays."""
     head, record = read_own(env, request, fd)
     if record is None:
-        if b"timestamp=" in head or b'"started_at"' in head:
-            other = recognise(read_record(env, fd))
-            if other not in (None, "sidecar", request.protocol.name):  # any JSON object may be a record of a sidecar
-                raise mismatch(request, str(other))
+        require_no_other(env, request, fd, head)
         return False
     if request.shared or not alone:
         return False
@@ -213,6 +209,14 @@ def _is_cleared(env: Environment, request: Request, fd: int, *, alone: bool) -> 
     except OSError:
         return False  # opened for reading only
     return True
+
+
+def require_no_other(env: Environment, request: Request, fd: int, head: bytes) -> None:
+    """ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
+    if b"timestamp=" in head or b'"started_at"' in head:
+        other = other_protocol(request, read_record(env, fd), None)
+        if other is not None:
+            raise mismatch(request, other)
 
 
 def _write_tag(env: Environment, request: Request, fd: int, device: int) -> bytes:

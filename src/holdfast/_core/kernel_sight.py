@@ -7,6 +7,8 @@ F7  Whose turn it is tries in earnest. A look that only wants to know takes the 
     the lock: readers inside are not a lock that those ahead have let lie.
 F8  A release makes no event; closing does, and most do both. So the watch also heeds descriptors that could only read,
     and there is a look every `Protocol.recheck` seconds for those who unlock and keep the file open.
+    A record of another protocol is not free for us, as its holder would not heed the guard: who acquires is told so
+    (ProtocolMismatch), hence who waits as well, and a status says that it is held.
 F9  A reader goes behind the writers who wait, except one whose own thread or task is inside as a reader already: they
     would wait for each other. And who is inside as a reader cannot become the writer: it would wait for itself.
 """
@@ -17,9 +19,9 @@ from ..errors import WouldDeadlock
 from ..model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .environment import Environment, LockOwner, Presence, Watch
 from .hold import Held
-from .kernel import open_existing, read_own, settle, take, try_guard
+from .kernel import open_existing, read_own, require_no_other, settle, take, try_guard
 from .liveness import Assessment
-from .observe import Observation, forget, require_regular
+from .observe import Observation, forget, other_protocol, read_record, require_regular
 from .policy import Verdict
 from .request import Request
 from .sight import Sight
@@ -86,7 +88,14 @@ class KernelSight(Sight):
         return not self.there or not self._refused
 
     def is_free(self) -> bool:
-        return not self.there or self._probe(shared=self.request.shared)
+        if not self.there:
+            return True
+        free = self._probe(shared=self.request.shared)
+        if free:
+            head, record = read_own(self.env, self.request, self.seen.fd)
+            if record is None:
+                require_no_other(self.env, self.request, self.seen.fd, head)  # F7
+        return free
 
     def lies_free(self) -> bool:
         return not self.there or self._probe(shared=False)
@@ -172,10 +181,12 @@ class KernelSight(Sight):
         owners: list[LockOwner] = []
         for looks in range(_LOOKS):
             if self.seen.fd >= 0 and (self._refused is None or looks):
-                self.is_free()
+                self._probe(shared=self.request.shared)
             owners = env.lock_owners(self.seen.identity)
             if not self._refused or self.seen.fd < 0 or _holding(owners):
                 break  # else nobody is seen: it may have been released in between
+        if self._refused is False and (mismatched := self._mismatched()) is not None:
+            return mismatched
         record = self._believed(_holding(owners)) if self._refused else None
         holders = tuple(self._holder(owner, record) for owner in _holding(owners))
         first = next((holder for holder in holders if holder.pid is not None), Holder() if self._refused else None)
@@ -189,7 +200,7 @@ class KernelSight(Sight):
             holder=first,
             record=record,
             reason=self._reason(holders),
-            age=None if record is None or record.created is None else max(0.0, env.time() - record.created),
+            age=None if record is None or record.since is None else max(0.0, env.time() - record.since),
             waiters=tuple(
                 Waiter(None, owner.pid, None, None, env.command(owner.pid))
                 for owner in owners
@@ -197,6 +208,18 @@ class KernelSight(Sight):
             ),
             holders=holders,
         )
+
+    def _mismatched(self) -> Status | None:
+        """What is to be said of another protocol's record (F7)."""
+        data = read_record(self.env, self.seen.fd)
+        other = other_protocol(self.request, data, None)
+        if other is None:
+            return None
+        text = f"its content is a record of the {other} protocol, whose holder would not heed the kernel lock"
+        return Status(
+            self.request.path, self.request.protocol.name, True, False, Liveness.UNKNOWN, Evidence("none", text),
+            Holder(), reason=text, modified=self.env.fstat(self.seen.fd).st_mtime, data=data,
+        )  # fmt: skip
 
     def _reason(self, holders: tuple[Holder, ...]) -> str:
         if self._refused is None:
@@ -209,7 +232,7 @@ class KernelSight(Sight):
         command = None if owner.pid is None else self.env.command(owner.pid)
         if record is None or record.pid != owner.pid:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.created, record.tag, command)
+        return Holder(owner.pid, record.host, record.since, record.tag, command)
 
     def _believed(self, owners: list[LockOwner]) -> Record | None:
         """The record in the file, if it is the holder's and not left by another (kernel.py, F5)."""

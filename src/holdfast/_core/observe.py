@@ -159,13 +159,21 @@ def forget(env: Environment, seen: Observation | None) -> None:
 
 def require_same_protocol(request: Request, seen: Observation) -> None:
     """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
-    if not seen.data or (seen.record is not None and seen.record.legible):
-        return
-    if request.protocol.suffix.startswith("/"):
-        return  # a file of that name is no other protocol's, whatever it looks like: a damaged record, which is held
-    other = recognise(seen.data)
-    if other is not None and other != request.protocol.name:
+    other = other_protocol(request, seen.data, seen.record)
+    if other is not None:
         raise mismatch(request, other)
+
+
+def other_protocol(request: Request, data: bytes, record: Record | None) -> str | None:
+    """The protocol whose record `data` is, where it is none of the request's: then nobody can acquire as asked."""
+    if not data or (record is not None and record.legible):
+        return None
+    if request.protocol.suffix.startswith("/"):
+        return None  # a file of that name is no other protocol's, whatever it looks like: a damaged record, held
+    other = recognise(data)
+    if other == "sidecar" and request.protocol.persistent:
+        return None  # any JSON object may be a record of a sidecar, and the files of `flock` may hold anything
+    return None if other == request.protocol.name else other
 
 
 def mismatch(request: Request, other: str) -> ProtocolMismatch:

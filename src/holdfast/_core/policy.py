@@ -100,10 +100,15 @@ def describe(
         holder=_holder(env, seen, assessed),
         record=record,
         reason=verdict.reason,
-        age=None if record is None or record.created is None else max(0.0, env.time() - record.created),
+        age=None if record is None else _ago(env, record.since),
         modified=seen.modified,
         data=seen.data,
+        record_age=None if record is None else _ago(env, record.created),
     )
+
+
+def _ago(env: Environment, moment: float | None) -> float | None:
+    return None if moment is None else max(0.0, env.time() - moment)
 
 
 def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder:
@@ -115,4 +120,4 @@ def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder
     local = marker is None or (marker.identity.boot, marker.identity.pid_namespace) == (here.boot, here.pid_namespace)
     alive = assessed.liveness is Liveness.ALIVE and record.pid is not None and record.pid > 0
     command = env.command(record.pid) if alive and local and record.pid is not None else None
-    return Holder(pid=record.pid, host=record.host, since=record.created, tag=record.tag, command=command)
+    return Holder(pid=record.pid, host=record.host, since=record.since, tag=record.tag, command=command)

@@ -183,8 +183,9 @@ class Request:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
         identity = env.identity(self.on_behalf_of or self.kept_for)
         guarded = guarded and self.on_behalf_of is None
-        marker = None if self.unmarked else marker_text(guarded, device, identity)
-        return self.protocol.compose(identity, env.time(), self.tag, marker, self.more)
+        now = env.time()
+        marker = None if self.unmarked else marker_text(guarded, device, identity, now)
+        return self.protocol.compose(identity, now, self.tag, marker, self.more)
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:

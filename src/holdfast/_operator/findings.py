@@ -60,10 +60,11 @@ if TYPE_CHECKING:
             """A path that leads to the directory of this descriptor, wherever it is moved; None where there is none."""
 
 
-HELD, DEAD, STALE, ELSEWHERE, MALFORMED, FREE = "held", "dead", "stale", "elsewhere", "malformed", "free"
+HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
+MALFORMED, EMPTY = "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
-EMPTY = "nobody holds it, if it is a lock file of flock(1) or the like; by other protocols, an empty one counts as held"
-CONDITIONS = (HELD, ELSEWHERE, MALFORMED, STALE, DEAD, FREE)
+LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, FREE)
 
 
 class Found(Value):
@@ -71,8 +72,9 @@ class Found(Value):
 
     `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
     rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
-    as held; free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
-    number, if it is one of a semaphore for which somebody waits.
+    as held; empty: held by all protocols but `flock`, by which nobody holds it; free, of a `flock` file. `uid` is the
+    user of the holder's process, or else of the file. `slot`: its number, if it is one of a semaphore for which
+    somebody waits.
     """
 
     status: Status

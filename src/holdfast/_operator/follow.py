@@ -22,7 +22,7 @@ import math
 from . import recognition
 from .crowd import Crowd, lock_of
 from .departures import SETTLE, Departures
-from .findings import Found, Unseen
+from .findings import EMPTY, Found, Unseen
 from .ghosts import Ghosts
 from .happening import Happening, Held, is_free, is_stale
 from .onlooker import Onlooker
@@ -303,7 +303,7 @@ class Follower:
     def _note(self, one: Found) -> None:
         """Remember which files the kernel alone locks (Z11)."""
         path = one.status.path
-        if one.status.protocol == "flock":
+        if one.status.protocol == "flock" or one.condition == EMPTY:
             self._look_on.kernels[path] = one.identity
         elif self._look_on.kernels.get(path) != one.identity or one.status.data:
             self._look_on.kernels.pop(path, None)

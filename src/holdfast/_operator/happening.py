@@ -7,7 +7,7 @@ the outside only: what was there at the first look, and a holder that has died o
 from __future__ import annotations
 
 from ..model import Holder, Value, Waiter
-from .findings import DEAD, FREE, MALFORMED, STALE, Found
+from .findings import DEAD, EMPTY, FREE, MALFORMED, STALE, Found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def is_stale(found: Found) -> bool:
 
 def is_free(found: Found | None) -> bool:
     """Whether nobody holds it, as far as can be told. An empty file says nothing; `flock(1)` leaves such ones."""
-    if found is None or found.condition == FREE:
+    if found is None or found.condition in (FREE, EMPTY):
         return True
     return found.condition == MALFORMED and not found.status.data and not found.status.protocol
 

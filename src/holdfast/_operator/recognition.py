@@ -28,7 +28,7 @@ _RIVAL = re.compile(r"\.[0-9]{1,10}\.[0-9a-f]{16}\.tmp\Z")
 _SLOT = re.compile(r"(.+)\.([0-9]{1,3})\.lock", re.DOTALL)
 # Every writer begins with one of these; a text file that has such lines further down is something else.
 _SEMA = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:pid|timestamp|tag|holdfast)\s*=")
-_MARKED = re.compile(rb"^holdfast=1 [gn] ", re.MULTILINE)
+_MARKED = re.compile(rb"^holdfast=[12] [gn] ", re.MULTILINE)
 _SIDECAR = (b'"holdfast"', b'"createdAt"', b'"pid"')
 _OTHERWISE = frozenset(
     """

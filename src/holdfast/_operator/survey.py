@@ -10,8 +10,8 @@ E2  A file is a lock file if a protocol reads its content and its writer would h
 E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
     is of about one moment, as a look at one of them is; nothing is decided by it.
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
-    is called a free lock of the kernel, if a probe finds nobody's lock on it, and it is too old for a creator to be
-    about to write its record. This is a name for people: to whoever acquires it by another protocol, it is held.
+    is called empty, if a probe finds nobody's lock on it, and it is too old for a creator to be about to write its
+    record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .findings import (
     EMPTY,
     FREE,
     HELD,
+    LEFT_EMPTY,
     MALFORMED,
     STALE,
     UNREAD,
@@ -116,6 +117,10 @@ class Survey:
             return []
         return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
 
+    def of_the_kernel(self, path: str) -> Found:
+        """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
+        return self._by_the_kernel(path, Seen(self._env.stat(path)), None)
+
     def alone(self, path: str) -> Found | None:
         """The same, without those who queue for it."""
         where, _, name = path.rpartition("/")
@@ -138,7 +143,7 @@ class Survey:
             one = self._by_the_kernel(path, Seen(found), None)
         elif not found.st_size:
             one = self._left_by_flock(name, path, found) or self._damaged(name, path, Seen(found))
-        if one is None or one.condition == FREE:
+        if one is None or one.condition in (FREE, EMPTY):
             return one
         return self._with_waiters(where, name, one, queues)
 
@@ -247,13 +252,16 @@ class Survey:
             one = self._by_the_kernel(path, Seen(opened, fd), None)
         finally:
             env.close(fd)
-        return one.replaced(status=one.status.replaced(reason=EMPTY)) if one.condition == FREE else one
+        if one.condition != FREE:
+            return one
+        empty = self._unusable("", path, Seen(found), NO_RECORD)
+        return empty.replaced(condition=EMPTY, status=empty.status.replaced(reason=LEFT_EMPTY))
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
         command = None if owner.pid is None else self._env.command(owner.pid)
         if record is None or record.pid != owner.pid:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.created, record.tag, command, not owner.exclusive)
+        return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
 
     def _damaged(self, name: str, path: str, seen: Seen) -> Found | None:
         """E2."""

@@ -76,6 +76,12 @@ as free when the owner has ended, and other implementations may reclaim it, alth
 the owner lives, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
+_STATUS_NOTE = """\
+If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
+as the slots of a semaphore.
+
+exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error, or it is a
+lock of another protocol, which nobody can acquire by this one"""
 _DROP_INS = {
     "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
     "sema": "the command line of the sema tool",
@@ -90,7 +96,7 @@ _NOTES = {
     "acquire": _SHELL_NOTE,
     "release": "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error",
     "wait": "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error",
-    "status": "exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error",
+    "status": _STATUS_NOTE,
 }
 
 
@@ -274,6 +280,9 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
             "all that it has started (default: jobs)")  # fmt: skip
         add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
         add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
+    if name in ("wait", "status"):
+        what = "one of the N slots of the semaphore LOCK" if name == "wait" else "the N slots of the semaphore LOCK"
+        add("--slots", type=slots, metavar="N", help=f"{what}, as run --slots has them")
     if name in ("run", "wait", "status"):
         add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
     if name != "release":

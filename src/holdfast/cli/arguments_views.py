@@ -19,8 +19,9 @@ directory in the order of paths.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or
-in another container), malformed (counts as held), free (a flock file that nobody
-holds; an empty *.lock file is taken for one)
+in another container), malformed (counts as held), empty (an empty *.lock file: by
+-p flock nobody holds it, by all other protocols it counts as held), free (a flock
+file that nobody holds)
 
 exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
 read"""

@@ -151,6 +151,8 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
 
 def wait_(options: argparse.Namespace) -> int:
     """Wait until a contender would get the lock."""
+    if options.slots is not None:
+        return _wait_for_slot(options)
     lock = make_lock(options)
     free = lock.wait(options.timeout)
     status = lock.status() if options.json or not free else None
@@ -160,6 +162,22 @@ def wait_(options: argparse.Namespace) -> int:
         say(f"{lock.path} is still {sentence(status)}. {advice(status)}")
     if free and options.verbose:
         say(f"{lock.path} is free")
+    return DONE if free else int(options.held_code)
+
+
+def _wait_for_slot(options: argparse.Namespace) -> int:
+    from ..semaphore import Semaphore
+    from .slots import as_json as slots_as_json
+    from .slots import why_held
+
+    semaphore = announced(Semaphore(options.lock, options.slots, **lock_options(options)), options)
+    free = semaphore.wait(options.timeout)
+    if options.json:
+        show(slots_as_json("free" if free else "held", semaphore, semaphore.status()))
+    elif not free and not options.quiet:
+        say(why_held(semaphore, semaphore.status()))
+    if free and options.verbose:
+        say(f"{semaphore.path} has a free slot")
     return DONE if free else int(options.held_code)
 
 

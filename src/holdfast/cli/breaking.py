@@ -118,7 +118,7 @@ def _status(options: argparse.Namespace) -> Status | None:
         found = Survey(environment()).file(path)
     except (FileNotFoundError, NotADirectoryError):
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
-    if found is not None and found.status.reason == EMPTY:
+    if found is not None and found.condition == EMPTY:
         return Lock(path).status()  # whoever wants to break it has met it as a lock that nobody releases
     return None if found is None else found.status
 

@@ -2,12 +2,15 @@
 
 An event that begins what has begun already, or ends what has ended, is told twice: a file may have events of the same
 process by `watch` and by itself. It counts once.
+
+Who waits for a semaphore waits for its base, and then has one of its slots, which is another path: that ends the wait.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 
 from ..model import Value
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})
+_SLOT = re.compile(r"(.+)\.[0-9]{1,3}\.lock|(.+://.+)#[0-9]{1,3}", re.DOTALL)
+"""The path of a slot, as a file and on a server, and its base."""
 _LONGEST_TEXT = 400
 _MOST_NAMED = 20
 _LATEST = 253_402_300_800.0
@@ -102,6 +107,7 @@ class _Teller:
 
     def __init__(self) -> None:
         self._locks: dict[str, int] = {}
+        self._paths: list[str] = []
         self._protocols: list[str] = []
         self._holding: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
         self._waiting: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
@@ -112,8 +118,10 @@ class _Teller:
 
     def hear(self, event: dict[str, Any]) -> None:
         path, slot = event["path"], _integer(event.get("slot"))
-        lock = self._locks.setdefault(path if slot is None else f"{path}.{slot}.lock", len(self._locks))
-        if lock == len(self._protocols):
+        path = path if slot is None else f"{path}.{slot}.lock"
+        lock = self._locks.setdefault(path, len(self._locks))
+        if lock == len(self._paths):
+            self._paths.append(path)
             self._protocols.append("")
         self._protocols[lock] = _text(event.get("protocol")) or self._protocols[lock]
         time, kind = float(event["time"]), event["kind"]
@@ -144,9 +152,17 @@ class _Teller:
 
     def _end_wait(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
         waited = _seconds(event.get("waited"))
+        if who not in self._waiting and event.get("waited") != 0:
+            who = self._for_any_slot(who)
         start, told = self._waiting.pop(who, (time - waited, event))
         if told is not event or waited > 0:
             self._spells.append(_spell(who[0], start, time, end, {**told, "recovered_from": None}, holding=False))
+
+    def _for_any_slot(self, who: tuple[int, Any]) -> tuple[int, Any]:
+        """The same process, as one that waits for the semaphore of this slot, if it does."""
+        found = _SLOT.fullmatch(self._paths[who[0]])
+        base = self._locks.get(found[1] or found[2]) if found else None
+        return who if base is None or (base, who[1]) not in self._waiting else (base, who[1])
 
     def _end_hold(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
         held = _seconds(event.get("held"))

@@ -8,7 +8,7 @@ import sys
 import time
 
 from .._core.report import brief_command, printable
-from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, FREE, HELD, MALFORMED, STALE, Found, Unseen
+from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Unseen
 from .._operator.survey import Survey
 from .._os import environment
 from . import DONE, FAILED, say, show
@@ -196,7 +196,7 @@ def _expanded(place: str) -> list[str]:
 
 def _wanted(options: argparse.Namespace) -> set[str]:
     """The conditions that are asked for; both options together are their sum."""
-    wanted = {HELD, ELSEWHERE, MALFORMED} if options.held else set()
+    wanted = {HELD, ELSEWHERE, MALFORMED, EMPTY} if options.held else set()
     if options.stale:
         wanted |= {DEAD, STALE}
     return wanted or {*CONDITIONS}

@@ -62,29 +62,33 @@ def state(status: Status) -> str:
 
 def as_json(result: str, status: Status, **more: Any) -> str:
     """One line of JSON. Its fields are documented in docs/cli.md."""
+    return dumped(object_of(result, status, **more))
+
+
+def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
+    """The same, to be put into something larger."""
     record, holder = status.record, status.holder
-    return dumped(
-        {
-            "result": result,
-            "path": status.path,
-            "protocol": status.protocol or None,
-            "state": state(status),
-            "liveness": status.liveness.value,
-            "evidence": {
-                "source": status.evidence.source,
-                "text": status.evidence.text,
-                "proven": status.evidence.proven,
-            },
-            "reason": status.reason,
-            "age": None if status.age is None else round(status.age, 3),
-            "modified": status.modified,
-            "holder": None if holder is None else _fields(holder, _HOLDER),
-            "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
-            "waiters": [_fields(waiter, ("position", "pid", "since", "tag", "command")) for waiter in status.waiters],
-            "record": None if record is None else dict(record.fields),
-            **more,
-        }
-    )
+    return {
+        "result": result,
+        "path": status.path,
+        "protocol": status.protocol or None,
+        "state": state(status),
+        "liveness": status.liveness.value,
+        "evidence": {
+            "source": status.evidence.source,
+            "text": status.evidence.text,
+            "proven": status.evidence.proven,
+        },
+        "reason": status.reason,
+        "age": None if status.age is None else round(status.age, 3),
+        "record_age": None if status.record_age is None else round(status.record_age, 3),
+        "modified": status.modified,
+        "holder": None if holder is None else _fields(holder, _HOLDER),
+        "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
+        "waiters": [_fields(waiter, ("position", "pid", "since", "tag", "command")) for waiter in status.waiters],
+        "record": None if record is None else dict(record.fields),
+        **more,
+    }
 
 
 def dumped(result: Any) -> str:
@@ -144,6 +148,8 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
+        elif status.record_age is not None:
+            rows.append(("refreshed", f"{duration(status.record_age)} ago; since when it is held is not known"))
         own = _particulars(status.record) if status.record is not None else []
         rows += [(name, text) for name, text in own if text]
         if holder.tag is not None and ("tool", holder.tag) not in own and status.protocol != "sidecar":
@@ -152,8 +158,12 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         rows.append(("verdict", status.reason))
         if status.locked or status.stale:
             rows.append(("next", advice(status) if status.locked else "Acquire it: that takes it over"))
-    rows += [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(status.waiters)]
-    return rows
+    return rows + rows_of_waiters(status.waiters)
+
+
+def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
+    """Those who wait, one below the other."""
+    return [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(waiters)]
 
 
 def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:

@@ -7,8 +7,9 @@ import os
 import time
 
 from .._core.environment import LockOwner
+from .._core.observe import mismatch, other_protocol
 from .._core.report import advice, duration, printable
-from .._operator.findings import EMPTY, FREE, HELD, MALFORMED, STALE, Found
+from .._operator.findings import EMPTY, FREE, HELD, LEFT_EMPTY, MALFORMED, STALE, Found
 from .._operator.ids import id_of
 from .._operator.outlook import heartbeat, in_words, outlook, own_view
 from .._operator.survey import Survey
@@ -19,6 +20,8 @@ from ..protocols import is_persistent
 from . import DONE, FAILED, say, show
 from . import HELD as HELD_CODE
 from .output import as_json, lock_options, of_survey, rows_of, text_of
+from .slots import recognised
+from .slots import status_ as status_of_slots
 from .urls import is_url
 from .urls import status_ as status_of_url
 
@@ -33,35 +36,46 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
+    if options.slots is not None:
+        return status_of_slots(options)
     if is_url(options.lock):
         return status_of_url(options)
     survey = Survey(environment())
+    seen = recognised(survey, options.lock, options.protocol)
+    if seen is not None:
+        options.slots, options.protocol = seen
+        return status_of_slots(options, counted=False)
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
         return FAILED
     lock = Lock(named, **lock_options(options))
     found = _found(survey, lock._request.path)
-    status = _unopened(lock, found) or lock.status()
+    status = _unopened(survey, lock, found) or lock.status()
+    other = other_protocol(lock._request, status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
         show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
     elif not options.quiet:
         rows = _rows(status, found, keepers)
-        note = _note(status, found, given)
+        note = _note(status, found, given) if other is None else str(mismatch(lock._request, other))
         if note:
             rows.insert(1, ("note", note))
         show(text_of(rows))
+    if other is not None:
+        return FAILED  # as whoever acquires it so: waiting does not help, either
     return HELD_CODE if status.locked else DONE
 
 
-def _unopened(lock: Lock, found: Found | None) -> Status | None:
+def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
     """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
     closing it wakes whoever waits for it, or for an empty one by another protocol."""
     request = lock._request
-    if found is None or found.status.protocol != lock.protocol or not is_persistent(lock.protocol):
+    if found is None or not is_persistent(lock.protocol) or request.shared or not environment().guards:
         return None
-    return None if request.shared or not environment().guards else found.status
+    if found.condition == EMPTY and lock.protocol == "flock":
+        return survey.of_the_kernel(request.path).status
+    return found.status if found.status.protocol == lock.protocol else None
 
 
 def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
@@ -93,17 +107,14 @@ def _found(survey: Survey, path: str) -> Found | None:
 def _note(status: Status, found: Found | None, given: str | None) -> str:
     """What is odd about the protocol."""
     content = found.status.protocol if found is not None else ""
-    if given is None and found is not None and found.status.reason == EMPTY:
-        return EMPTY
+    if given is None and found is not None and found.condition == EMPTY:
+        return LEFT_EMPTY
     if given is None:
         unknown = status.locked and not content
         return f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)" if unknown else ""
     if not content or content == given or {content, given} <= _ALIKE or "flock" in (content, given):
         return ""
-    return (
-        f"its content is a record of the {content} protocol: whoever speaks {given} would not be excluded by its "
-        f"holder, and holdfast refuses to acquire it as {given} (look at it with -p {content})"
-    )
+    return f"its content is a record of the {content} protocol (look at it with -p {content})"
 
 
 def condition_of(status: Status, found: Found | None) -> str:

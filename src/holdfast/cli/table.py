@@ -25,6 +25,7 @@ OF_STATE = {
     "stale": "yellow",
     "elsewhere": "blue",
     "malformed": "magenta",
+    "empty": "magenta",
     "free": "dim",
 }
 """The style of each state that a lock file can be in (survey.py)."""

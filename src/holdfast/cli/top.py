@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 
-from .._operator.findings import FREE, Found
+from .._operator.findings import EMPTY, FREE, Found
 from .._operator.survey import Survey
 from .._os import environment
 from . import DONE, FAILED, USAGE, die_of, say, show
@@ -84,7 +84,7 @@ def _as_json(places: Sequence[str], options: argparse.Namespace) -> int:
             if not isinstance(one, Found):
                 say(f"{one.path}: {one.error.strerror or one.error}")
                 status = FAILED
-            elif one.condition != FREE and followed.wanted(*one.status.path.rpartition("/")[::2]):
+            elif one.condition not in (FREE, EMPTY) and followed.wanted(*one.status.path.rpartition("/")[::2]):
                 found[one.status.path] = one
                 rows.append(_row_of(one))
     for row in ordered(rows, options.sort, backwards=options.reverse):

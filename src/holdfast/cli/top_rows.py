@@ -97,7 +97,7 @@ class Rows:
             _command(holder.command),
             holder.tag or "",
             held.since,
-            not (held.is_kernels and holder.since is None and held.since <= (self._began or 0.0)),
+            not (holder.since is None and held.since <= (self._began or 0.0)),
             **self._of_waits(waits),
         )
 

@@ -70,6 +70,7 @@ class Sema(Protocol):
             host=marker.identity.host if marker else None,
             marker=marker,
             marked=marked is not None,
+            refreshed=marked is not None,
             mixed=marker is None and _is_mixed(text, fields),
         )
 

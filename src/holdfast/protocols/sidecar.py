@@ -75,6 +75,7 @@ class Sidecar(Protocol):
             host=host if isinstance(host, str) else marker.identity.host if marker else None,
             marker=marker,
             marked=MARKER in payload,
+            refreshed=MARKER in payload,
         )
 
     def encode(self, record: Record) -> bytes:

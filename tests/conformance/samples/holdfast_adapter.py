@@ -70,7 +70,7 @@ def on_a_path(protocol: str, operation: str, path: str, until_told: Callable[[],
     if protocol == "beads":
         options.update(holder="kit", version="1.0")
     if operation == "recover":
-        options["stale"] = lambda status: status.age is None or status.age > 30
+        options["stale"] = lambda status: status.record_age is None or status.record_age > 30
     lock = Lock(path, **options)
     hold = lock.acquire() if operation == "hold" else lock.try_acquire()
     if hold is None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 ELSEWHERE = "elsewhere.invalid"
-_MARKER = "1 g 00000000-0000-4000-8000-000000000000 1 1 t1 " + ELSEWHERE
+_MARKER = "2 g 00000000-0000-4000-8000-000000000000 1 1 t1 1795248692.418 " + ELSEWHERE
 """The marker of a holdfast process on another machine: of no meaning here, and to be ignored by everybody else."""
 
 

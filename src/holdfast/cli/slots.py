@@ -1,0 +1,117 @@
+"""A semaphore, as `status` and `wait` show it: its slots, who has them, and who waits for any of them.
+
+How many slots there are is known to those who use them, not written anywhere. Without `--slots` it is judged by the
+lock files that are there: as many as the highest number among them says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from .._core.report import advice, sentence
+from .._operator import recognition
+from .._operator.findings import Found
+from .._operator.survey import Survey
+from .._os import environment
+from ..model import SemaphoreStatus
+from ..protocols import is_persistent
+from ..semaphore import Semaphore
+from . import DONE, HELD, show
+from .output import dumped, lock_options, object_of, rows_of_waiters, state, text_of
+from .urls import is_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..model import Status
+
+
+def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:
+    """How many slots of that base are seen, and of which protocol; None where there is none, or a file of that name."""
+    base = os.path.join(os.getcwd(), given)
+    where, name = os.path.split(base)
+    if not name or any(map(os.path.lexists, (base, f"{base}.lock"))):
+        return None
+    found = [one for one in _beside(survey, where, name) if protocol in (None, one[1].status.protocol or protocol)]
+    if not found:
+        return None
+    spoken = next((one.status.protocol for _, one in found if one.status.protocol), "sema")
+    return max(number for number, _ in found) + 1, protocol or spoken
+
+
+def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:
+    found = []
+    try:
+        names = environment().list_directory(where or "/")
+    except OSError:
+        return []
+    for name in names:
+        slot = recognition.slot_of(name)
+        if slot is None or slot[0] != base or str(slot[1]) != name[len(base) + 1 : -len(".lock")]:
+            continue
+        try:
+            one = survey.file(os.path.join(where, name))
+        except OSError:
+            continue
+        if one is not None:
+            found.append((slot[1], one))
+    return found
+
+
+def status_(options: argparse.Namespace, *, counted: bool = True) -> int:
+    """Show its slots; the exit status says whether a contender would get one. `counted`: the caller knows how many."""
+    semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
+    status = semaphore.status()
+    if options.json:
+        show(as_json("held" if status.locked else "free", semaphore, status, counted=counted))
+    elif not options.quiet:
+        show(text_of(_rows(semaphore, status, counted=counted)))
+    return HELD if status.locked else DONE
+
+
+def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:
+    """One line of JSON. Its fields are documented in docs/cli.md."""
+    slots = [object_of("held" if one.locked else "free", one) for one in status]
+    waiters: list[dict[str, Any]] = slots[0]["waiters"]
+    for one in slots:
+        del one["waiters"]
+    return dumped(
+        {
+            "result": result,
+            "path": semaphore.path,
+            "protocol": semaphore.protocol,
+            "state": "held" if status.locked else "free",
+            "free": status.free,
+            "counted": counted,
+            "slots": slots,
+            "waiters": waiters,
+        }
+    )
+
+
+def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
+    """Why one would have to wait, and what to do next."""
+    taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
+    return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
+
+
+def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> list[tuple[str, str]]:
+    many = f"{len(status)} slot{'s' if len(status) > 1 else ''}"
+    rows = [
+        ("lock", f"{semaphore.path} ({semaphore.protocol}), a semaphore"),
+        ("state", f"held: none of {many} is free" if status.locked else f"free: {status.free} of {many}"),
+    ]
+    if not counted:
+        kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
+        unseen = "" if kept else ", as a slot that nobody holds has no file"
+        rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
+    rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
+    return rows + rows_of_waiters(status.waiters)
+
+
+def _line(status: Status) -> str:
+    if status.locked:
+        return sentence(status)
+    return f"{state(status)}: {status.reason}" if status.stale else state(status)

@@ -176,7 +176,7 @@ def test_one_waits_for_itself_for_ever(prefix: str, face: Any) -> None:
         face.twice(prefix + "a")
     with pytest.raises(holdfast.AcquireTimeout):
         face.twice(prefix + "a", timeout=0.05)
-    eventually(lambda: not face.lock(prefix + "a").status().locked)  # on etcd the one that gave up leaves behind its back
+    eventually(lambda: not face.lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
 
 
 def test_another_hold_is_broken_than_the_one_that_was_looked_at(prefix: str) -> None:

@@ -119,6 +119,18 @@ def test_a_script_that_asked_for_silence_or_reads_it_elsewhere_is_told(option: s
     assert "bound to process" not in done.stderr
 
 
+@pytest.mark.parametrize("shell", [shell for shell in ("sh", "bash", "zsh") if shutil.which(shell)])
+@pytest.mark.parametrize("option", ["", "--no-keeper"])
+def test_a_shell_that_becomes_its_last_command_is_not_known_by_its_release(
+    shell: str, option: str, world: World, path: Path
+) -> None:
+    """The process is the same, and our parent is another."""
+    words = " ".join(HOLDFAST)
+    started = world.start([shell, "-c", f"{words} try -q {option} '{path}' && exec {words} release -v '{path}'"])
+    assert (started.wait(), started.complaint()) == (0, f"holdfast: {path}: released\n")
+    assert not path.exists()
+
+
 CALLERS: list[tuple[str, list[str], bool]] = [
     ("bash", ["-bash"], True),
     ("zsh-5.9", ["zsh"], True),

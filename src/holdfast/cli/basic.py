@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from .._core.liveness import Assessment
 from .._core.observe import Observation
@@ -121,6 +122,8 @@ def release_(options: argparse.Namespace) -> int:
         return _release_kernel_lock(lock, before, options)
     refused: str | None = None
     unkept = False
+    if not options.owner_pid and before.holder is not None and before.holder.pid == os.getpid():
+        owner = os.getpid()  # the shell itself: it has become its last command, as bash does at the end of -c
     identity = lock._env.identity(owner)
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,10 +72,9 @@ def how_it_waits(subject: type[Subject], path: str) -> str:
 
 
 def after_a_kill(subject: type[Subject], path: str) -> str:
-    """The median of three, from SIGKILL to the moment at which the waiter has the lock."""
+    """Whether the waiter gets it, three times of three. How soon is measured by run.py, beside all other times."""
     if subject.poll is None:
         return CANNOT_WAIT
-    times = []
     for number in range(3):
         name = f"{path}.{number}"
         holder = spawn(hold, subject, name)
@@ -84,15 +82,14 @@ def after_a_kill(subject: type[Subject], path: str) -> str:
         waiter = spawn(hold, subject, name)
         try:
             time.sleep(0.5)
-            killed = time.monotonic()
             kill(holder.pid)
-            times.append(waiter.answer(_KILLED) - killed)
+            waiter.answer(_KILLED)
         except Failed:
             return f"not within {_KILLED:.0f} s"
         finally:
             waiter.end()
             holder.end()
-    return f"{statistics.median(times) * 1000:.1f} ms"
+    return "yes"
 
 
 def who_holds(subject: type[Subject], path: str) -> str:
@@ -286,7 +283,7 @@ ON_SERVERS = {
 }
 QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
     ("a waiter …", how_it_waits),
-    ("a holder is killed: the waiter has the lock after", after_a_kill),
+    ("a holder is killed: the waiter has the lock", after_a_kill),
     ("a refusal names the process that holds it", who_holds),
     ("waiters get it in the order of their arrival", order),
     ("a holder whose file was removed is told at its release", loss),

@@ -56,7 +56,7 @@ def _commands(context: Context, lock: Path) -> dict[str, list[str]]:
     if not context.peers_only:
         commands[IMPORT] = [*isolated, "import holdfast"]
         holdfast = str(Path(sys.executable).with_name("holdfast"))
-        commands[TRY] = [holdfast, "try", str(lock)]
+        commands[TRY] = [holdfast, "try", "--owner-pid", str(os.getpid()), str(lock)]
         commands[RUN] = [holdfast, "run", str(lock), "--", "true"]
     commands[FLOCK] = ["flock", f"{lock}.flock", "true"]
     commands |= {f"import {module}": [*isolated, f"import {module}"] for module in MODULES}

@@ -79,21 +79,23 @@ def readme(report: Mapping[str, Any]) -> str:
     lines = [f"| median | {' | '.join(one.label for one in _COLUMNS)} |", f"|{'---|' * (len(_COLUMNS) + 1)}"]
     for key, title in _README_ROWS:
         figure = by_key[key]
-        lines.append(f"| {title} | {' | '.join(_cell(figure, one.label) for one in _COLUMNS)} |")
+        lines.append(f"| {title} | {' | '.join(_cells(figure))} |")
     facts = report["facts"]
     run = "a quick run, which shows less than a full one" if facts.get("run") != "full" else "a full run"
-    machine = facts["machine"].partition(", load")[0]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"*{facts.get('date', 'no date')}, {run}: {machine}; Python {facts['Python']}; {facts['versions']}.*",
-        ]
-    )
+    end = f"; load at the end {facts['load at the end']}" if "load at the end" in facts else ""
+    machine = f"{facts['machine']}{end}; Python {facts['Python']}; {facts['versions']}"
+    made = f"*{facts.get('date', 'no date')}, {run}: {machine}.*"
+    legend = f"In bold: the best of each row. {BlockingFlock.label} is the system call by itself, as a reference."
+    return "\n\n".join(["\n".join(lines), legend, *[f"> {words}" for words in warnings(report)], made])
 
 
-def _cell(figure: AnyFigure, label: str) -> str:
-    row = figure.row(label) if isinstance(figure, Figure) else None
-    if row is None or row.middle is None:
-        return "–"  # noqa: RUF001
-    return f"**{show(row.middle)}**" if row.role == "ours" else show(row.middle)
+def _cells(figure: AnyFigure) -> list[str]:
+    """A median for each column; bold is the best one, whoever has it, and all that look the same."""
+    rows = [figure.row(one.label) if isinstance(figure, Figure) else None for one in _COLUMNS]
+    middles = [None if row is None else row.middle for row in rows]
+    known = [middle for middle in middles if middle is not None]
+    if not known:
+        return ["–"] * len(rows)  # noqa: RUF001
+    best = show((max if isinstance(figure, Figure) and figure.more_is_better else min)(known))
+    shown = ["–" if middle is None else show(middle) for middle in middles]  # noqa: RUF001
+    return [f"**{one}**" if one == best else one for one in shown]

@@ -24,7 +24,7 @@ _PANELS = {
     "fairness-rate": "16 without a pause: acquisitions",
     "fairness-longest": "16 without a pause: longest wait",
 }
-_WIDTH, _GAP, _TOP, _HEAD = 960.0, 24.0, 62.0, 30.0
+_WIDTH, _GAP, _TOP, _HEAD = 960.0, 24.0, 78.0, 30.0
 
 
 def poster(report: Mapping[str, Any]) -> str:
@@ -46,11 +46,11 @@ def poster(report: Mapping[str, Any]) -> str:
         y += high + _GAP
     facts = report["facts"]
     run = "" if facts.get("run") == "full" else "quick run; "
-    machine = facts["machine"].partition(", load")[0]
-    under = f"{run}{facts.get('date', '')}; {machine}; Python {facts['Python']}; medians, middle half, 5–95 %"  # noqa: RUF001
+    under = f"{run}{facts.get('date', '')}; {facts['machine']}; Python {facts['Python']}"
+    shown = "medians, middle half, 5–95 %"  # noqa: RUF001
     title = "holdfast beside other locks"
     head = element("style", alone()) + element("rect", width=_WIDTH, height=y + 4, class_="ground")
-    head += text(_GAP, 30, title, "title") + text(_GAP, 50, under, "muted small")
+    head += text(_GAP, 30, title, "title") + text(_GAP, 50, under, "muted small") + text(_GAP, 66, shown, "muted small")
     return figure_of("benchmarks", "poster", title, " ".join(said), _WIDTH, y + 4, head + body) + "\n"
 
 

@@ -7,12 +7,12 @@ import sys
 from ._core.refusal import Refusal
 from ._core.report import refused
 from ._core.request import Options
-from ._drive.asyncio import begin, caller, drive, in_thread, perform
+from ._drive.asyncio import begin, caller, drive, in_thread, perform, seconds_to_timeout
 from ._os import forking
 from .aio_hold import AsyncHold as AsyncHold
 from .aio_hold import AsyncHolds, Together, release_each, release_now
 from .engines import engine_of
-from .errors import NotHeld
+from .errors import NotHeld, WouldDeadlock
 from .hold import keep
 from .lock import _UNSET, Resource
 from .model import SemaphoreStatus
@@ -47,11 +47,11 @@ class AsyncAcquirable(Resource):
 
         `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. `asyncio.timeout()`
         around it and a cancellation end the wait as well, and leave nothing behind. It is held until the handle is
-        released or the process ends, even if the handle is dropped or its task ends.
+        released or the process ends, even if its task ends, or the handle is dropped, of which a ResourceWarning tells.
 
         Raises AcquireTimeout, which knows the holder; WouldDeadlock when this task already holds it (all slots of a
-        semaphore) and would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the
-        system gives it.
+        semaphore) and would wait for ever, with no timeout here or of asyncio; ProtocolMismatch; InvalidPath;
+        UnsupportedFilesystem; and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
         hold = await self._acquire(timeout)
@@ -65,6 +65,21 @@ class AsyncAcquirable(Resource):
         return None if isinstance(hold, Refusal) else hold
 
     async def _acquire(self, timeout: float | None) -> AsyncHold | Refusal:
+        """Acquire it. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4)."""
+        bound = timeout
+        while True:
+            try:
+                result = await self._acquire_within(bound)
+            except WouldDeadlock:
+                bound = seconds_to_timeout()
+                if bound is None:
+                    raise
+                continue
+            if bound is timeout or not isinstance(result, Refusal):
+                return result
+            bound = timeout  # that timeout was moved, or has ended otherwise: decide anew
+
+    async def _acquire_within(self, timeout: float | None) -> AsyncHold | Refusal:
         may_block, operations = self._may_block(), self._env.operations
         operation = begin(self._env)
         steps = self._steps(timeout, caller())
@@ -93,8 +108,19 @@ class AsyncAcquirable(Resource):
 
     async def wait(self, timeout: float | None = _UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
-        steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
-        return await self._drive(steps) is None
+        timeout = bound = self._limit(timeout)
+        while True:
+            steps = self._engine.wait_until_free(self._env, self._requests, bound, caller())
+            try:
+                free = await self._drive(steps) is None
+            except WouldDeadlock:
+                bound = seconds_to_timeout()
+                if bound is None:
+                    raise
+                continue
+            if free or bound is timeout:
+                return free
+            bound = timeout  # as in `_acquire`
 
     def _may_block(self) -> bool:
         """Whether system calls here take long enough to keep them from the event loop."""
@@ -105,6 +131,7 @@ class AsyncAcquirable(Resource):
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
+        hold._leave_to_others()
         with forking:
             self._entered.append(_Entry(sys._getframe(1), caller(), hold))
         return hold

@@ -53,6 +53,7 @@ class AsyncHold(BaseHold):
             self._release()
 
     async def __aenter__(self) -> AsyncHold:
+        self._leave_to_others()
         return self
 
     async def __aexit__(
@@ -82,6 +83,8 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         raise_first(failed)
 
     async def __aenter__(self) -> AsyncHolds:
+        for hold in self:
+            hold._leave_to_others()
         return self
 
     async def __aexit__(
@@ -123,7 +126,7 @@ class Together:
 
     async def __aenter__(self) -> AsyncHolds:
         self._holds = await self._steps
-        return self._holds
+        return await self._holds.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

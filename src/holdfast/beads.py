@@ -98,7 +98,9 @@ def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", *
     `holdfast.Lock` and its `acquire`. A dead holder is replaced.
     Not promised: that the daemon is idle. It finishes a cycle that it has begun, and keeps away from the next one on.
     """
-    return Lock(beads_dir, protocol="beads", holder=holder, version=version, **options).acquire()
+    lock = Lock(beads_dir, protocol="beads", holder=holder, version=version, **options)
+    lock._request.released_by_path = True  # by `release`
+    return lock.acquire()
 
 
 def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:

@@ -68,7 +68,10 @@ class NotHeld(HoldfastError):
 
 
 class WouldDeadlock(HoldfastError, RuntimeError):
-    """The wait could never end: the same thread or task holds this lock and set no timeout."""
+    """The wait could never end: the same thread or task holds this lock and set no timeout.
+
+    Nor, for a task, does an `asyncio.timeout` around it end the wait.
+    """
 
 
 class MalformedRecord(HoldfastError, ValueError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 import weakref
 from _thread import _local
+from _warnings import warn
 
 from ._core.environment import Presence
 from ._core.hold import Share
@@ -88,6 +90,32 @@ class BaseHold:
     def _is_released(self) -> bool:
         return self._held.released or self._share not in self._held.shares
 
+    def _leave_to_others(self) -> None:
+        """Something else than this handle releases it: a `with`, or a face. So it may be collected (hold.py, H8)."""
+        self._share.dropped = None
+
+    def __del__(
+        self,
+        _warn: Callable[..., None] = warn,
+        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        """H8. What it calls is bound early: at the end of the interpreter, this module may be empty."""
+        share: Share | None = getattr(self, "_share", None)  # it may not even have been made
+        if share is None or share.dropped is not False or _is_finalizing():
+            return
+        held = share.held
+        if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
+            return
+        if share.operation in held.env.operations.running:
+            return  # never delivered: whoever undoes the operation gives it back (operation.py, J2)
+        share.dropped = True
+        _warn(
+            f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
+            ResourceWarning,
+            2,
+            self,
+        )
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
@@ -126,6 +154,7 @@ class Hold(BaseHold):
             os.set_inheritable(self._held.fd, inheritable)
 
     def __enter__(self) -> Hold:
+        self._leave_to_others()
         return self
 
     def __exit__(
@@ -153,6 +182,7 @@ class Leaving:
         self._number = next(numbers)
         hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._share)
         self._hold = hold
+        hold._leave_to_others()
 
     def __call__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -111,7 +111,7 @@ class Acquirable(Resource):
         """Acquire it and return the handle, waiting up to `timeout` seconds.
 
         `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. It is held until
-        the handle is released or the process ends, even if the handle is dropped.
+        the handle is released or the process ends, even if the handle is dropped, of which a ResourceWarning tells.
 
         Raises AcquireTimeout, which knows the holder; WouldDeadlock when this thread already holds it (all slots of a
         semaphore) and would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the

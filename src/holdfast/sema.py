@@ -209,6 +209,7 @@ class Semaphore:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
         guard = SemaphoreGuard()
         guard._hold = lock.acquire(timeout)  # made before: an interruption finds the hold in it, and drops it
+        guard._hold._leave_to_others()
         return guard
 
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:

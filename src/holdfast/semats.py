@@ -282,7 +282,9 @@ class Semaphore:
 
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:
         cut = tag if tag is None or not isinstance(tag, str) else clean_tag(tag)[: self._longest_tag]
-        return make_lock(path, self._options, cut, self._every)
+        lock = make_lock(path, self._options, cut, self._every)
+        lock._request.released_by_path = True  # any object of this process on the same path can
+        return lock
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, (type(self), (self.path, *self._given), self._more)

@@ -87,6 +87,8 @@ class Holds(tuple[Hold, ...], BaseHolds):
         raise_first(failed)
 
     def __enter__(self) -> Holds:
+        for hold in self:
+            hold._leave_to_others()
         return self
 
     def __exit__(

@@ -161,7 +161,7 @@ class World:
         """In a pipe, in a session of its own; Python is forked, unless it is to be `real` (warm.py)."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = warm.popen(
-            map(_word, command),
+            map(_word, _bound(list(command))),
             cwd=self.directory,
             env=self.environment(env),
             start_new_session=True,
@@ -267,6 +267,15 @@ class World:
                     stream.close()
         for master in self._masters:
             os.close(master)
+
+
+def _bound(words: list[object]) -> list[object]:
+    """`try` and `acquire` are bound to this process: it is not a shell, so it has to be named."""
+    after = len(HOLDFAST)
+    binds = tuple(words[:after]) == HOLDFAST and words[after : after + 1] in (["try"], ["acquire"])
+    if binds and not any(str(word).startswith("--owner-pid") for word in words):
+        words[after + 1 : after + 1] = ["--owner-pid", os.getpid()]
+    return words
 
 
 def _with_input(given: bytes | None) -> dict[str, object]:

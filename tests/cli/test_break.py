@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from cli.support import HOLDFAST, World
+from holdfast import AcquireTimeout, Lock
+from holdfast.cli import main
 from process.support import Peer
 
 PLAIN = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
@@ -173,3 +177,53 @@ def test_a_hostile_tag_reaches_the_terminal(world: World, path: Path) -> None:
     assert "\x1b" not in one.rest()
     assert "\x1b" not in world.do("break", path).stderr
     assert path.exists()
+
+
+def recommended(said: str) -> list[str]:
+    """The words of the command in a message, as a shell takes them."""
+    found = re.search(r"\(holdfast (break .*?)\)(?:\.|$)", said.replace("\n", " ").strip())
+    assert found is not None, said
+    assert "break_lock()" not in said
+    return shlex.split(found[1])
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "-n"), ("try",), ("acquire", "-w", "0.01"), ("wait", "-w", "0.01"), ("status",)]
+)
+@pytest.mark.parametrize(
+    "content", ["pid=4294967295\ntimestamp=9999999999\ntag=foreign\n", "pid=x\n"], ids=["foreign", "torn"]
+)
+def test_a_refusal_recommends_a_method_or_a_command_that_does_nothing(
+    command: tuple[str, ...], content: str, world: World, tmp_path: Path
+) -> None:
+    """The path has to be quoted; what cannot be read needs its protocol."""
+    path = tmp_path / "it's the lock"
+    path.write_text(content)
+    more = {"run": ["--", "true"], "status": []}.get(command[0], ["--owner-pid", os.getpid()])
+    if command[0] == "wait":
+        more = []
+    done = world.do(command[0], *command[1:], path, *more)
+    words = recommended(done.stdout + done.stderr)
+    assert world.do(*words, "--id", id_of(world, path)).returncode == 0
+    assert not path.exists()
+
+
+def test_a_recommended_command_names_another_file_than_the_lock(world: World, tmp_path: Path) -> None:
+    """With -p, LOCK is what the protocol makes the lock file from."""
+    tmp_path.joinpath("-data.json.lock").write_text("prose")
+    done = world.do("run", "-n", "-p", "sidecar", "./-data.json", "--", "true")
+    assert recommended(done.stderr) == ["break", "-p", "sidecar", "./-data.json"]
+    base = tmp_path / "gpu"
+    slot = tmp_path / "gpu.0.lock"
+    slot.write_text("pid=4294967295\ntimestamp=9999999999\n")
+    done = world.do("run", "-n", "--slots", "1", base, "--", "true")
+    assert recommended(done.stderr) == ["break", str(slot)]
+    assert world.do("break", slot, "--id", id_of(world, slot)).returncode == 0
+
+
+def test_the_command_line_in_this_process_leaves_its_words_to_the_library(path: Path) -> None:
+    path.write_text("pid=4294967295\ntimestamp=9999999999\n")
+    with pytest.raises(SystemExit):
+        main(["status", "-q", str(path)])
+    with pytest.raises(AcquireTimeout, match=r"break the lock \(Lock\.break_lock\(\)\)"):
+        Lock(path).acquire(timeout=0)

@@ -213,7 +213,7 @@ def test_a_keeper_removes_the_lock_of_another(world: World, path: Path) -> None:
 
 
 def test_release_leaves_the_keeper_or_the_file(world: World, path: Path) -> None:
-    script = '$H try "$1"; $H release -v "$1"; echo $?; $H status -q "$1"; echo $?'
+    script = '$H try -q "$1"; $H release -v "$1"; echo $?; $H status -q "$1"; echo $?'
     done = world.shell(script, path)
     assert (done.stdout.split(), done.stderr) == (["0", "0"], f"holdfast: {path}: released\n")
     nothing_left(world, path)
@@ -393,7 +393,7 @@ def test_no_process_can_be_started(world: World, path: Path) -> None:
         "def none(): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
         "os.fork = none\n"
         "from holdfast.cli import main\n"
-        "main(['try', sys.argv[1]])\n"
+        "main(['try', '--owner-pid', str(os.getppid()), sys.argv[1]])\n"
     )
     done = world.start([sys.executable, "-c", code, path])
     assert done.wait() == 3

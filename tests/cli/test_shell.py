@@ -173,7 +173,9 @@ def test_each_json_result_is_one_complete_object_on_stdout(world: World, path: P
 
 
 def test_plain_results_keep_stdout_and_stderr_apart(world: World, path: Path) -> None:
-    quiet = world.shell('$H try "$1"; $H wait -q -w 0 "$1"; $H acquire -qn "$1"; $H release "$1"; $H wait "$1"', path)
+    quiet = world.shell(
+        '$H try -q "$1"; $H wait -q -w 0 "$1"; $H acquire -qn "$1"; $H release "$1"; $H wait "$1"', path
+    )
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     script = '$H try -v "$1"; $H wait -w 0 "$1"; $H release -v "$1"; $H release -v "$1"; $H wait -v "$1"'
     told = world.shell(script, path)

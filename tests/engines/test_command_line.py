@@ -182,6 +182,7 @@ from holdfast.cli import main
 for url in sys.argv[1:]:
     for command in ("run", "try", "acquire", "release", "wait", "status", "ls", "break", "doctor"):
         limit = ["-w", "1"] if command in ("run", "acquire", "wait") else []
+        limit += ["--owner-pid", str(os.getppid())] if command in ("try", "acquire") else []
         for words in ([*limit, url, *(["--", "true"] if command == "run" else [])], ["--nonsense", url, "x"]):
             print("begins", flush=True)
             try:

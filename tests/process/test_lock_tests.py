@@ -9,6 +9,7 @@ The adapters below give a lock on a path the methods of a lock of `threading`. W
   `status()` and of the holds.
 - A hold is left by its handle. Whose turn it is to release is what the adapter knows: any thread's for Lock, and for
   RLock the thread that acquired, as in `threading`.
+- Locks are dropped while they are held; there is no ResourceWarning, which holdfast has for that.
 - No heartbeats: the cases count threads, and the keeper's would be one more.
 - How long a wait may last at most, and how soon threads must have ended, is a matter of the machine's load: a wait is
   only checked not to be too short, and the threads have the patience of all tests.
@@ -60,7 +61,7 @@ class Threadlike(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # type: ignore[override]
         try:
-            self._holds.append(super().acquire(limit(blocking, timeout)))
+            self._holds.append(undisputed(super().acquire(limit(blocking, timeout))))
         except AcquireTimeout:
             return False
         return True
@@ -93,7 +94,7 @@ class RThreadlike(Threadlike):
         me = threading.get_ident()
         mine = Lock(self.path, owner=me, timeout=LONG, heartbeat=0)
         try:
-            hold = mine.acquire(limit(blocking, timeout))
+            hold = undisputed(mine.acquire(limit(blocking, timeout)))
         except AcquireTimeout:
             return False
         self._owned.setdefault(me, []).append(hold)
@@ -138,7 +139,7 @@ class BoundedSemaphore(Semaphore):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:  # type: ignore[override]
         try:
-            self._holds.append(super().acquire(limit(blocking, -1 if timeout is None else timeout)))
+            self._holds.append(undisputed(super().acquire(limit(blocking, -1 if timeout is None else timeout))))
         except AcquireTimeout:
             return False
         return True
@@ -156,6 +157,12 @@ class BoundedSemaphore(Semaphore):
 
     def __repr__(self) -> str:
         return f"<holdfast.BoundedSemaphore at {self.base}: value={self.status().free}/{self.slots}>"
+
+
+def undisputed(hold: Hold) -> Hold:
+    """Without the warning of one that is dropped unreleased: some cases do that, and `threading` says nothing."""
+    hold._leave_to_others()
+    return hold
 
 
 def limit(blocking: bool, timeout: float) -> float:

@@ -56,7 +56,8 @@ def test_a_lock_changes_when_it_is_pickled(tmp_path: Path, monkeypatch: pytest.M
         with copy as hold:
             assert hold.record.tag == "sent"
             assert os.stat(hold.path).st_mode & 0o777 == 0o600
-            assert lock.try_acquire() is not None  # the same owner, in the same process
+            again = lock.try_acquire()  # the same owner, in the same process
+            assert again is not None
             assert Lock(lock.path).try_acquire() is None
         environment_holds_nothing(lock)
 

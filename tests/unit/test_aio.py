@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import pickle
 import threading
@@ -30,6 +31,7 @@ from holdfast import (
 )
 from holdfast import hold as hold_module
 from holdfast._core import remove
+from holdfast._drive import asyncio as asyncio_driver
 from holdfast._drive.keeper import Keeper
 from holdfast._os import environment
 from unit.elsewhere import elsewhere
@@ -530,6 +532,75 @@ def test_a_task_waits_for_itself_for_ever(place: Path, run: Run) -> None:
                 await lock.acquire(timeout=0.01)
             assert await lock.try_acquire() is None
         assert not place.exists()
+
+    run(main())
+
+
+def test_a_wait_for_itself_that_asyncio_bounds_passes_for_endless(place: Path, run: Run) -> None:
+    """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
+
+    async def main() -> None:
+        loop, lock = asyncio.get_running_loop(), AsyncLock(place)
+        async with lock:
+            began = loop.time()
+            for waits in (lock.acquire, lock.wait, AsyncLock(place).__aenter__):
+                with pytest.raises(TimeoutError) as caught:
+                    async with asyncio.timeout(0.05) as around:
+                        await waits()
+                assert not isinstance(caught.value, AcquireTimeout)
+                vars(around)  # from now on, its attributes are a dictionary
+            assert loop.time() - began < PATIENCE
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock.acquire(), 0.05)
+            for endless in (None, math.inf):
+                async with asyncio.timeout(endless):
+                    with pytest.raises(WouldDeadlock):
+                        await lock.acquire()
+            async with asyncio.timeout(100):
+                pass
+            with pytest.raises(WouldDeadlock):
+                await lock.acquire()
+        assert not place.exists()
+
+    run(main())
+
+
+def test_a_timeout_that_is_put_off_ends_a_wait_for_itself_early(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B4: the wait lasts as long as the timeout does; taken away, there is a deadlock."""
+    monkeypatch.setattr(asyncio_driver, "_SPARE", 0.02)
+
+    async def main() -> None:
+        loop, lock = asyncio.get_running_loop(), AsyncLock(place)
+        async with lock:
+            async with asyncio.timeout(0.05) as around:
+                loop.call_soon(around.reschedule, None)
+                with pytest.raises(WouldDeadlock):
+                    await lock.acquire()
+            began = loop.time()
+            around = asyncio.timeout(0.02)
+            loop.call_soon(lambda: around.reschedule(began + 0.15))
+            with pytest.raises(TimeoutError):
+                async with around:
+                    await lock.acquire()
+            assert loop.time() - began > 0.1
+
+    run(main())
+
+
+def test_a_dropped_handle_of_a_task_is_not_told_of(path: Path, run: Run) -> None:
+    """H8."""
+
+    async def main() -> None:
+        lock, kept = AsyncLock(path), []
+        kept.append(await lock.acquire())
+        with pytest.warns(ResourceWarning, match=f"{path} was dropped without release"):
+            kept.clear()
+        with pytest.raises(AcquireTimeout, match="This very process holds it, by a handle that was dropped"):
+            await lock.acquire(timeout=0)
+        for held in list(environment().holds.values()):
+            held.release()
 
     run(main())
 

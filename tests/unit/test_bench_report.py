@@ -26,7 +26,7 @@ try:
     from procs import Failed
     from references import BlockingFlock
     from report import FORMAT, Unreadable, load, page, renew
-    from report.docs import CHART, PAGE, README
+    from report.docs import CHART, PAGE, README, readme
     from report.figures import figures
     from report.markdown import grid
     from report.numbers import Absent, Curves, Figure, of_rounds, of_series, ratio
@@ -335,6 +335,58 @@ def test_the_documentation_shows_other_numbers_than_the_run(stored: dict[str, An
     renew(tmp_path, stored)
     stale = [name for name in names if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()]
     assert not stale, "make bench-docs"
+
+
+def rows_between(text: str, mark: str) -> list[list[str]]:
+    """The cells of the table between these marks, without its head."""
+    part = text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_readme_shows_the_same_thing_measured_twice(stored: dict[str, Any]) -> None:
+    """Each time is from the one stored run; the table that another command makes has none."""
+    text = (ROOT / README).read_text(encoding="utf-8")
+    compared = rows_between(text, "comparison")
+    assert len(compared) > 10
+    assert not [cell for row in compared for cell in row if re.search(r"\d (ns|µs|ms)\b", cell)]
+    found = {show(row.middle) for one in figures(stored) if isinstance(one, Figure) for row in one.measured}
+    cells = [cell.strip("*") for row in rows_between(text, "benchmarks") for cell in row[1:]]
+    assert {cell for cell in cells if cell != "–"} <= found  # noqa: RUF001
+
+
+def test_a_column_is_bold_where_another_one_is_better(stored: dict[str, Any]) -> None:
+    rows = rows_between((ROOT / README).read_text(encoding="utf-8"), "benchmarks")
+    assert len(rows) == 6
+    for row in rows:
+        numbers = [float(cell.strip("*")) for cell in row[1:] if cell != "–"]  # noqa: RUF001
+        best = max(numbers) if "a second" in row[0] else min(numbers)
+        assert {float(cell.strip("*")) for cell in row[1:] if cell.startswith("**")} == {best}, row
+
+
+def test_a_winner_is_bold_only_if_it_is_holdfast(run: dict[str, Any]) -> None:
+    """Whoever it is; one that was not measured has not won, and equals share it."""
+    rows = rows_between(f"<!-- x -->\n{readme(run)}\n<!-- /x -->", "x")
+    assert sum(cell.startswith("**") for row in rows for cell in row) >= len(rows)
+    run["suites"].clear()
+    rows = rows_between(f"<!-- x -->\n{readme(run)}\n<!-- /x -->", "x")
+    assert not [cell for row in rows for cell in row if "**" in cell]
+
+
+def test_a_busy_machine_is_left_out_of_what_the_readme_shows(run: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in (PAGE, README, CHART):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for load, busy in (
+        ("load before the run 7.50 (busy: expect long tails)", True),
+        ("load before the run 0.02", False),
+    ):
+        run["facts"]["machine"] = f"A processor, 2 CPUs, {load}"
+        renew(tmp_path, run)
+        for name in (PAGE, README, CHART):
+            text = (tmp_path / name).read_text(encoding="utf-8")
+            assert load in text, name
+            assert name == CHART or ("The machine was busy" in text) is busy
 
 
 def test_a_page_without_a_place_for_the_numbers_loses_its_text() -> None:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast import AcquireTimeout, Hold, Liveness, Lock, LockLost, NotHeld, WouldDeadlock
+from holdfast import (
+    AcquireTimeout,
+    Hold,
+    Liveness,
+    Lock,
+    LockLost,
+    NotHeld,
+    Semaphore,
+    WouldDeadlock,
+    acquire_all,
+    beads,
+    sema,
+    semats,
+)
 from holdfast import hold as handles
 from holdfast._drive.keeper import Keeper
 from holdfast._os import environment
@@ -257,12 +271,121 @@ def test_a_loss_is_not_told(path: Path) -> None:
         hold.release()
 
 
-def test_a_dropped_handle_releases_the_lock(path: Path) -> None:
-    Lock(path).acquire()
-    assert Lock(path).try_acquire() is None
-    Lock(path).break_lock()
+def drop(*holds: object) -> None:
+    """Nothing refers to these handles any more."""
+
+
+def forget_all() -> None:
     for held in list(environment().holds.values()):
-        held.abandon()
+        held.release()
+
+
+def test_a_dropped_handle_releases_the_lock_or_is_not_told_of(path: Path) -> None:
+    """H8."""
+    with pytest.warns(ResourceWarning, match=f"{path} was dropped without release.*held until this process ends"):
+        drop(Lock(path).acquire())
+    assert Lock(path).try_acquire() is None
+    assert path.exists()
+    forget_all()
+
+
+def test_a_process_is_told_to_wait_for_itself_to_end_when_it_has_dropped_a_handle(path: Path) -> None:
+    with pytest.warns(ResourceWarning):
+        drop(Lock(path).acquire())
+    with pytest.raises(AcquireTimeout, match=r"This very process holds it, by a handle that was dropped") as caught:
+        Lock(path).acquire(timeout=0)
+    assert "Wait until process" not in str(caught.value)
+    with pytest.raises(WouldDeadlock, match="by a handle that was dropped without release"):
+        Lock(path).acquire()
+    forget_all()
+    with Lock(path), pytest.raises(AcquireTimeout, match="This very process holds it, by another handle") as caught:
+        Lock(path).acquire(timeout=0)
+    assert "Wait until process" not in str(caught.value)
+
+
+def test_another_process_that_holds_it_is_taken_for_this_one(path: Path) -> None:
+    """A child that was forked with the hold is not its holder."""
+
+    def child() -> str:
+        with pytest.raises(AcquireTimeout) as caught:
+            Lock(path).acquire(timeout=0)
+        return str(caught.value)
+
+    with Lock(path):
+        said = elsewhere(child)
+    assert f"Wait until process {os.getpid()} releases it" in said
+    assert "This very process" not in said
+
+
+def test_dropped_slots_look_like_those_of_others(path: Path) -> None:
+    gpu = Semaphore(path, slots=2)
+    kept = gpu.acquire()
+    with pytest.warns(ResourceWarning, match=r"l\.1\.lock was dropped"):
+        drop(gpu.acquire())
+    with pytest.raises(AcquireTimeout, match="This very process holds 1 of the slots by handles that were dropped"):
+        gpu.acquire(timeout=0)
+    kept.release()
+    forget_all()
+
+
+def test_readers_of_this_process_are_told_of_each_other(path: Path) -> None:
+    """One that is in nobody's way is no reason for a refusal."""
+    reader = Lock(path, protocol="flock", shared=True).acquire()
+    with pytest.raises(AcquireTimeout, match="This very process holds it, by another handle"):
+        Lock(path, protocol="flock").acquire(timeout=0)
+    Lock(path, protocol="flock", shared=True).acquire(timeout=0).release()
+    reader.release()
+
+
+def test_a_handle_that_something_else_releases_is_complained_about(
+    path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """H8: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
+    with Lock(path):
+        gc.collect()
+    with Lock(path).acquire() as hold:
+        del hold
+        gc.collect()
+    with acquire_all([Lock(path), Semaphore(path, slots=1)]) as holds:
+        del holds
+        gc.collect()
+    Lock(path).acquire().release()
+    lost = Lock(path).acquire()
+    Lock(path).break_lock()
+    assert lost.lost
+    del lost
+    with pytest.raises(LockLost):
+        forget_all()
+    semats.Semaphore(path).try_acquire()
+    semats.Semaphore(path).release()
+    drop(sema.Semaphore(path).try_acquire())
+    beads.acquire(path.parent, "me")
+    beads.release(path.parent)
+    inherited = [Lock(path).acquire()]
+    child = os.fork()
+    if child == 0:
+        inherited.clear()
+        os._exit(len(recwarn))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    inherited[0].release()
+    assert [str(one.message) for one in recwarn] == []
+
+
+def test_a_suspended_with_in_a_cycle_is_complained_about(path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """H8: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
+
+    def entered(me: list[object]) -> Iterator[None]:
+        with Lock(path).acquire() as hold:
+            me.append(hold)
+            yield
+
+    me: list[object] = []
+    me.append(entered(me))
+    next(me[0])  # type: ignore[call-overload]
+    del me
+    gc.collect()
+    assert not path.exists()
+    assert not recwarn.list
 
 
 def test_a_keeper_that_cannot_start_leaves_the_lock_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,8 @@ class Contest:
     def refusal(self) -> Refusal:
         waited = self._env.monotonic() - self._limits.started
         story = self._story or Story(self._env, self._request, ())
-        return Refusal(self._request.target, waited, self._statuses, story)
+        own = [share for sight in self.sights for share in sight.own_shares()] if self._env.holds else ()
+        return Refusal(self._request.target, waited, self._statuses, story, own)
 
     def _statuses(self) -> tuple[Status, ...]:
         return tuple([_invisible(s.request) if s.missed else s.describe() for s in self.sights])

@@ -20,6 +20,9 @@ H6  Without a guard, the record of a living process is all there is. If it canno
     to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
 H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
     leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
+H8  A handle that is collected leaves the lock held, and a ResourceWarning says so. It changes one attribute of its
+    share and takes no mutex: a collection comes in any thread, at any allocation. Nothing is said of a hold that was
+    never delivered, that belongs to a parent, or that something else than the handle will release.
 """
 
 from __future__ import annotations
@@ -50,12 +53,14 @@ if TYPE_CHECKING:
 class Share:
     """One handle's part in a hold. If its `operation` does not get to deliver it, it is given back."""
 
-    __slots__ = ("context", "held", "operation")
+    __slots__ = ("context", "dropped", "held", "operation")
 
     def __init__(self, held: Held, context: tuple[object, ...], operation: int) -> None:
         self.held = held
         self.context = context
         self.operation = operation
+        self.dropped: bool | None = False
+        """Whether its handle was collected, so that nobody can release it; None if a `with` or a face will (H8)."""
 
 
 class Held:

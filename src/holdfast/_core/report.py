@@ -9,10 +9,28 @@ from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
 from .refusal import Refusal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .hold import Held
+
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
 _SHOWN_SLOTS = 3
-_BREAK = "Lock.break_lock(), holdfast release --force"
+
+
+def _in_the_library(_status: Status) -> str:
+    return "Lock.break_lock()"
+
+
+_way_to_break: Callable[[Status], str] = _in_the_library
+
+
+def say_how_to_break(way: Callable[[Status], str] | None) -> None:
+    """How people break a lock where this process's messages are read: a command, or None for the method."""
+    global _way_to_break
+    _way_to_break = _in_the_library if way is None else way
 
 
 def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> AcquireTimeout:
@@ -22,7 +40,7 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
     return AcquireTimeout(
-        f"could not get {what} {within}: {situation(refusal)}. {_way_out(refusal)}{all_or_none}",
+        f"could not get {what} {within}: {situation(refusal)}. {_by_itself(refusal) or _way_out(refusal)}{all_or_none}",
         path=refusal.target,
         protocol=status.protocol,
         holder=status.holder,
@@ -32,10 +50,10 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
 def stale(refusal: Refusal) -> LockStale:
     """The error for a lock that is stale, and that its protocol leaves to the caller to remove."""
     status = refusal.statuses[0]
+    how = "pass a callable as stale=, which says so, or " if _way_to_break is _in_the_library else ""
     return LockStale(
         f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol removes no such lock by itself. "
-        "Make sure that its holder is gone; then pass a callable as stale=, which says so, or break the lock "
-        f"({_BREAK})",
+        f"Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",
         path=status.path,
         protocol=status.protocol,
         holder=status.holder,
@@ -44,7 +62,8 @@ def stale(refusal: Refusal) -> LockStale:
 
 def waiting(refusal: Refusal) -> str:
     """The one line that a wait of more than a second is announced with."""
-    return f"waiting for {refusal.target}: {situation(refusal)}"
+    itself = _by_itself(refusal)
+    return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
 
 
 def situation(refusal: Refusal) -> str:
@@ -56,6 +75,30 @@ def situation(refusal: Refusal) -> str:
     more = len(statuses) - len(shown)
     taken = "its one slot is" if len(statuses) == 1 else f"all {len(statuses)} slots are"
     return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
+
+
+def _by_itself(refusal: Refusal) -> str | None:
+    """What to do, for a process that is in its own way; None where others are."""
+    holds: dict[Held, bool] = {}
+    for share in refusal.own:
+        holds[share.held] = bool(share.dropped) and holds.get(share.held, True)
+    dropped = sum(holds.values())
+    if len(refusal.statuses) > 1:
+        if not dropped:
+            return None
+        return (
+            f"This very process holds {dropped} of the slots by handles that were dropped without release(), so they "
+            "stay held until it ends. Keep the handles and release them, or use `with`"
+        )
+    holder = refusal.statuses[0].holder
+    if not holds or holder is None or holder.pid not in {held.env.identity().pid for held in holds}:
+        return None
+    if dropped:
+        return (
+            "This very process holds it, by a handle that was dropped without release(), so it stays held until the "
+            "process ends. Keep the handle and release it, or use `with`"
+        )
+    return "This very process holds it, by another handle: wait until that is released, or release it first"
 
 
 def _way_out(refusal: Refusal) -> str:
@@ -116,6 +159,7 @@ def _process(holder: Holder) -> str:
 
 def advice(status: Status) -> str:
     """The next step."""
+    way = _way_to_break(status)
     if status.evidence.source == "counter":
         return "Find out who has that file open (fuser, lsof), and why it does not go on"
     if is_persistent(status.protocol):
@@ -123,17 +167,17 @@ def advice(status: Status) -> str:
             return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
-        return f"Look at the file; if nobody uses it, break the lock ({_BREAK})"
+        return f"Look at the file; if nobody uses it, break the lock ({way})"
     pid = status.holder.pid if status.holder else None
     if status.liveness is Liveness.ALIVE and pid is None:
-        return f"Wait until it is released; if nobody uses it, break the lock ({_BREAK})"
+        return f"Wait until it is released; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
-        return f"Whoever may write to the file can take it over, or break the lock ({_BREAK})"
+        return f"Whoever may write to the file can take it over, or break the lock ({way})"
     if status.liveness is Liveness.DEAD:
-        return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({_BREAK})"
-    return f"Ask where it was written; if its holder is gone, break the lock ({_BREAK})"
+        return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({way})"
+    return f"Ask where it was written; if its holder is gone, break the lock ({way})"
 
 
 def brief_command(command: str) -> str:

@@ -92,6 +92,7 @@ class Request:
         "prepare",
         "protocol",
         "queue",
+        "released_by_path",
         "retained",
         "shared",
         "slot",
@@ -173,6 +174,8 @@ class Request:
         # Seconds between looks whether the hold is lost, where somebody waits to be told and no event tells.
         self.check_every = 1.0
         # Whether the lock file stays when the process ends while it holds.
+        self.released_by_path = False
+        """Whether a face releases it without its handle, which may then be dropped (hold.py, H8)."""
         self.retained = False
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None

@@ -145,6 +145,11 @@ class Sight:
         held: Held | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
 
+    def own_shares(self) -> list[Share]:
+        """What the handles of this process have in holds of it that are in the way."""
+        ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
+        return [share for held in ours for share in list(held.shares)]
+
     def _joinable(self, held: Held) -> bool:  # noqa: ARG002
         return True
 
@@ -153,7 +158,7 @@ class Sight:
 
     def deadlock(self, slots: int) -> WouldDeadlock:
         """The error for a caller that would wait for itself."""
-        return deadlock(self.request, slots)
+        return deadlock(self.request, slots, self.own_shares())
 
     # -- trying --------------------------------------------------------------------------------------------------------
 

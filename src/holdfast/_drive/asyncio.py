@@ -8,12 +8,17 @@ B1  Nobody resumes or closes the generator while a step of it runs. Who is cance
 B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
     it cleans up in the end.
 B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
+B4  A task that waits for itself under an `asyncio.timeout` (or `wait_for`, since Python 3.12) does not wait for ever,
+    and is left to wait. asyncio tells nobody that there is one. But it refers to its task, and the collector can say
+    what does: a look at all objects, tens of milliseconds, where otherwise an error is raised. Any other timeout
+    (another task that cancels this one, anyio's scopes) is not known, and WouldDeadlock is raised inside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import math
 import threading
 import time
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LONGEST = 3600.0
+_SPARE = 1.0
+"""Seconds that a timeout of asyncio may be late, on a busy loop, before we ask whether it still is to come."""
 _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
@@ -199,6 +206,32 @@ def caller() -> tuple[object, ...]:
     except RuntimeError:
         task = None  # collected when its loop was closed, and leaves an `async with`
     return (*sync.caller(), None if task is None else weakref.ref(task))
+
+
+def seconds_to_timeout() -> float | None:
+    """How long an `asyncio.timeout` of this task leaves it, and a second more; None where it has none (B4)."""
+    task = asyncio.current_task()
+    if task is None:
+        return None
+    around = gc.get_referrers(task)
+    # Where an object's attributes are a dictionary already, that refers to the task, and the object to that.
+    around += gc.get_referrers(*[one for one in around if type(one) is dict])
+    moments = [moment for one in around if type(one) is asyncio.Timeout and (moment := _ends(one)) is not None]
+    if not moments:
+        return None
+    return max(0.0, min(moments) - asyncio.get_running_loop().time()) + _SPARE
+
+
+def _ends(timeout: asyncio.Timeout) -> float | None:
+    """When it cancels its task, by the loop's clock; None if it never will."""
+    when = timeout.when()
+    if when is None or when == math.inf:
+        return None
+    try:
+        timeout.reschedule(when)  # as it is; RuntimeError if it has been left
+    except RuntimeError:
+        return None
+    return when
 
 
 def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:

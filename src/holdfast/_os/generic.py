@@ -31,6 +31,8 @@ _BINARY: int = getattr(os, "O_BINARY", 0)
 _CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_PS_WITHIN = 2.0
+"""Seconds: what it tells is for a message, and worth no more."""
 _MAY_FOLLOW = sys.platform != "linux" and getattr(os, "link", None) in os.supports_follow_symlinks
 _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
 """For link(2), which follows no link on Linux, but may elsewhere."""
@@ -163,6 +165,31 @@ class GenericEnvironment:
             return " ".join(psutil.Process(pid).cmdline()) or None
         except Exception:  # decoration for a message: whatever fails, the message goes out without it
             return None
+
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        """The name of the program that the process runs, without its directory, and its words, as far as they are
+        known; None if nothing is."""
+        try:
+            with self._forking:
+                import psutil
+
+            process = psutil.Process(pid)
+            return process.name(), process.cmdline()
+        except Exception:  # not installed, or not permitted
+            pass
+        if os.name != "posix":
+            return None
+        with self._forking:
+            import subprocess
+
+        try:
+            found = subprocess.run(
+                ["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, timeout=_PS_WITHIN, check=True
+            )
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return None
+        name = found.stdout.strip().rpartition("/")[2]
+        return (name, []) if name else None
 
     def entitle(self, name: str, about: str) -> None:
         """Have this process shown as `name about` to those who list processes, where that can be done."""

@@ -119,6 +119,25 @@ class LinuxEnvironment(GenericEnvironment):
             return None
         return " ".join(word.decode("utf-8", "replace") for word in words).strip() or None
 
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        if not self._proc_is_ours():
+            return None
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = [os.fsdecode(word) for word in file.read(65536).rstrip(b"\0").split(b"\0")]
+        except OSError:
+            return None
+        try:
+            path = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+        except OSError:  # another user's
+            try:
+                with open(f"/proc/{pid}/comm") as text:
+                    path = text.read().rstrip("\n")
+            except (OSError, ValueError):
+                path = ""
+        name = path.rpartition("/")[2]
+        return (name, words) if name or words[0] else None
+
     def entitle(self, name: str, about: str) -> None:
         from .title import entitle
 

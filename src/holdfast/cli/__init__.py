@@ -11,7 +11,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from typing import NoReturn
+
+    from ..model import Status
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 STDOUT = "standard output"
@@ -43,6 +46,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         die_of(signal.SIGINT)
     except _Ended as ended:
         die_of(ended.number)
+    finally:
+        from .._core.report import say_how_to_break
+
+        say_how_to_break(None)  # what has called this may go on, and use the library
 
 
 class _Ended(BaseException):
@@ -74,11 +81,15 @@ def _occupy_standard_descriptors() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    from .._core.report import say_how_to_break
+
     if arguments[:1] in (["sema"], ["semats"]):
+        say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
     from .arguments import parse
 
     options = parse(arguments)
+    say_how_to_break(lambda status: _command_to_break(options, status))
     lacking = _lacking(options.command, getattr(options, "step", ""))
     if lacking:
         say(lacking)
@@ -139,6 +150,21 @@ def _drop_in(name: str, *words: str) -> int:
         return semats([*words])
     except Exception as error:
         return _failed(error)
+
+
+def _command_to_break(options: argparse.Namespace | None, status: Status) -> str:
+    """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
+    import shlex
+
+    given: str = getattr(options, "lock", None) or ""
+    protocol = getattr(options, "protocol", None)
+    words, path = ["holdfast", "break"], status.path
+    if protocol and "://" not in path and not getattr(options, "slots", None):
+        words += ["-p", protocol]  # which makes the path of the lock file from what was given
+        path = given or path
+    elif status.record is None and status.protocol and "://" not in path:
+        words += ["-p", status.protocol]  # the content does not say so
+    return shlex.join([*words, f"./{path}" if path.startswith("-") else path])
 
 
 def _heed_signals(*, quiet_end: bool) -> None:

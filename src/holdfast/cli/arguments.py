@@ -66,9 +66,11 @@ exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
 _SHELL_NOTE = """\
 The lock is bound to the calling shell, or to --owner-pid: a small process, its
 keeper, guards it and keeps it fresh for as long as that process lives, and
-releases it when that process ends, however it ends. In sh -c 'holdfast try LOCK'
-that may be the caller of sh, as some shells become the last command;
---owner-pid says it plainly. Behind sudo, timeout and the like, it is needed.
+releases it when that process ends, however it ends. Which process that is, a line
+on stderr says (not with -q, -j or --owner-pid). A caller that is no shell (timeout,
+xargs, sudo, ssh, make, a program), or a shell that has nothing else to do, as in
+sh -c 'holdfast try LOCK', is refused with status 2, since the lock would end with
+it at once: give --owner-pid $$ to this command and to release, or use holdfast run.
 
 If the keeper alone is killed, the lock is free, although its owner lives. With
 --no-keeper, and where there are no kernel locks, only the file is left: it counts
@@ -291,7 +293,12 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
             "or never (default: safe)")  # fmt: skip
         add("--stale-after", type=seconds, metavar="SECONDS", help="age at which the protocol calls a lock stale")
     if name in ("try", "acquire", "release"):
-        add("--owner-pid", type=pid, metavar="PID", help="the process the lock is bound to (default: the caller)")
+        add(
+            "--owner-pid",
+            type=pid,
+            metavar="PID",
+            help="the process the lock is bound to, whatever it is (default: the calling shell)",
+        )
     if name in ("try", "acquire"):
         add("--no-keeper", action="store_true", help="leave the plain file: no process guards it or keeps it fresh")
     if name == "release":

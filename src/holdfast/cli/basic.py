@@ -16,6 +16,7 @@ from ..model import Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, USAGE, say, show
 from .output import as_json, lock_options
+from .owner import owner_of, tell_bound
 from .released import tell_refused, tell_released
 from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
 from .urls import is_url
@@ -39,7 +40,7 @@ def try_(options: argparse.Namespace) -> int:
 
 def acquire_(options: argparse.Namespace) -> int:
     """Acquire for the owner: its life is the life of the lock, which a keeper process holds for it."""
-    pid = _owner(options)
+    pid = owner_of(options, binds=True)
     if pid is None:
         return USAGE
     if is_url(options.lock):
@@ -99,6 +100,7 @@ def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: 
         show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
+    tell_bound(options, owner)
 
 
 def _ended_before(lock: Lock, owner: int) -> int:
@@ -108,7 +110,7 @@ def _ended_before(lock: Lock, owner: int) -> int:
 
 def release_(options: argparse.Namespace) -> int:
     """Remove the lock file if the owner holds it; its keeper ends."""
-    owner = _owner(options)
+    owner = owner_of(options, binds=False)
     if owner is None:
         return USAGE
     if is_url(options.lock):
@@ -120,6 +122,8 @@ def release_(options: argparse.Namespace) -> int:
         return _release_kernel_lock(lock, before, options)
     refused: str | None = None
     unkept = False
+    if not options.owner_pid and before.holder is not None and before.holder.pid == os.getpid():
+        owner = os.getpid()  # the shell itself: it has become its last command, as bash does at the end of -c
     identity = lock._env.identity(owner)
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
@@ -190,11 +194,3 @@ def announced(lock: R, options: argparse.Namespace) -> R:
     """The same, whose wait is announced after a second."""
     lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
     return lock
-
-
-def _owner(options: argparse.Namespace) -> int | None:
-    owner: int = options.owner_pid or os.getppid()
-    if owner <= 0:
-        say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
-        return None
-    return owner

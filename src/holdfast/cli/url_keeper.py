@@ -26,6 +26,7 @@ from . import DONE, FAILED, _failed, say, show
 from .basic import announced
 from .detached import readable
 from .output import as_json, lock_options
+from .owner import tell_bound
 from .shell_keeper import _ENDING, _IGNORED, _PATIENCE, _POLL, NAME, Owner, _fork, is_possible
 
 TYPE_CHECKING = False
@@ -136,6 +137,7 @@ class _Keeper:
             show(as_json("acquired", self._lock.status(), **more))
         if options.verbose:
             say(f"acquired {hold.path} for process {owner}, kept by process {os.getpid()}")
+        tell_bound(options, owner)
 
     def _settle_in(self, hold: Hold) -> None:
         """Nothing of the caller's that somebody could wait for; signals end the hold from here on."""

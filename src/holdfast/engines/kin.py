@@ -88,6 +88,11 @@ def _holds_of(attempt: Attempt) -> list[RemoteHeld]:
     return [held for held in list(holds) if not held.released and not held.lost]
 
 
+def own_shares(attempt: Attempt) -> list[Share]:
+    """What the handles of this process have in it."""
+    return [share for held in _holds_of(attempt) for share in list(held.shares)]
+
+
 def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
     """WouldDeadlock where the caller itself is in the way everywhere (KN2)."""
     if attempt.deadline < math.inf:
@@ -99,7 +104,7 @@ def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
         if any(share.context[: len(context)] == context for share in list(held.shares))
     ]
     if len(own) >= slots:
-        raise deadlock(attempt.request, slots)
+        raise deadlock(attempt.request, slots, [share for held in own for share in list(held.shares)])
 
 
 def _join(attempt: Attempt) -> Share | None:

@@ -21,7 +21,7 @@ from .._drive.sync import drive
 from ..errors import MalformedRecord
 from ..events import listeners
 from ..protocols import Protocol
-from .kin import enrol, forget
+from .kin import enrol, forget, own_shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Attempt(Limits):
         self.announce(lambda: self.refusal(look))
 
     def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
-        return Refusal(self.request.target, self.env.monotonic() - self.started, look, self.story)
+        waited = self.env.monotonic() - self.started
+        return Refusal(self.request.target, waited, look, self.story, own_shares(self))
 
 
 class RemoteHeld(Held):

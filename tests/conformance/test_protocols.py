@@ -67,6 +67,7 @@ Install = Callable[..., None]
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Make it as if packages with these entry points were installed."""
     monkeypatch.setattr(registry, "_made", dict(registry._made))
+    monkeypatch.setattr(registry, "_no_protocols", set())
     monkeypatch.setitem(sys.modules, "foreign_package", sys.modules[__name__])
     found: list[EntryPoint] = []
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [e for e in found if e.group == group])

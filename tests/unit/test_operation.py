@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import weakref
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -177,6 +179,28 @@ def test_a_with_statement_that_is_gone_keeps_nobody_waiting(
     assert os.path.exists(path)
     Lock(path).acquire(timeout=5).release()
     assert not env.operations.entered
+
+
+@pytest.mark.parametrize("call", ["give_back", "release"])
+def test_a_release_that_begins_while_another_is_begun_finishes_with_it(call: str, shm: Path, env: Any) -> None:
+    """J3, J5: what was broken off keeps a `with` alive, which releases when that is forgotten."""
+    path = str(shm / "l")
+    hold = Lock(path).acquire()
+    held, share = hold._held, hold._share
+
+    class Statement:
+        def __del__(self) -> None:
+            held.release(share)
+
+    def broken_off(_statement: Statement) -> FrameType:
+        return sys._getframe()
+
+    held.frame = broken_off(Statement())
+    env.operations.running[held] = held
+    getattr(held, call)()
+    assert not os.path.exists(path)
+    assert not env.operations.running
+    assert held.frame is None
 
 
 def test_a_look_at_an_exit_releases_nothing(shm: Path) -> None:

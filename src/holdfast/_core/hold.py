@@ -156,6 +156,7 @@ class Held:
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
+        _broken_off = self.frame  # kept until we are done: with its variables a `with` may go that releases this (J5)
         try:
             with self.mutex:
                 if self.released or (share is not None and share not in self.shares):
@@ -240,6 +241,7 @@ class Held:
     def give_back(self) -> None:
         """Undo an acquisition that the caller will not hear of. Never raises."""
         operations = self.env.operations
+        _broken_off = self.frame  # as in `release`
         with self.mutex:
             if not self.inert:
                 self.frame, self.outer = sys._getframe(), operations.current()

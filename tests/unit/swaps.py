@@ -77,7 +77,9 @@ class Watchful:
             if isinstance(result, int) and real is _REAL_OPEN:
                 self._note(os.readlink(f"/proc/self/fd/{result}"), args[at])
             elif real in _LISTING and not isinstance(args[at], int):
+                self.open = False  # how this finds out is no step
                 self._note(os.path.realpath(args[at]), args[at])
+                self.open = True
             return result
 
         return call

@@ -16,7 +16,6 @@ import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import time
 import traceback
@@ -52,7 +51,8 @@ _AT = {
 LOCK_FILES = (*dict.fromkeys(_AT.values()), "n.1.lock")
 _RENAME_EXCHANGE = 2
 _HUNG = 60.0
-_SLOT = struct.Struct("dddd")
+_CELLS = 4
+"""Passed, refused, failed, and when that was."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,16 +60,18 @@ class Ledger:
     """What each process has done, in memory that all of them share; and what went wrong, in a file."""
 
     def __init__(self, wrong: Path, processes: int) -> None:
-        self._memory = mmap.mmap(-1, _SLOT.size * processes)
+        # One store for each number: struct.pack_into writes zeros first, and a process may be stopped or killed there.
+        self._cells = memoryview(mmap.mmap(-1, 8 * _CELLS * processes)).cast("d")
         self._wrong = wrong
 
     def add(self, number: int, *, passed: int = 0, refused: int = 0, failed: int = 0) -> None:
-        before = self.of(number)
-        values = (before[0] + passed, before[1] + refused, before[2] + failed, time.monotonic())
-        _SLOT.pack_into(self._memory, number * _SLOT.size, *values)
+        first = number * _CELLS
+        for at, more in enumerate((passed, refused, failed), first):
+            self._cells[at] += more
+        self._cells[first + _CELLS - 1] = time.monotonic()
 
     def of(self, number: int) -> tuple[float, float, float, float]:
-        return _SLOT.unpack_from(self._memory, number * _SLOT.size)  # type: ignore[return-value]
+        return tuple(self._cells[number * _CELLS : (number + 1) * _CELLS])  # type: ignore[return-value]
 
     def wrong(self, text: str) -> None:
         with open(self._wrong, "a", encoding="utf-8") as file:
@@ -186,7 +188,8 @@ class Attack:
             alone = os.open(self.private / f"{_AT[kind]}-{where.name}-{hold.slot}", os.O_CREAT | os.O_RDWR)
             try:
                 if where == self.sticky:
-                    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Of a process that is killed, the kernel drops such locks before those of flock, which a hold has.
+                    fcntl.lockf(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 time.sleep(dice.choice((0, 0, 0.001)))
             except BlockingIOError:
                 self.ledger.wrong(f"two at once: {kind} in {where.name}")

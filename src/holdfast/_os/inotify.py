@@ -65,7 +65,8 @@ _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOL
 MASKS = (_MASK, _MASK | IN_CLOSE_NOWRITE)
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
-_SMALL = 1024
+_SMALL = 448
+"""Bytes of the first read: more than any one event, and few enough for Python's own allocator."""
 _LARGEST_EVENT = _EVENT.size + 256
 _TEMPORARY, _SUFFIX = ".tmp", b".tmp"
 _OVERFLOWN = b"\xff\xff\xff\xff"

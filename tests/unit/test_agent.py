@@ -4,7 +4,9 @@ test_engines.py."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import selectors
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -64,6 +66,24 @@ def test_a_job_that_no_thread_can_be_had_for_stays(agent: Agent, monkeypatch: py
         with pytest.raises(RuntimeError, match="can't start"):
             agent.start(once(log), "at work")
     assert not agent._jobs
+    agent.start(once(log), "at work")
+    eventually(lambda: not agent._jobs)
+    assert log == ["done"]
+
+
+def test_a_job_that_no_selector_can_be_had_for_leaves_no_second_doorbell(
+    agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> selectors.BaseSelector:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    log: list[str] = []
+    with monkeypatch.context() as changed:
+        changed.setattr(selectors, "DefaultSelector", none_left)
+        for _ in range(3):
+            with pytest.raises(OSError, match="open files"):
+                agent.start(once(log), "at work")
+    assert len(env.open_descriptors()) == 2
     agent.start(once(log), "at work")
     eventually(lambda: not agent._jobs)
     assert log == ["done"]

@@ -15,9 +15,11 @@ import pytest
 
 import holdfast
 from holdfast import AsyncLock, Lock, Semaphore
+from holdfast._core import fencing
 from holdfast._core.claims import NO_LOCKS, make_claim
 from holdfast._core.fencing import is_counter
 from holdfast._core.hold import Held
+from holdfast._core.request import Request
 from holdfast._operator.remains import leftovers
 from holdfast._operator.survey import Survey
 from holdfast._os import environment
@@ -372,6 +374,34 @@ def test_one_who_may_read_the_counter_keeps_others_from_counting(
         assert sorted(os.listdir(disk)) == ["l", "l.token"]
     finally:
         os.close(fd)
+
+
+@pytest.mark.needs("flock")
+def test_an_interruption_right_after_a_counter_was_made_anew_leaves_its_temporary_file(
+    disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J2, TK7: before its descriptor is known to anybody, and where tidying up is interrupted as well."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    env = environments("unnamed")
+    make = env.open_new
+
+    def interrupted(name: str, mode: int) -> int:
+        fd = make(name, mode)
+        if ".token" not in name and not name.endswith("/l"):
+            raise KeyboardInterrupt
+        return fd
+
+    operation = env.operations.begin(env)
+    request = Request(disk / "l", {"fencing": True})
+    monkeypatch.setattr(env, "open_new", interrupted)
+    old = os.open(path, os.O_RDWR)
+    with pytest.raises(KeyboardInterrupt):
+        fencing._renew(env, request, str(path), old)
+    os.close(old)
+    env.operations.abort(operation)
+    assert os.listdir(disk) == ["l.token"]
+    assert not env.open_descriptors()
 
 
 @pytest.mark.needs("flock")

@@ -219,6 +219,7 @@ def _renew(env: Environment, request: Request, path: str, old: int) -> int | Non
         if error.errno not in NOT_HERE:
             raise
         temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+        env.operations.about_to_make(temporary)
         new = env.open_new(temporary, request.mode)
     try:
         mode = stat.S_IMODE(found.st_mode)

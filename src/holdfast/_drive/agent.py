@@ -109,9 +109,10 @@ class Agent:
         """
         job = Job(self, steps, what, last=last)
         with self._mutex:
-            if self._waits is None:
+            if self._doorbell is None:
                 self._doorbell = self._env.pipe()
-                self._waits = _Waits(self._doorbell[0], self._jobs)
+            if self._waits is None:
+                self._waits = _Waits(self._doorbell[0], self._jobs)  # may fail: the table of descriptors is full
             self._jobs[job] = None
             try:
                 if self._thread is None:

@@ -178,9 +178,10 @@ class Record(Value):
 class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
-    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `counter` (nobody holds
-    the lock, but its counter of fencing tokens is locked), or `none`. `proven` is True only where no schedule of events
-    can make the answer wrong.
+    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server),
+    `counter` (nobody holds the lock, but its counter of fencing tokens is locked), `race` (there is no lock file, but
+    somebody else is about to make one, or has just removed it), or `none`. `proven` is True only where no schedule of
+    events can make the answer wrong.
     """
 
     source: str

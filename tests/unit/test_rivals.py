@@ -12,6 +12,8 @@ import pytest
 
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held
+from holdfast._core.refusal import Refusal
+from holdfast._core.report import refused
 from holdfast._drive.sync import drive
 from unit.stepping import Contender, Crash, Stepped
 
@@ -101,6 +103,19 @@ def test_a_server_with_another_clock_hides_a_rival(disk: Path, contend: Contend)
     contender = contend(disk / "l", protocol="semats")
     contender.env.instead["time"] = lambda: time.time() + 3600
     assert contender.step() is not None
+
+
+@pytest.mark.parametrize("protocol", ["sema", "semats"])
+def test_a_refusal_for_a_rival_speaks_of_a_record_or_a_lock_file(protocol: str, disk: Path, contend: Contend) -> None:
+    """Y1: there is no lock file, and so nobody's lock to break. Who is in the way is told, and by which file."""
+    rival = temporary(disk / "l", os.getpid())
+    result = contend(disk / "l", protocol=protocol, timeout=0).run()
+    assert isinstance(result, Refusal)
+    said = str(refused(result, 0))
+    for part in ("no lock file is there", f"process {os.getpid()}", str(rival), "semats", "Try again"):
+        assert part in said, part
+    assert "record" not in said
+    assert "break" not in said
 
 
 def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:

@@ -297,6 +297,10 @@ class Contest:
                 until = min(until, max(now + FIRST_POLL, now + sight.verdict.stale_at - self._env.time()))
         return until
 
+    def announce_miss(self) -> None:
+        """Tell of a long wait without another look, which would find nothing: what is in the way has no lock file."""
+        self._limits.announce(self.refusal)
+
     def _notify(self) -> None:
         if self._story is not None:
             self._story.waiting(self.who)

@@ -50,8 +50,9 @@ class AsyncAcquirable(Resource):
         released or the process ends, even if its task ends, or the handle is dropped, of which a ResourceWarning tells.
 
         Raises AcquireTimeout, which knows the holder; WouldDeadlock when this task already holds it (all slots of a
-        semaphore) and would wait for ever, with no timeout here or of asyncio; ProtocolMismatch; InvalidPath;
-        UnsupportedFilesystem; and OSError as the system gives it.
+        semaphore) and would wait for ever, with no timeout here or of asyncio; LockStale where the protocol leaves a
+        stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and
+        OSError as the system gives it.
         """
         timeout = self._limit(timeout)
         hold = await self._acquire(timeout)
@@ -107,7 +108,11 @@ class AsyncAcquirable(Resource):
         return result
 
     async def wait(self, timeout: float | None = _UNSET) -> bool:
-        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
+        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
+
+        `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
+        faster: then the answer is outdated. Raises as `acquire`, but no AcquireTimeout.
+        """
         timeout = bound = self._limit(timeout)
         while True:
             steps = self._engine.wait_until_free(self._env, self._requests, bound, caller())
@@ -188,14 +193,14 @@ class AsyncLock(AsyncAcquirable):
         super().__init__((engine_of(path).request(path, options),), options)
 
     async def status(self) -> Status:
-        """Look at the lock without changing anything; outdated as soon as it is returned."""
+        """Look at the lock without changing anything; outdated as soon as it is returned. Raises as `Lock.status`."""
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
-        The holder is not stopped: it finds its lock lost. For people who know better than the evidence. Raises as
-        `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
+        The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
+        as `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
         """
         return await self._drive(self._engine.break_lock(self._env, self._request))
 

@@ -114,8 +114,8 @@ class Acquirable(Resource):
         the handle is released or the process ends, even if the handle is dropped, of which a ResourceWarning tells.
 
         Raises AcquireTimeout, which knows the holder; WouldDeadlock when this thread already holds it (all slots of a
-        semaphore) and would wait for ever; ProtocolMismatch; InvalidPath; UnsupportedFilesystem; and OSError as the
-        system gives it.
+        semaphore) and would wait for ever; LockStale where the protocol leaves a stale lock to the caller (sidecar);
+        ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
         return self._acquire(timeout, lambda refusal: refused(refusal, timeout))  # type: ignore[return-value]
@@ -159,7 +159,11 @@ class Acquirable(Resource):
         return None
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
-        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough."""
+        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
+
+        `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
+        faster: then the answer is outdated. Raises as `acquire`, but no AcquireTimeout.
+        """
         steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
         return perform(self._env, steps) is None
 
@@ -248,19 +252,20 @@ class Lock(Acquirable):
     - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`: a file
       that is there while the lock is held. `"flock"`: one that stays and is locked, as by `flock(1)` (docs/flock.md).
     - `tag`: one line for people, saying what the lock is held for. At most 10 000 characters.
-    - `timeout`: how long to wait, in seconds. `None`: for ever; `0`: try once.
+    - `timeout`: how long to wait, in seconds. `None` and infinity: for ever; `0`: try once.
     - `stale`: when another's lock may be taken over. `"safe"`: at once if its holder is proven dead, else if the
       protocol's rule holds and the holder is not known to live. `"protocol"`: by the protocol's rule to the letter.
       `"never"`. Or a callable that is given the `Status` and decides; it is asked at least once a second while waiting.
       A holder whose kernel lock is held is respected always; a record that cannot be read is never taken over.
-    - `stale_after`: age in seconds at which the protocol's rule holds. `None`: the protocol's own (sema: 3600).
+    - `stale_after`: age in seconds (above 0) at which the protocol's rule holds. `None`: its own (sema: 3600).
+      Infinity: never.
     - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).
     - `durable`: `fsync` the lock file and its directory. A lock that survives a power cut outlives its holder, so off.
     - `fencing`: give each hold a `token`, a number that is higher than that of every holder before, also after crashes,
       takeovers and restarts: from a counter beside the lock file (`<lock file>.token`), which is on the disk before
       the hold is given out. All who acquire the lock must ask for it; not with `shared` (docs/fencing.md).
-    - `heartbeat`: seconds between refreshes of the timestamp. `None`: a third of the age at which others may call it
-      stale. `0`: never.
+    - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
+      may call it stale. `0` and infinity: never.
     - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
     - `fair`: go in after those who have waited for longer than a moment (2 ms). They queue in the order of their
       arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
@@ -285,13 +290,17 @@ class Lock(Acquirable):
         super().__init__((engine_of(path).request(path, options),), options)
 
     def status(self) -> Status:
-        """Look at the lock without changing anything; outdated as soon as it is returned."""
+        """Look at the lock without changing anything; outdated as soon as it is returned.
+
+        A record that cannot be read, or is of another protocol, is no error: it is `locked`. Raises InvalidPath for
+        what can be no lock file (a directory, a link, a FIFO), EngineUnavailable, and OSError as the system gives it.
+        """
         return perform(self._env, self._engine.look(self._env, self._requests))[0]
 
     def break_lock(self) -> Record | None:
         """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
 
-        The holder is not stopped: it finds its lock lost. For people who know better than the evidence.
+        The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone.
         HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
         a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
         """

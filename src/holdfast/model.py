@@ -16,7 +16,8 @@ else:
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
+    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than half of all of
+    holdfast.
 
     Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable where the fields are.
     """
@@ -178,9 +179,10 @@ class Record(Value):
 class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
-    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `counter` (nobody holds
-    the lock, but its counter of fencing tokens is locked), or `none`. `proven` is True only where no schedule of events
-    can make the answer wrong.
+    `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server),
+    `counter` (nobody holds the lock, but its counter of fencing tokens is locked), `race` (there is no lock file, but
+    somebody else is about to make one, or has just removed it), or `none`. `proven` is True only where no schedule of
+    events can make the answer wrong.
     """
 
     source: str

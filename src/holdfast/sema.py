@@ -151,7 +151,11 @@ class Semaphore:
         return self._config
 
     def try_acquire(self) -> SemaphoreGuard:
-        """Acquire the lock now, or raise AlreadyLocked. A stale lock is taken over."""
+        """Acquire the lock now, or raise AlreadyLocked. A stale lock is taken over.
+
+        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
+        can be no lock file, and OSError as the system gives it.
+        """
         return self._try(None)
 
     def try_acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
@@ -174,11 +178,12 @@ class Semaphore:
         return self._wait(None, seconds)
 
     def is_locked(self) -> bool:
-        """Whether the lock file is there, stale or not."""
+        """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
         return glance(self._lock._env, self._lock._request) is not None
 
     def lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read."""
+        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        `is_locked`."""
         return info_at(self._lock)
 
     def force_release(self) -> None:

@@ -38,7 +38,8 @@ class AlreadyLocked(AcquireTimeout):
 
     @property
     def locked_since(self) -> int | None:
-        """When the lock was acquired, in whole seconds since the epoch; None if that cannot be read."""
+        """When the lock was acquired, in whole seconds since the epoch; None where that is not known: the record cannot
+        be read, or tells only when it was refreshed."""
         since = None if self.holder is None else self.holder.since
         return None if since is None else int(since)
 

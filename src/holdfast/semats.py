@@ -156,7 +156,11 @@ class Semaphore:
         return self._lock.path
 
     def try_acquire(self, tag: str | None = None) -> LockInfo:
-        """Acquire the lock now and return what its file says, or raise AlreadyLocked. A stale lock is taken over."""
+        """Acquire the lock now and return what its file says, or raise AlreadyLocked. A stale lock is taken over.
+
+        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
+        can be no lock file, and OSError as the system gives it.
+        """
         try:
             return self._acquire(tag, 0)
         except AcquireTimeout as error:
@@ -215,11 +219,12 @@ class Semaphore:
         return SemaphoreStatus(True, info, info is not None and info.is_stale(self._stale_timeout), mine)
 
     def get_lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read."""
+        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        `is_locked`."""
         return info_at(self._lock)
 
     def is_locked(self) -> bool:
-        """Whether the lock file is there, stale or not."""
+        """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
         return glance(self._lock._env, self._lock._request) is not None
 
     def clean_stale(self) -> bool:

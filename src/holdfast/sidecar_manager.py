@@ -234,7 +234,7 @@ class _Manager:
 
 
 class FileLockSyncManager(_Manager):
-    """Locks that belong together, for threads. Managers of one key are equal, also those that are awaited."""
+    """Locks that belong together, for threads. Those of one key share their holds, also with those that are awaited."""
 
     __slots__ = ()
 
@@ -268,7 +268,7 @@ class FileLockSyncManager(_Manager):
 
 
 class FileLockManager(_Manager):
-    """Locks that belong together, for asyncio. Managers of one key are equal, also those for threads."""
+    """Locks that belong together, for asyncio. Those of one key share their holds, also with those for threads."""
 
     __slots__ = ()
 

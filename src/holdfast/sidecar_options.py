@@ -169,6 +169,7 @@ class _FileLockError(HoldfastError):
 
     @property
     def lock_path(self) -> str | None:
+        """The absolute path of the lock file: the same as `path`."""
         return self.path
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, World
-from holdfast._operator.outlook import Outlook, in_words
+from holdfast._operator.outlook import CONDITIONS, Outlook, in_words
 
 NOW = int(time.time())
 
@@ -94,6 +94,7 @@ def test_acquiring_takes_the_protocol_from_the_content(world: World, tmp_path: P
         (Outlook("semats", 900.0, "if its process has ended by then"), "ended by now"),
         (Outlook("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
         (Outlook("sema", 1.8e19, ""), "in "),
+        (Outlook("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
     ],
 )
 def test_a_moment_is_told_in_the_wrong_words(one: Outlook, wanted: str) -> None:

@@ -99,6 +99,12 @@ def test_an_impossible_pid_is_dead(pid: int, place: Path) -> None:
     assert "cannot be a process" in status.evidence.text
 
 
+def test_a_record_without_a_pid_is_told_of_as_a_process_called_none(disk: Path) -> None:
+    (disk / "l.lock").write_text("{}")
+    evidence = Lock(disk / "l", protocol="sidecar").status().evidence
+    assert evidence.text == "the record names no process"
+
+
 def test_a_timestamp_in_the_future_is_stale(place: Path, dead_pid: int) -> None:
     (place / "l").write_bytes(sema_record(dead_pid, time.time() + 1e6))
     lock = Lock(place / "l", stale="protocol")

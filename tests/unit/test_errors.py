@@ -143,6 +143,15 @@ def test_advice_is_missing_for_some_state() -> None:
         assert ("why" in sentence(status)) is (liveness is not Liveness.ALIVE)
 
 
+def test_the_end_of_a_process_that_cannot_be_seen_is_promised_to_free_the_lock() -> None:
+    """It may have ended already, and left the kernel lock to what it had started (`run --until jobs`)."""
+    record = Record("sema", {}, pid=7)
+    seen = Status("/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=7, command="x"), record)
+    assert advice(seen) == "Wait until process 7 releases it or ends"
+    unseen = seen.replaced(holder=Holder(pid=7))
+    assert advice(unseen) == "Wait until process 7, or what it has left the lock to, releases it or ends"
+
+
 def test_a_holder_in_another_container_is_taken_for_a_process_of_this_one() -> None:
     """Its number is most often 1, which is another's here: so where it is belongs to it."""
     record = Record("sema", {}, pid=1)

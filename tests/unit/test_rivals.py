@@ -12,6 +12,8 @@ import pytest
 
 from holdfast._core.environment import Wait
 from holdfast._core.hold import Held
+from holdfast._core.refusal import Refusal
+from holdfast._core.report import refused, waiting
 from holdfast._drive.sync import drive
 from unit.stepping import Contender, Crash, Stepped
 
@@ -101,6 +103,39 @@ def test_a_server_with_another_clock_hides_a_rival(disk: Path, contend: Contend)
     contender = contend(disk / "l", protocol="semats")
     contender.env.instead["time"] = lambda: time.time() + 3600
     assert contender.step() is not None
+
+
+@pytest.mark.parametrize("protocol", ["sema", "semats"])
+def test_a_refusal_for_a_rival_speaks_of_a_record_or_a_lock_file(protocol: str, disk: Path, contend: Contend) -> None:
+    """Y1: there is no lock file, and so nobody's lock to break. Who is in the way is told, and by which file."""
+    rival = temporary(disk / "l", os.getpid())
+    result = contend(disk / "l", protocol=protocol, timeout=0).run()
+    assert isinstance(result, Refusal)
+    said = str(refused(result, 0))
+    for part in ("no lock file is there", f"process {os.getpid()}", str(rival), "semats", "Try again"):
+        assert part in said, part
+    assert "record" not in said
+    assert "break" not in said
+
+
+def test_a_rival_that_stays_makes_a_try_last_as_long_as_several(disk: Path, contend: Contend) -> None:
+    """Y1: once its patience is over, one who does not wait is refused."""
+    temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", timeout=0)
+    assert isinstance(contender.run(), Refusal)
+    assert contender.env.steps.count("link_unnamed") == 2  # the short way in, and the long one
+
+
+def test_a_wait_for_a_rival_is_not_announced(disk: Path, contend: Contend) -> None:
+    """Y1: after a second, as any other, and with who it is that one waits for."""
+    told: list[str] = []
+    rival = temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", timeout=1.2)
+    contender.request.notice = lambda refusal: told.append(waiting(refusal))
+    os.utime(rival, (time.time() + 2, time.time() + 2))  # not yet old when the time is up
+    assert isinstance(contender.run(), Refusal)
+    assert len(told) == 1
+    assert str(rival) in told[0]
 
 
 def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _RETRIES = 5
 _MISS_PAUSE = 0.001
+_SLOW_MISS = 0.05
+"""Seconds: one that took so long was no race that is lost by now, but a rival that stays (rivals.py, Y1)."""
 
 
 def acquire(
@@ -209,7 +211,7 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
         if contest.is_closed:
             raise stale(contest.refusal())
         if not behind or contest.may_pass(free=free):
-            missed = False
+            missed, began = False, env.monotonic()
             for sight in contest.sights:
                 if sight.could_be_had:
                     if sight.request.prepare is not None:
@@ -230,9 +232,10 @@ def _contend(env: Environment, contest: Contest, ends: float) -> Generator[Wait,
                         return share
             if missed:
                 misses += 1  # taken in between, by somebody whom the next look will see; or a cache is behind (NFS)
-                if misses % _RETRIES == 0:
+                if misses % _RETRIES == 0 or env.monotonic() - began >= _SLOW_MISS:
                     if contest.is_over():
                         return None
+                    contest.announce_miss()
                     yield Wait((), env.monotonic() + _MISS_PAUSE)
                 continue
             if retries and any(sight.could_be_had for sight in contest.sights):

@@ -17,6 +17,7 @@ from .limits import Limits
 from .queue import NAP, PATIENCE, Place
 from .refusal import Refusal
 from .request import Request
+from .rivals import about_to_rename
 from .sight import FIRST_POLL, Sight
 from .story import Story
 
@@ -175,7 +176,7 @@ class Contest:
         return Refusal(self._request.target, waited, self._statuses, story, own)
 
     def _statuses(self) -> tuple[Status, ...]:
-        return tuple([_invisible(s.request) if s.missed else s.describe() for s in self.sights])
+        return tuple([_invisible(self._env, s.request) if s.missed else s.describe() for s in self.sights])
 
     def who(self) -> Holder | None:
         """Who is in the way, as far as the lock file tells; the kernel's tables take milliseconds."""
@@ -296,6 +297,10 @@ class Contest:
                 until = min(until, max(now + FIRST_POLL, now + sight.verdict.stale_at - self._env.time()))
         return until
 
+    def announce_miss(self) -> None:
+        """Tell of a long wait without another look, which would find nothing: what is in the way has no lock file."""
+        self._limits.announce(self.refusal)
+
     def _notify(self) -> None:
         if self._story is not None:
             self._story.waiting(self.who)
@@ -308,7 +313,14 @@ def _sight(env: Environment, request: Request) -> Sight:
     return KernelSight(env, request) if request.protocol.persistent else Sight(env, request)
 
 
-def _invisible(request: Request) -> Status:
-    text = "the path is neither free nor there; others are at it, or a cache of this filesystem is behind"
-    evidence = Evidence("none", text)
+def _invisible(env: Environment, request: Request) -> Status:
+    """What kept us out left nothing at the path that could be described."""
+    rival = about_to_rename(env, request)
+    if rival is None:
+        text = "the path is neither free nor there; others are at it, or a cache of this filesystem is behind"
+    else:
+        file, pid = rival
+        text = f"no lock file is there, but process {pid} may be about to rename {file} to it, as semats does; "
+        text += "once that file is gone, or a minute old, it is in nobody's way"
+    evidence = Evidence("race", text)
     return Status(request.path, request.protocol.name, True, False, Liveness.UNKNOWN, evidence)

@@ -72,7 +72,9 @@ def assess(env: Environment, seen: Observation) -> Assessment:
 def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:
     """L3."""
     pid = record.pid
-    if pid is None or not 0 < pid <= MAX_PID:
+    if pid is None:
+        return _unknown("the record names no process")
+    if not 0 < pid <= MAX_PID:
         return _unknown(f"the record's pid {pid} cannot be a process")
     found = env.inspect(pid)
     identified = marker is not None and not marker.guarded

@@ -179,7 +179,7 @@ def other_protocol(request: Request, data: bytes, record: Record | None) -> str 
 def mismatch(request: Request, other: str) -> ProtocolMismatch:
     return ProtocolMismatch(
         f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
-        f"they would not exclude each other. Use protocol={other!r}, or another path.",
+        f"they would not exclude each other. Use protocol={other!r} (-p {other}), or another path.",
         path=request.path,
         protocol=request.protocol.name,
     )

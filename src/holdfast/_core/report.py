@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
 _SHOWN_SLOTS = 3
+_SHOWN_RACE = 4500
+"""Two paths of the greatest length."""
 
 
 def _in_the_library(_status: Status) -> str:
@@ -118,6 +120,8 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if status.evidence.source == "counter":
         who = "" if holder is None else f": {_process(holder)}"
         return f"{printable(status.evidence.text)}{who}"
+    if status.evidence.source == "race":
+        return printable(status.evidence.text, _SHOWN_RACE)
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
     if holder is None or holder.pid is None:
@@ -162,15 +166,20 @@ def advice(status: Status) -> str:
     way = _way_to_break(status)
     if status.evidence.source == "counter":
         return "Find out who has that file open (fuser, lsof), and why it does not go on"
+    if status.evidence.source == "race":
+        return "Try again"
     if is_persistent(status.protocol):
         if status.holder is None or status.holder.pid is None:
             return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({way})"
-    pid = status.holder.pid if status.holder else None
+    pid, command = (status.holder.pid, status.holder.command) if status.holder else (None, None)
     if status.liveness is Liveness.ALIVE and pid is None:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"
+    if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not command:
+        # Its process cannot be seen: it may have ended, and left the kernel lock to what it had started.
+        return f"Wait until process {pid}, or what it has left the lock to, releases it or ends"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to

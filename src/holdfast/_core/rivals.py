@@ -115,6 +115,20 @@ def _has_rivals(env: Environment, held: Held) -> bool:
     return False
 
 
+def about_to_rename(env: Environment, request: Request) -> tuple[str, int] | None:
+    """The temporary file, and its pid, that keeps a contender from a lock that has no file (Y2). For people."""
+    if not request.protocol.has_rivals:
+        return None
+    try:
+        for path, pid in rivals(env, request):
+            age = abs(env.time() - env.stat(path).st_mtime)
+            if age < _YOUNG or (age < _OLD and not has_ended(env, pid)):
+                return path, pid
+    except OSError:
+        pass  # it is gone by now, or the directory may not be listed
+    return None
+
+
 def has_ended(env: Environment, pid: int) -> bool:
     """Whether there is no such process here."""
     return env.inspect(pid).presence in (Presence.GONE, Presence.ZOMBIE)

@@ -11,12 +11,13 @@ from ..protocols import get
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
 """Who reads the records of a protocol, besides holdfast."""
 _RULE_OF = {"fs-safe": "sidecar"}
-_CONDITION = {
+CONDITIONS = {
     "sema": "",
     "semats": "if its process has ended by then",
-    "fs-safe": "if its caller has opted into that and agrees",
+    "fs-safe": "and removes it only if its caller has opted into that and agrees",
     "beads": "as soon as its process has ended, on the same host",
 }
+"""Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
 
 
 class Outlook(Value):
@@ -36,7 +37,7 @@ def outlook(status: Status) -> tuple[Outlook, ...]:
     found = []
     for name in _READERS.get(status.protocol, ()):
         protocol = get(_RULE_OF.get(name, name))
-        found.append(Outlook(name, protocol.stale_at(record, protocol.stale_after), _CONDITION[name]))
+        found.append(Outlook(name, protocol.stale_at(record, protocol.stale_after), CONDITIONS[name]))
     return tuple(found)
 
 

@@ -289,8 +289,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
     if name != "release":
         add("--stale", choices=("safe", "protocol", "never"), default="safe",
-            help="when to take over another's lock: when its holder is known to be dead, by the protocol's letter, "
-            "or never (default: safe)")  # fmt: skip
+            help="when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it "
+            "stale and its holder is not known to live; by that rule alone; or never (default: safe)")  # fmt: skip
         add("--stale-after", type=seconds, metavar="SECONDS", help="age at which the protocol calls a lock stale")
     if name in ("try", "acquire", "release"):
         add(

@@ -33,7 +33,7 @@ A lock whose holder lives and keeps its kernel lock is removed with --force only
 That does not stop the holder: it goes on, and the next one gets in beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
-2 usage; 3 system error"""
+2 usage, or nobody could be asked; 3 system error"""
 _REAP_NOTE = """\
 Removes the lock of a holdfast process the moment that process dies, for others who
 would wait for their timeout. What is not proven dead is left alone. Each removal is

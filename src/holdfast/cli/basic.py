@@ -163,10 +163,19 @@ def wait_(options: argparse.Namespace) -> int:
     if status is not None and options.json:
         show(as_json("free" if free else "held", status))
     elif status is not None and not options.quiet:
-        say(f"{lock.path} is still {sentence(status)}. {advice(status)}")
+        say(_why_waited(lock, status))
     if free and options.verbose:
         say(f"{lock.path} is free")
     return DONE if free else int(options.held_code)
+
+
+def _why_waited(lock: Lock, status: Status) -> str:
+    """Why the wait was in vain, by a look after it."""
+    if not status.locked:
+        return f"{lock.path} was held all the time; it has become free since"
+    why = sentence(status)
+    still = f"is still {why}" if why.startswith("held ") else f"did not become free: {why}"
+    return f"{lock.path} {still}. {advice(status)}"
 
 
 def _wait_for_slot(options: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ Options:
   -v, --verbose      say what is being done
   -h, --help         print this
 
-Exit status: 0 done; 1 not done. status and clean: 0.
+Exit status: 0 done; 1 not done. status and clean: 0, whatever they find; 1 if they fail.
 This is holdfast, which takes the arguments of the semats command."""
 _ABSENT = object()
 """What the command shows as `undefined`, and leaves out of its JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from hashlib import blake2b
 
 import pytest
@@ -98,3 +99,10 @@ def test_numbers_that_do_not_go_together_are_accepted() -> None:
 def test_a_semaphore_lets_everybody_in() -> None:
     with pytest.raises(ValueError, match=r"no semaphores on postgresql.*etcd"):
         holdfast.Semaphore("postgresql://h/db#n", 2)
+
+
+def test_what_libpq_says_on_several_lines_makes_no_sentence() -> None:
+    """The second line is a question, and indented."""
+    with pytest.raises(holdfast.EngineUnavailable) as failed:
+        holdfast.Lock("postgresql://127.0.0.1:1/d#n").try_acquire()
+    assert re.search(r"\S \([^()]+\?\)\. Check host and port", str(failed.value))

@@ -185,8 +185,9 @@ class Link:
                 _open.add(fd)
 
     def _complaint(self) -> str:
-        said = self.conn.get_error_message("utf-8").strip()
-        return " ".join(said.split()) or "libpq says nothing"
+        said = self.conn.get_error_message("utf-8").strip().replace("\n\t", "\n(")  # a hint is indented
+        lines = [" ".join(line.split()) for line in said.splitlines()]
+        return " ".join(f"{line})" if line.startswith("(") else line for line in lines) or "libpq says nothing"
 
     def _noticed(self, notice: PGresult) -> None:
         if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):

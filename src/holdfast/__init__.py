@@ -48,7 +48,7 @@ __all__ = [
     "acquire_all",
 ]
 
-TYPE_CHECKING = False
+TYPE_CHECKING: bool = False  # not a plain False, behind which jedi would look at nothing
 if TYPE_CHECKING:
     from .aio import AsyncHold, AsyncLock, AsyncSemaphore
 else:  # a type checker that saw it would believe any name

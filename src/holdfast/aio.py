@@ -6,7 +6,6 @@ import sys
 
 from ._core.refusal import Refusal
 from ._core.report import refused
-from ._core.request import Options
 from ._drive.asyncio import begin, caller, drive, in_thread, perform, seconds_to_timeout
 from ._os import forking
 from .aio_hold import AsyncHold as AsyncHold
@@ -14,7 +13,7 @@ from .aio_hold import AsyncHolds, Together, release_each, release_now
 from .engines import engine_of
 from .errors import NotHeld, WouldDeadlock
 from .hold import keep
-from .lock import _UNSET, Resource
+from .lock import _UNSET, Resource, chosen
 from .model import SemaphoreStatus
 from .semaphore import Slots
 from .together import Plan, checked, finished, note
@@ -22,13 +21,15 @@ from .together import Plan, checked, finished, note
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Coroutine, Generator, Iterable
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
     from types import CodeType, FrameType, TracebackType
-    from typing import Any, TypeVar, Unpack
+    from typing import Any, Literal, TypeVar
 
     from ._core.environment import Wait
     from ._core.hold import Share
-    from ._core.request import Request
+    from ._core.request import Options, Request
+    from .errors import LockLost
+    from .events import Event
     from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
@@ -189,7 +190,30 @@ class AsyncLock(AsyncAcquirable):
     Raises as `Lock` does. Not promised: an order among those who wait on different machines; see docs/asyncio.md.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
         super().__init__((engine_of(path).request(path, options),), options)
 
     async def status(self) -> Status:

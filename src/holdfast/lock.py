@@ -17,17 +17,27 @@ from .hold import NEVER, Exit, Hold, keep, leaving
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, TypeVar, Unpack
+    from typing import Any, Literal, TypeVar
 
     from ._core.operation import Operation
+    from .errors import LockLost
+    from .events import Event
     from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
     T = TypeVar("T")
 
-_UNSET: Any = object()
+
+class _Unset:
+    """The default of a timeout that a lock was made with already, as a signature shows it."""
+
+    def __repr__(self) -> str:
+        return "<as the lock was made>"
+
+
+_UNSET: Any = _Unset()
 
 
 class Resource:
@@ -271,7 +281,7 @@ class Lock(Acquirable):
       arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
     - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that. Who wants it
       alone and waits comes before those who would share it later, also before one that asks with `timeout=0`.
-    - `parents`: create missing directories. Left out, the protocol decides (sidecar: yes).
+    - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
     - `payload`: for `sidecar`, the JSON object that the lock file holds, or a function that returns it; it is called
       for each attempt. Left out: `pid`, `host`, `createdAt` and the tag.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
@@ -286,7 +296,30 @@ class Lock(Acquirable):
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
         super().__init__((engine_of(path).request(path, options),), options)
 
     def status(self) -> Status:
@@ -305,6 +338,15 @@ class Lock(Acquirable):
         a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
         """
         return perform(self._env, self._engine.break_lock(self._env, self._request))
+
+
+def chosen(arguments: dict[str, Any]) -> Options:
+    """The options of a constructor that are not left at their defaults, of all its arguments.
+
+    `AsyncLock` and the semaphores have the very signature of `Lock`: an editor shows each option where it is typed.
+    """
+    defaults: dict[str, Any] = Lock.__init__.__kwdefaults__ or {}
+    return {name: arguments[name] for name, default in defaults.items() if arguments[name] is not default}  # type: ignore[return-value]
 
 
 def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: Options) -> T:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from ._core.request import Options
 from ._drive.sync import perform
 from .engines import engine_of
-from .lock import Acquirable, Resource, make_again
+from .lock import Acquirable, Resource, chosen, make_again
 from .model import SemaphoreStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator
-    from typing import Any, Unpack
+    from collections.abc import Callable, Generator, Hashable, Mapping
+    from typing import Any, Literal
 
     from ._core.environment import Wait
+    from .errors import LockLost
+    from .events import Event
     from .model import Status
 
 
 class Slots(Resource):
     """What all semaphores are, whoever waits for them."""
 
-    def __init__(self, base: str | os.PathLike[str], slots: int, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        slots: int,
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
         super().__init__(engine_of(base).slots(base, slots, options), options)
+
+    __init__.__qualname__ = "Semaphore.__init__"  # as a TypeError names it
 
     @property
     def base(self) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
+import jedi
 import pytest
 
 import holdfast
@@ -39,3 +41,18 @@ def test_a_mistake_is_to_be_found_by_one_checker_only() -> None:
     assert len(mistakes) > 30
     one_sided = [line for line in mistakes if not re.search(r"# type: ignore\[.+\] # pyright: ignore\[.+\]$", line)]
     assert not one_sided
+
+
+@pytest.mark.parametrize("name", ["Lock", "AsyncLock", "Semaphore", "AsyncSemaphore"])
+def test_an_editor_shows_and_completes_every_option(name: str) -> None:
+    """By jedi; pyright reads the same signatures."""
+    here = jedi.InterpreterEnvironment()  # which starts no process
+    options = {
+        one.name
+        for one in inspect.signature(getattr(holdfast, name)).parameters.values()
+        if one.default is not one.empty
+    }
+    call = f"import holdfast\nholdfast.{name}('x', "
+    (shown,) = jedi.Script(call, environment=here).get_signatures()
+    assert options <= {one.name for one in shown.params}
+    assert f"{min(options)}=" in {one.name for one in jedi.Script(call + min(options)[:3], environment=here).complete()}

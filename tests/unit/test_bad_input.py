@@ -156,7 +156,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"protocol": "sema2"}, ValueError, "sema"),
     ({"protocol": None}, ValueError, "sema"),
     ({"protocol": []}, ValueError, "sema"),
-    ({"timout": 5}, TypeError, "timeout"),
+    ({"timout": 5}, TypeError, "unexpected keyword argument 'timout'"),
 ]
 
 

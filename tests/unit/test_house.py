@@ -38,7 +38,7 @@ LAYERS = {
     "engines": {"_installed", "engines", "_drive", "_core", "_os", "protocols", "events", "errors", "model"},
     # aio: inside the decorator only, and for an `async def`, whose caller has imported asyncio already.
     "lock": {"engines", "hold", "_drive", "_core", "_os", "protocols", "events", "errors", "model", "aio"},
-    "semaphore": {"lock", "engines", "_drive", "_core", "model"},
+    "semaphore": {"lock", "engines", "_drive", "_core", "events", "errors", "model"},
     "together": {"lock", "hold", "_core", "errors"},
     "aio_hold": {"together", "hold", "_drive", "_core", "errors", "model"},
     "aio": {
@@ -52,6 +52,7 @@ LAYERS = {
         "_core",
         "_os",
         "protocols",
+        "events",
         "errors",
         "model",
     },
@@ -299,6 +300,33 @@ def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
 def test_no_option_is_explained_that_does_not_exist() -> None:
     explained = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
     assert explained == set(Options.__annotations__)
+
+
+def _options_of(kind: type) -> dict[str, tuple[object, object]]:
+    """By name, what an editor shows of each: the type and the default."""
+    wanted = inspect.signature(kind).parameters.values()
+    return {one.name: (one.annotation, one.default) for one in wanted if one.kind is one.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", ["AsyncLock", "Semaphore", "AsyncSemaphore"])
+def test_every_kind_of_lock_has_the_options_of_lock_with_their_types_and_defaults(name: str) -> None:
+    assert _options_of(getattr(holdfast, name)) == _options_of(holdfast.Lock)
+
+
+def test_the_options_of_lock_are_those_that_the_engines_know() -> None:
+    assert _options_of(holdfast.Lock).keys() == Options.__annotations__.keys()
+
+
+@pytest.mark.parametrize("name", ["Lock", "AsyncLock", "Semaphore", "AsyncSemaphore"])
+def test_a_mistyped_option_is_told_without_a_name_of_ours(name: str) -> None:
+    kind = getattr(holdfast, name)
+    with pytest.raises(TypeError) as raised:
+        kind("x", *([2] if "Semaphore" in name else []), tmeout=1)
+    assert str(raised.value).removeprefix("Async") in {
+        f"{public}.__init__() got an unexpected keyword argument 'tmeout'" + hint
+        for public in ("Lock", "Semaphore")
+        for hint in ("", ". Did you mean 'timeout'?")
+    }
 
 
 def invariants() -> dict[str, str]:

@@ -13,7 +13,7 @@ from .locate import check_path, locate, queue_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
     from typing import Any, Literal, TypedDict
 
     from ..errors import LockLost
@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     owner: Hashable | None
     fair: bool
     shared: bool
-    parents: bool
+    parents: bool | None
     on_lost: Callable[[LockLost], object] | None
     on_event: Callable[[Event], object] | None
     payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
@@ -119,7 +119,8 @@ class Request:
         self.stale = _stale(options.get("stale", "safe"))
         self.mode = _mode(options.get("mode"), self.protocol.mode)
         self.durable = bool(options.get("durable", False))
-        self.parents = bool(options.get("parents", self.protocol.makes_parents))
+        parents = options.get("parents")
+        self.parents = self.protocol.makes_parents if parents is None else bool(parents)
         self.fair = bool(options.get("fair", True))
         self.shared = bool(options.get("shared", False))
         if self.shared and not self.protocol.shareable:
@@ -211,8 +212,7 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
 
 
 def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
-    """Those options that only this protocol has; TypeError or ValueError for what it or any lock has not."""
-    check_known(options, protocol.options)
+    """Those options that only this protocol has; TypeError or ValueError for what it has not."""
     for name in _OF_PROTOCOLS:
         if options.get(name) is not None and name not in protocol.options:
             raise ValueError(f"{name} is no option of the {protocol.name} protocol")
@@ -220,13 +220,6 @@ def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
     if more:
         protocol.check_options(more)
     return more
-
-
-def check_known(options: Options, more: Collection[str] = ()) -> None:
-    """TypeError for an option that no lock has, nor is one of those `more`."""
-    unknown = options.keys() - Options.__annotations__.keys() - set(more)
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; a lock has: {', '.join(sorted(Options.__annotations__))}")
 
 
 def _require_meaning(protocol: str, options: Options) -> None:

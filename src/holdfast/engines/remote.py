@@ -15,7 +15,7 @@ from abc import abstractmethod
 from .._core.hold import Held
 from .._core.limits import Limits
 from .._core.refusal import Refusal
-from .._core.request import Options, Request, check_known, check_seconds
+from .._core.request import Options, Request, check_seconds
 from .._core.story import Story
 from .._drive.sync import drive
 from ..errors import MalformedRecord
@@ -217,7 +217,6 @@ class RemoteHeld(Held):
 
 
 def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> None:
-    check_known(options)
     neutral: dict[str, Any] = {"protocol": engine, "stale": "safe", "fair": True, "shared": False, "durable": False}
     for name, value in options.items():
         if name not in allowed and value is not None and value != neutral.get(name):

@@ -178,16 +178,16 @@ class AsyncAcquirable(Resource):
 
 
 class AsyncLock(AsyncAcquirable):
-    """A lock on a path for asyncio, shared with every process and thread that uses the same path and protocol.
+    """A lock on a path for asyncio, shared by all processes and threads that use the same path and protocol.
 
-    Takes the options of `Lock`, which explains them. Making one touches nothing. One object may be used by any number
-    of tasks, event loops and threads, and again and again. It can be pickled, as a `Lock` can.
+    `Lock` explains the options. Construction does no I/O. One object can be used by any number of tasks, event loops
+    and threads, any number of times. It can be pickled, as a `Lock` can.
 
-    System calls run on the event loop, where a local filesystem answers in microseconds. With `durable`, and on network
-    and FUSE filesystems, they run in threads; then `stale` and `on_lost` are called from there. A hold belongs to its
+    System calls run on the event loop, because a local filesystem answers in microseconds. With `durable`, and on
+    network and FUSE filesystems, they run in threads, which then call `stale` and `on_lost`. A hold belongs to its
     handle, not to a task: another task may release it.
 
-    Raises as `Lock` does. Not promised: an order among those who wait on different machines; see docs/asyncio.md.
+    Raises what `Lock` raises. Not promised: an order among waiters on different machines (docs/asyncio.md).
     """
 
     def __init__(

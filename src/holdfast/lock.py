@@ -41,7 +41,7 @@ _UNSET: Any = _Unset()
 
 
 class Resource:
-    """What is wanted, whoever waits for it: a request for each lock file that would do. Making one touches nothing."""
+    """What is to be acquired, by threads or tasks: one request for each lock file that would do."""
 
     def __init__(self, requests: tuple[Request, ...], options: Options) -> None:
         self._env = environment()
@@ -118,20 +118,21 @@ class Acquirable(Resource):
         self._entered: dict[tuple[object, ...], list[Hold]] = {}
 
     def acquire(self, timeout: float | None = _UNSET) -> Hold:
-        """Acquire it and return the handle, waiting up to `timeout` seconds.
+        """Acquire the lock, waiting up to `timeout` seconds, and return its handle.
 
-        `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. It is held until
-        the handle is released or the process ends, even if the handle is dropped, of which a ResourceWarning tells.
+        `None` waits without limit, `0` tries once. Without an argument, the `timeout` of the lock applies. The lock
+        stays held until the handle is released or the process ends. A handle that is dropped without a release leaves
+        it held, with a ResourceWarning.
 
-        Raises AcquireTimeout, which knows the holder; WouldDeadlock when this thread already holds it (all slots of a
-        semaphore) and would wait for ever; LockStale where the protocol leaves a stale lock to the caller (sidecar);
+        Raises AcquireTimeout, which names the holder; WouldDeadlock if this thread holds the lock (all slots of a
+        semaphore) and would wait without limit; LockStale if the protocol leaves a stale lock to the caller (sidecar);
         ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
         return self._acquire(timeout, lambda refusal: refused(refusal, timeout))  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
-        """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
+        """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
         return self._acquire(0, None)
 
     def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
@@ -169,10 +170,10 @@ class Acquirable(Resource):
         return None
 
     def wait(self, timeout: float | None = _UNSET) -> bool:
-        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
+        """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
-        `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
-        faster: then the answer is outdated. Raises as `acquire`, but no AcquireTimeout.
+        `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
+        process may acquire it before the caller does. Raises what `acquire` raises, except AcquireTimeout.
         """
         steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
         return perform(self._env, steps) is None
@@ -254,45 +255,45 @@ class Acquirable(Resource):
 
 
 class Lock(Acquirable):
-    """A lock on a path, shared with every process that uses the same path and protocol.
+    """A lock on a path, shared by all processes that use the same path and protocol.
 
-    Making one touches nothing. One object may be used by any number of threads, and again and again. It can be pickled:
-    a process that it is sent to has a lock with the same absolute path and options, and holds nothing.
+    Construction does no I/O. One object can be used by any number of threads, any number of times. It can be pickled:
+    the copy has the same absolute path and options, and holds nothing.
 
-    - `protocol`: how the lock file is written and judged; only equal protocols exclude each other. `"sema"`: a file
-      that is there while the lock is held. `"flock"`: one that stays and is locked, as by `flock(1)` (docs/flock.md).
-    - `tag`: one line for people, saying what the lock is held for. At most 10 000 characters.
-    - `timeout`: how long to wait, in seconds. `None` and infinity: for ever; `0`: try once.
-    - `stale`: when another's lock may be taken over. `"safe"`: at once if its holder is proven dead, else if the
-      protocol's rule holds and the holder is not known to live. `"protocol"`: by the protocol's rule to the letter.
-      `"never"`. Or a callable that is given the `Status` and decides; it is asked at least once a second while waiting.
-      A holder whose kernel lock is held is respected always; a record that cannot be read is never taken over.
-    - `stale_after`: age in seconds (above 0) at which the protocol's rule holds. `None`: its own (sema: 3600).
-      Infinity: never.
+    - `protocol`: how the lock file is written and judged. Only locks of the same protocol exclude each other. `"sema"`:
+      the file exists while the lock is held. `"flock"`: the file stays and is locked, as by `flock(1)` (docs/flock.md).
+    - `tag`: one line that tells people what the lock is held for. At most 10 000 characters.
+    - `timeout`: how long to wait, in seconds. `None` and infinity: no limit. `0`: one try.
+    - `stale`: when the lock of another holder may be taken over. `"safe"`: at once if the holder is proven dead;
+      otherwise when the protocol's rule allows it and the holder is not known to be alive. `"protocol"`: by the
+      protocol's rule alone. `"never"`: not at all. A callable gets the `Status` and decides; waiters ask it at least
+      once a second. A lock whose kernel lock is held is never taken over, nor is one whose record cannot be read.
+    - `stale_after`: the age in seconds (above 0) from which the protocol's rule allows it. `None`: the protocol's own
+      (sema: 3600). Infinity: never.
     - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).
-    - `durable`: `fsync` the lock file and its directory. A lock that survives a power cut outlives its holder, so off.
-    - `fencing`: give each hold a `token`, a number that is higher than that of every holder before, also after crashes,
-      takeovers and restarts: from a counter beside the lock file (`<lock file>.token`), which is on the disk before
-      the hold is given out. All who acquire the lock must ask for it; not with `shared` (docs/fencing.md).
+    - `durable`: `fsync` the lock file and its directory. Off, because a lock that survives a power cut has no holder.
+    - `fencing`: give each hold a `token`: a number higher than those of all earlier holds, even after crashes,
+      takeovers and restarts. It comes from a counter beside the lock file (`<lock file>.token`) and is on disk before
+      the hold is returned. All users of the lock must ask for it. Not with `shared` (docs/fencing.md).
     - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
       may call it stale. `0` and infinity: never.
-    - `owner`: anything hashable; holds of equal owners in one process share the lock and are counted.
-    - `fair`: go in after those who have waited for longer than a moment (2 ms). They queue in the order of their
-      arrival, and a release wakes only the first. `False`: no part in any queue. Exclusion does not depend on it.
-    - `shared`: hold it together with others that asked for it shared; only the `flock` protocol has that. Who wants it
-      alone and waits comes before those who would share it later, also before one that asks with `timeout=0`.
+    - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
+    - `fair`: queue behind everybody who has waited for more than a moment (2 ms), in the order of arrival. A release
+      wakes only the first. `False`: do not queue. Exclusion does not depend on it.
+    - `shared`: hold it together with other shared holders; only the `flock` protocol can. A waiter that wants it alone
+      goes before later shared ones, even before one with `timeout=0`.
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
-    - `payload`: for `sidecar`, the JSON object that the lock file holds, or a function that returns it; it is called
-      for each attempt. Left out: `pid`, `host`, `createdAt` and the tag.
+    - `payload`: for `sidecar`, the JSON object in the lock file, or a function that returns it and is called for each
+      attempt. `None`: `pid`, `host`, `createdAt` and the tag.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
-    - `on_lost`: called once with the `LockLost` error when the lock is found removed, replaced or written over: from a
-      thread of its own, or by `release`, `lost` or `ensure_held` where one of these finds it first.
-    - `on_event`: called with a `holdfast.events.Event` whenever this process begins to wait for the lock, acquires it,
-      gives up, loses or releases it; in the thread where that happens. See docs/observability.md.
+    - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
+      background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first.
+    - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
+      gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 
     Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
-    With `flock` these make none: `stale_after`, `heartbeat`, `durable`, a callable `stale`; the kernel knows who lives.
+    `stale_after`, `heartbeat`, `durable` and a callable `stale` make no sense with `flock`: the kernel knows who lives.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 

@@ -74,23 +74,23 @@ class Slots(Resource):
 class Semaphore(Slots, Acquirable):
     """Up to `slots` holders at once, among all processes that use the same base, number of slots and protocol.
 
-    Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, with all that a `Lock` has: a holder that
-    dies frees its slot at once, a waiter sleeps until any of them is released, and those who wait queue in the order of
-    their arrival. Whoever acquires gets the lowest slot that nobody holds, and `Hold.slot` says which: a number that no
-    other holder has. Making one touches nothing. One object may be used by any number of threads; it can be pickled.
+    Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, and works like a `Lock`: the death of a
+    holder frees its slot at once, waiters sleep until one is released, and queue in the order of their arrival. An
+    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does no
+    I/O. One object can be used by any number of threads; it can be pickled.
 
-    Takes the options of `Lock`, which explains them, but for `shared`. With `owner`, the holds of one owner in this
-    process share one slot, and are counted.
+    `Lock` explains the options; `shared` is refused. With `owner`, holds of one owner in this process share one slot,
+    which is released with the last of them.
 
-    Processes should agree on `slots`. Where they do not, each uses the slots that it knows of: together they let in as
-    many as the largest number says, and a slot that only some know of may lie free for a second while others queue.
+    Processes should agree on `slots`. If they do not, each uses the slots that it knows: together they let in as many
+    as the largest number says, and a slot that only some know may stay free for a second while others queue.
 
-    Raises ValueError or TypeError for `slots` that are no whole number from 1 to 1000, and as `Lock` does.
-    Not promised: that two threads with one `owner` which ask at the same instant get one slot, not two.
+    Raises ValueError or TypeError if `slots` is not a whole number from 1 to 1000, and what `Lock` raises.
+    Not promised: that two threads with one `owner` that ask at the same instant get one slot, not two.
     """
 
     def status(self) -> SemaphoreStatus:
-        """Look at all slots without changing anything; outdated as soon as it is returned.
+        """Look at all slots and change nothing. The answer may be outdated when it is returned.
 
         A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
         the `holders`, and the `waiters` in their order.

@@ -1,4 +1,4 @@
-"""How long one waits, wherever the lock is stored: the caller's deadline, the notice of a long wait, and a fork.
+"""Deadline, notice and fork check of one waiter, whatever the engine.
 
 LM1  Where the caller counts tries, each is a complete look; a pause begins when the look before it has failed, and what
      the look itself took is no part of it. Whoever is woken within a pause looks as well, which counts for nothing.

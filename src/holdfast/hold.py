@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 import weakref
@@ -147,11 +146,6 @@ class Hold(BaseHold):
             return False
         held.abandon()
         return True
-
-    def _set_inheritable(self, inheritable: bool) -> None:
-        """Whether a process that is started now gets the guard's descriptor, and with it a share in the guard."""
-        if self._held.guarded:
-            os.set_inheritable(self._held.fd, inheritable)
 
     def __enter__(self) -> Hold:
         self._leave_to_others()

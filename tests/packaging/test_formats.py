@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Liveness, Lock
+from holdfast.model import Marker
 
 PROTOCOLS = ("sema", "semats", "sidecar", "beads")
 HOLDER = """
@@ -59,6 +60,12 @@ def test_a_marker_of_version_1_proves_a_death_and_its_refreshed_timestamp_is_not
         assert (status.holder.since is not None, status.age is not None) == (known, known), protocol
         with lock.acquire(timeout=0) as hold:
             assert hold.recovered_from is not None
+
+
+@pytest.mark.parametrize("moment", ["1", "x.000", "1.0001", "-1.000", "", "1.000.", "1e9.000", "9" * 13 + ".000"])
+def test_a_marker_with_a_damaged_time_of_acquisition_vouches_for_nobody(moment: str) -> None:
+    assert Marker.decode("2 g boot 1 space t1 1.000 host", 5) is not None
+    assert Marker.decode(f"2 g boot 1 space t1 {moment} host", 5) is None
 
 
 @pytest.mark.parametrize("age", [0, 100_000])

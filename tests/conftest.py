@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -49,7 +50,9 @@ def pytest_sessionfinish() -> None:
     for thread in fetching:
         thread.join()
     if (coverage := sys.modules.get("coverage")) and (measurement := coverage.Coverage.current()):
-        measurement.save()  # now: a worker that takes long to end is killed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the process that only hands out the tests has run nothing of src/
+            measurement.save()  # now: a worker that takes long to end is killed
 
 
 def _keep_bytecode(cache: Path) -> None:

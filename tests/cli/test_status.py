@@ -132,3 +132,22 @@ def test_a_heartbeat_of_version_1_is_not_called_the_acquisition(world: World, tm
     assert "refreshed 0 s ago" in text or "refreshed 1 s ago" in text
     assert "since  " not in text
     assert " since " not in world.do("run", "-n", tmp_path / "l", "--", "true").stderr
+
+
+def test_verbose_shows_what_the_file_contains_escaped_and_not_all_of_a_long_one(world: World, path: Path) -> None:
+    path.write_bytes(b"pid=1\nx\x1b[31m\xff\n" + b"line\n" * 100)
+    lines = world.do("status", "-v", path).stdout.splitlines()
+    at = lines.index("content   pid=1")
+    assert lines[at + 1] == r"          x\x1b[31m\xff"
+    assert lines[-1].strip() == "…"
+    assert len(lines) - at == 51
+    path.write_bytes(b"")
+    assert world.do("status", "-v", path).stdout.splitlines()[-1] == "content   (nothing)"
+    path.unlink()
+    assert "content" not in world.do("status", "-v", path).stdout
+
+
+def test_verbose_shows_what_each_slot_contains(world: World, path: Path) -> None:
+    slot = path.with_name("gpu.1.lock")
+    slot.write_bytes(b"pid=1\ntimestamp=1\n")
+    assert "content 1 pid=1\n          timestamp=1\n" in world.do("status", "-v", slot.with_name("gpu")).stdout

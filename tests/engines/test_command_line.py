@@ -64,6 +64,9 @@ def test_a_holder_is_not_shown_or_cannot_be_ended(world: World, url: str) -> Non
     seen = json.loads(world.do("status", "-j", f"{url}a").stdout)
     assert (seen["result"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", holder.pid, "nightly")
     assert seen["evidence"]["source"] == "server"
+    shown = world.do("status", "-v", f"{url}a").stdout
+    stored = shown.partition("\ncontent ")[2]
+    assert "nightly" in stored if url.startswith("etcd") else not stored  # in PostgreSQL, a lock is no record
     listed = [json.loads(line) for line in world.do("ls", "-j", url).stdout.splitlines()]
     assert [(one["path"], one["id"]) for one in listed] == [(seen["path"], seen["id"])]
     assert "nightly" in world.do("ls", url).stdout

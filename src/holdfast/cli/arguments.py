@@ -313,7 +313,8 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     if name != "run":
         add("-j", "--json", action="store_true", help="print one JSON object on stdout")
     add("-q", "--quiet", action="store_true", help="no messages but errors")
-    add("-v", "--verbose", action="store_true", help="say what was done, too")
+    more = "show what the lock file contains, too" if name == "status" else "say what was done, too"
+    add("-v", "--verbose", action="store_true", help=more)
 
 
 HELD_DEFAULT = {"run": HELD_RUN, "try": HELD, "acquire": HELD, "wait": HELD}

@@ -109,6 +109,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_MOST_LINES = 50
 _HOLDER = ("pid", "host", "since", "tag", "command")
 
 
@@ -159,6 +160,14 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         if status.locked or status.stale:
             rows.append(("next", advice(status) if status.locked else "Acquire it: that takes it over"))
     return rows + rows_of_waiters(status.waiters)
+
+
+def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
+    """What is in a lock file, or stored for a lock on a server, line by line."""
+    lines = (data or b"").decode("utf-8", "backslashreplace").splitlines() or ["(nothing)"]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = ["…"]
+    return [(name if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
 def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from ..model import SemaphoreStatus
 from ..protocols import is_persistent
 from ..semaphore import Semaphore
 from . import DONE, HELD, show
-from .output import dumped, lock_options, object_of, rows_of_waiters, state, text_of
+from .output import dumped, lock_options, object_of, rows_of_content, rows_of_waiters, state, text_of
 from .urls import is_url
 
 TYPE_CHECKING = False
@@ -67,7 +67,11 @@ def status_(options: argparse.Namespace, *, counted: bool = True) -> int:
     if options.json:
         show(as_json("held" if status.locked else "free", semaphore, status, counted=counted))
     elif not options.quiet:
-        show(text_of(_rows(semaphore, status, counted=counted)))
+        rows = _rows(semaphore, status, counted=counted)
+        if options.verbose:
+            taken = [(number, one.data) for number, one in enumerate(status) if one.data]
+            rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
+        show(text_of(rows))
     return HELD if status.locked else DONE
 
 

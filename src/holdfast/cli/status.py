@@ -19,7 +19,7 @@ from ..model import Status
 from ..protocols import is_persistent
 from . import DONE, FAILED, say, show
 from . import HELD as HELD_CODE
-from .output import as_json, lock_options, of_survey, rows_of, text_of
+from .output import as_json, lock_options, of_survey, rows_of, rows_of_content, text_of
 from .slots import recognised
 from .slots import status_ as status_of_slots
 from .urls import is_url
@@ -61,6 +61,8 @@ def status_(options: argparse.Namespace) -> int:
         note = _note(status, found, given) if other is None else str(mismatch(lock._request, other))
         if note:
             rows.insert(1, ("note", note))
+        if options.verbose and (status.locked or status.data):
+            rows += rows_of_content("content", status.data)
         show(text_of(rows))
     if other is not None:
         return FAILED  # as whoever acquires it so: waiting does not help, either

@@ -71,7 +71,7 @@ def _name_of(path: str, record: Record) -> str:
 
 def status_(options: argparse.Namespace) -> int:
     """As `status` of a lock file; what only files have is null or empty."""
-    from .output import as_json, lock_options, rows_of, text_of
+    from .output import as_json, lock_options, rows_of, rows_of_content, text_of
 
     status = Lock(options.lock, **lock_options(options)).status()
     condition = HELD if status.locked else FREE
@@ -85,6 +85,8 @@ def status_(options: argparse.Namespace) -> int:
         rows = rows_of(status)
         token = None if status.record is None else status.record.fields.get("token")
         rows[2:2] = [(name, str(value)) for name, value in (("id", its_id), ("token", token)) if value is not None]
+        if options.verbose and status.data:
+            rows += rows_of_content("content", status.data)
         show(text_of(rows))
     return HELD_CODE if status.locked else DONE
 

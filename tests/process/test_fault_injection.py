@@ -240,7 +240,8 @@ def test_a_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, tr
 def test_a_command_ends_with_a_traceback(command: list[str], tmp_path: Path) -> None:
     """Whatever fails, a command says so in a line, and its status is none of those that mean something else."""
     path = tmp_path / "l"
-    words = [sys.executable, "-m", "holdfast", *command, str(path), *(["--", "true"] if command[0] == "run" else [])]
+    more = {"run": ["--", "true"], "try": ["--owner-pid", str(os.getpid())]}  # strace is no shell
+    words = [sys.executable, "-m", "holdfast", *command, str(path), *more.get(command[0], [])]
     log = tmp_path / "log"
     traced = [STRACE or "", "-s", "4096", "-o", str(log), "-e", f"trace={','.join(ERRORS)}"]
     for _ in range(2):  # the first one may compile modules, which later ones only read: then their calls are fewer

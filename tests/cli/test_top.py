@@ -236,6 +236,7 @@ def test_what_happens_is_not_recorded(world: World, path: Path, held: int) -> No
     seen.shows("1 held")
     os.kill(held, signal.SIGTERM)
     seen.shows("0 held")
+    eventually(lambda: file.read_text().count("\n") == 2, what="the record")
     found = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(one["kind"], one["pid"]) for one in found] == [("held", held), ("released", held)]
 

@@ -244,6 +244,6 @@ def test_a_process_that_ends_frees_the_lock_while_it_waits_for_its_child(
 
 @pytest.mark.unmeasured("coverage.py loads multiprocessing")
 def test_multiprocessing_is_loaded_for_nothing(spawn: Callable[..., Peer], path: str) -> None:
-    process = spawn("with Lock(path): pass\nsay('multiprocessing' in sys.modules)", path)
+    process = spawn("with Lock(path): pass\nsay('multiprocessing' in sys.modules)", path, real=True)
     process.expect("False")
     assert process.finish() == ""

@@ -36,6 +36,22 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any, T]], timeout: float | None) -> T:
+    """The result. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4)."""
+    bound = timeout
+    while True:
+        try:
+            result = await attempt(bound)
+        except WouldDeadlock:
+            bound = seconds_to_timeout()
+            if bound is None:
+                raise
+            continue
+        if bound is timeout or not isinstance(result, Refusal):
+            return result
+        bound = timeout  # that timeout was moved, or has ended otherwise: decide anew
+
+
 class AsyncAcquirable(Resource):
     """What a task can acquire, hold in an `async with` block, and wait for."""
 
@@ -66,20 +82,8 @@ class AsyncAcquirable(Resource):
         hold = await self._acquire(0)
         return None if isinstance(hold, Refusal) else hold
 
-    async def _acquire(self, timeout: float | None) -> AsyncHold | Refusal:
-        """Acquire it. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4)."""
-        bound = timeout
-        while True:
-            try:
-                result = await self._acquire_within(bound)
-            except WouldDeadlock:
-                bound = seconds_to_timeout()
-                if bound is None:
-                    raise
-                continue
-            if bound is timeout or not isinstance(result, Refusal):
-                return result
-            bound = timeout  # that timeout was moved, or has ended otherwise: decide anew
+    def _acquire(self, timeout: float | None) -> Coroutine[Any, Any, AsyncHold | Refusal]:
+        return _left_to_asyncio(self._acquire_within, timeout)
 
     async def _acquire_within(self, timeout: float | None) -> AsyncHold | Refusal:
         may_block, operations = self._may_block(), self._env.operations
@@ -114,19 +118,10 @@ class AsyncAcquirable(Resource):
         `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
         faster: then the answer is outdated. Raises as `acquire`, but no AcquireTimeout.
         """
-        timeout = bound = self._limit(timeout)
-        while True:
-            steps = self._engine.wait_until_free(self._env, self._requests, bound, caller())
-            try:
-                free = await self._drive(steps) is None
-            except WouldDeadlock:
-                bound = seconds_to_timeout()
-                if bound is None:
-                    raise
-                continue
-            if free or bound is timeout:
-                return free
-            bound = timeout  # as in `_acquire`
+        return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
+
+    def _wait_within(self, timeout: float | None) -> Coroutine[Any, Any, Refusal | None]:
+        return self._drive(self._engine.wait_until_free(self._env, self._requests, timeout, caller()))
 
     def _may_block(self) -> bool:
         """Whether system calls here take long enough to keep them from the event loop."""

@@ -324,7 +324,7 @@ class Lock(Acquirable):
         super().__init__((engine_of(path).request(path, options),), options)
 
     def status(self) -> Status:
-        """Look at the lock without changing anything; outdated as soon as it is returned.
+        """Look at the lock and change nothing. The answer may be outdated when it is returned.
 
         A record that cannot be read, or is of another protocol, is no error: it is `locked`. Raises InvalidPath for
         what can be no lock file (a directory, a link, a FIFO), EngineUnavailable, and OSError as the system gives it.
@@ -332,7 +332,7 @@ class Lock(Acquirable):
         return perform(self._env, self._engine.look(self._env, self._requests))[0]
 
     def break_lock(self) -> Record | None:
-        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone.
         HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
@@ -355,7 +355,7 @@ def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: O
 
 
 def _log_waiting(refusal: Refusal) -> None:
-    """After a second of waiting, say so, to whoever has set logging up."""
+    """After a second of waiting, log it, if logging is set up."""
     logger = logger_for(INFO)
     if logger is not None:  # who holds it costs a look
         logger.info("%s", waiting(refusal), extra=fields(refusal.event()))

@@ -90,7 +90,9 @@ class Identity(Value):
     host: str
 
 
-_MARKER_PARTS = {"1": 7, "2": 8}
+MARKER_VERSION = "2"
+"""As it is written."""
+_MARKER_PARTS = {"1": 7, MARKER_VERSION: 8}
 """The versions of the marker that can be read, and how many words each has."""
 _SECONDS_DIGITS = 12
 
@@ -120,8 +122,9 @@ class Marker(Value):
         parts = text.split(" ", count - 1)
         if len(parts) != count or parts[1] not in ("g", "n") or not parts[3].isdecimal():
             return None
-        acquired = None if count == _MARKER_PARTS["1"] else _seconds(parts[6])
-        if acquired is None and count != _MARKER_PARTS["1"]:
+        has_time = parts[0] == MARKER_VERSION
+        acquired = _seconds(parts[6]) if has_time else None
+        if has_time and acquired is None:
             return None
         _, kind, boot, device, namespace, started, *_, host = parts
         return cls(kind == "g", int(device[:20]), Identity(pid, boot, namespace, started, host), acquired)
@@ -132,10 +135,10 @@ def marker_text(guarded: bool, device: int, who: Identity, acquired: float | Non
 
     `g` or `n` is one byte, so that it can be flipped in place.
     """
-    kind = "g" if guarded else "n"
+    process = f"{'g' if guarded else 'n'} {who.boot} {device} {who.pid_namespace} {who.started}"
     if acquired is None:
-        return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
-    return f"2 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {max(0.0, acquired):.3f} {who.host}"
+        return f"1 {process} {who.host}"
+    return f"{MARKER_VERSION} {process} {max(0.0, acquired):.3f} {who.host}"
 
 
 def _seconds(text: str) -> float | None:

@@ -29,7 +29,7 @@ from ._core.remove import remove_if, why_not_of
 from ._core.rivals import sweep_rivals
 from ._drive.sync import perform
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import make_again
+from .lock import _UNSET, make_again
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
 from .sema_terms import (
@@ -70,8 +70,6 @@ __all__ = [
     "parse_lock_info",
     "serialize_lock_info",
 ]
-
-_UNSET: Any = object()
 
 
 class PermissionDenied(NotHeld):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from ..errors import HoldfastError
+from ..model import MARKER_VERSION
 from .environment import Environment
 
 TYPE_CHECKING = False
@@ -81,7 +82,8 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
 def kinds_of_marker(request: Request) -> tuple[bytes, bytes]:
     """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
     key = request.protocol.marker_key
-    return key + b"2 n ", key + b"2 g "
+    version = MARKER_VERSION.encode()
+    return key + version + b" n ", key + version + b" g "
 
 
 def withdraw(env: Environment, request: Request, fd: int, data: bytes) -> None:

@@ -110,7 +110,7 @@ def _has_rivals(env: Environment, held: Held) -> bool:
             age = abs(now - env.stat(path).st_mtime)  # from the future: the clock was set back
         except OSError:
             continue  # gone by now
-        if age < _YOUNG or (age < _OLD and not has_ended(env, pid)):
+        if _counts(env, age, pid):
             return True
     return False
 
@@ -122,11 +122,16 @@ def about_to_rename(env: Environment, request: Request) -> tuple[str, int] | Non
     try:
         for path, pid in rivals(env, request):
             age = abs(env.time() - env.stat(path).st_mtime)
-            if age < _YOUNG or (age < _OLD and not has_ended(env, pid)):
+            if _counts(env, age, pid):
                 return path, pid
     except OSError:
         pass  # it is gone by now, or the directory may not be listed
     return None
+
+
+def _counts(env: Environment, age: float, pid: int) -> bool:
+    """Whether a temporary file of that age is still a rival (Y2)."""
+    return age < _YOUNG or (age < _OLD and not has_ended(env, pid))
 
 
 def has_ended(env: Environment, pid: int) -> bool:

@@ -156,13 +156,16 @@ def _command_to_break(options: argparse.Namespace | None, status: Status) -> str
     """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
     import shlex
 
+    from ..engines.registry import scheme_of
+
     given: str = getattr(options, "lock", None) or ""
     protocol = getattr(options, "protocol", None)
     words, path = ["holdfast", "break"], status.path
-    if protocol and "://" not in path and not getattr(options, "slots", None):
+    is_file = not scheme_of(path)
+    if protocol and is_file and not getattr(options, "slots", None):
         words += ["-p", protocol]  # which makes the path of the lock file from what was given
         path = given or path
-    elif status.record is None and status.protocol and "://" not in path:
+    elif status.record is None and status.protocol and is_file:
         words += ["-p", status.protocol]  # the content does not say so
     return shlex.join([*words, f"./{path}" if path.startswith("-") else path])
 

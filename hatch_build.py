@@ -20,7 +20,7 @@ COMPLETIONS = {
 MAKE = """
 import pathlib, sys
 from holdfast.cli import completion, manual
-from holdfast.cli.catalogue import commands
+from holdfast.cli.completion import commands
 place = pathlib.Path(sys.argv[1])
 manual.write(place / "man")
 for shell in sys.argv[2:]:

@@ -172,14 +172,14 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 def open_descriptors() -> dict[int, str]:
     """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
     and the server of warm processes."""
-    from holdfast import _os, hold
+    from holdfast import _platform, lock
 
     kept = warm.descriptors()
-    hub = getattr(_os._current, "_hub", None)
+    hub = getattr(_platform._current, "_hub", None)
     if hub is not None:
         kept.add(hub.fd)
-    if hold._keeper is not None and hold._keeper._doorbell is not None:
-        kept.update(hold._keeper._doorbell)
+    if lock._keeper is not None and lock._keeper._doorbell is not None:
+        kept.update(lock._keeper._doorbell)
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -202,9 +202,9 @@ def nothing_is_held() -> Iterator[None]:
 
 
 def _held() -> dict[object, object]:
-    from holdfast import _os
+    from holdfast import _platform
 
-    env = _os._current
+    env = _platform._current
     return {} if env is None else {**env.holds, **env.lines}
 
 

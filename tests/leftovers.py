@@ -3,7 +3,7 @@
   LO1  Each process of a run carries the run's number as its soft limit RLIMIT_RTTIME: `BASE` microseconds and more,
        some 36 000 years of a scheduling class that no test uses. Children inherit it, daemons too, and those that clear
        or overwrite their environment; anybody may read it. No environment, session or parent is as good.
-  LO2  Everything else of a run has the run's name in its own: its directories (places.py), the mounts and loop devices
+  LO2  Everything else of a run has the run's name in its own: its directories (monitor.py), the mounts and loop devices
        on them. A network namespace with a name has to carry it, too. So no run is blamed for another's.
   LO3  A namespace without a name lives as long as a process that is in it or has it open; LO1 finds that process.
   LO4  A process that is about to end gets `GRACE` seconds. A zombie has ended; its parent has yet to wait for it.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from holdfast.cli.arguments import overview_of
-from holdfast.cli.catalogue import TOP, Command, Option, commands
+from holdfast.cli.completion import TOP, Command, Option, commands
 from holdfast.cli.manual import notes_of
+from holdfast.cli.options import overview_of
 
 
 def reference() -> str:

@@ -1,5 +1,6 @@
 """Lock files that every language agrees on: held by the kernel, waited for without polling."""
 
+from .acquire_all import acquire_all
 from .errors import (
     AcquireTimeout,
     EngineUnavailable,
@@ -13,11 +14,8 @@ from .errors import (
     UnsupportedFilesystem,
     WouldDeadlock,
 )
-from .hold import Hold
-from .lock import Lock
+from .lock import Hold, Lock, Semaphore, provide_face_for_tasks
 from .model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .semaphore import Semaphore
-from .together import acquire_all
 
 __version__ = "0.1.0"
 
@@ -63,6 +61,16 @@ else:  # a type checker that saw it would believe any name
 
 
 del TYPE_CHECKING
+
+
+def _face_for_tasks() -> type:
+    from .aio import AsyncAcquirable
+
+    return AsyncAcquirable
+
+
+provide_face_for_tasks(_face_for_tasks)
+del provide_face_for_tasks
 
 
 def __dir__() -> list[str]:

@@ -19,17 +19,16 @@ import errno
 import os
 import stat
 
-from ._core.environment import Environment, Presence
-from ._core.links import followed
-from ._core.liveness import MAX_PID, Assessment
-from ._core.observe import Observation
-from ._core.remove import remove_if, why_not_of
-from ._core.report import printable
-from ._core.request import Request
-from ._drive.sync import perform
-from ._os import environment
+from ._core.messages import printable
+from ._drivers.sync import perform
+from ._platform import environment
+from ._platform.interface import Environment, Presence
+from .engines.file.inspect import MAX_PID, Assessment, Observation
+from .engines.file.paths import followed
+from .engines.file.remove import remove_if, why_not_of
+from .engines.file.request import FileRequest
 from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
-from .lock import Lock
+from .lock import Lock, file_request
 from .model import Record, Value
 from .protocols import get
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from .hold import Hold
+    from .lock import Hold
 
 __all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release", "should_skip_database"]
 
@@ -99,7 +98,7 @@ def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", *
     Not promised: that the daemon is idle. It finishes a cycle that it has begun, and keeps away from the next one on.
     """
     lock = Lock(beads_dir, protocol="beads", holder=holder, version=version, **options)
-    lock._request.released_by_path = True  # by `release`
+    file_request(lock).released_by_path = True  # by `release`
     return lock.acquire()
 
 
@@ -119,13 +118,13 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
         refused[:] = [None if force else _why_not_ours(env, seen, assessed)]
         return refused == [None]
 
-    perform(env, remove_if(env, lock._request, agreed))
+    perform(env, remove_if(env, file_request(lock), agreed))
     if refused == [None]:
         return
     reason = f"{refused[0]}. force=True removes it all the same" if refused else "nobody holds it"
     raise NotHeld(
-        f"{lock._request.path} was not released: {reason}",
-        path=lock._request.path,
+        f"{file_request(lock).path} was not released: {reason}",
+        path=file_request(lock).path,
         protocol="beads",
         holder=status.holder,
     )
@@ -179,21 +178,21 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     return False, None, None
 
 
-def _request(beads_dir: str | os.PathLike[str]) -> Request:
+def _request(beads_dir: str | os.PathLike[str]) -> FileRequest:
     """The lock file; or what it leads to, if it is a symbolic link: the original writes and reads through one.
 
-    InvalidPath for a link of another user (links.py, LK1): a dead tool's lock is removed where it lies.
+    InvalidPath for a link of another user (paths.py, LK1): a dead tool's lock is removed where it lies.
     """
-    request = Request(beads_dir, {"protocol": "beads"})
+    request = FileRequest(beads_dir, {"protocol": "beads"})
     if not os.path.islink(request.path):
         return request
-    return Request(beads_dir, {"protocol": "beads"}, lock_file=followed(request.path, "beads", last=True))
+    return FileRequest(beads_dir, {"protocol": "beads"}, lock_file=followed(request.path, "beads", last=True))
 
 
 class _Check:
     """What one check has found; called with each look at the lock file, it says whether that may be removed (G1)."""
 
-    def __init__(self, env: Environment, request: Request) -> None:
+    def __init__(self, env: Environment, request: FileRequest) -> None:
         self._env = env
         self._request = request
         self.holder: str | None = None

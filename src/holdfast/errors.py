@@ -92,3 +92,14 @@ class UnsupportedFilesystem(HoldfastError, OSError):
 
 class EngineUnavailable(HoldfastError, OSError):
     """The server that stores the lock cannot be reached."""
+
+
+def set_error_path(error: OSError, path: str) -> None:
+    """Have the error say where: of a step on a descriptor, or by other names of ours, the system does not."""
+    if isinstance(error, (HoldfastError, ConnectionError)):
+        return  # it says so in our words; it is of a caller's function, and about no file
+    if error.filename2 is not None:
+        error.filename = error.filename2
+        del error.filename2
+    if error.filename is None:
+        error.filename = path

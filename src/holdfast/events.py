@@ -6,7 +6,7 @@
     [reclaimed] ──▶ acquired ──▶ [lost] ──▶ released
 
 Of each acquisition the events come in this order, each at most once, also when several threads have a part in it;
-`_core/story.py` says how. Here is what one event is, who listens, and what goes to a log.
+`_core/attempt.py` says how. Here is what one event is, who listens, and what goes to a log.
 
 U1  A callback that raises is logged, and breaks neither the lock nor another callback. What is no `Exception` (Ctrl-C)
     goes on to the caller, once all have heard.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 import threading
 
+from ._platform.operations import is_running
 from .model import Value
 
 TYPE_CHECKING = False
@@ -146,15 +147,6 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
     del frame  # it would refer to itself
     if interruption is not None:
         raise interruption
-
-
-def is_running(frame: FrameType) -> bool:
-    """Whether the function has not ended yet. Of one that has, the variables go: nobody uses them any more."""
-    try:
-        frame.clear()
-    except RuntimeError:
-        return True
-    return False
 
 
 def _look_for_log(level: int) -> bool:

@@ -1,33 +1,280 @@
-"""The synchronous face of the engine: `Lock`, and what it has in common with whatever else can be acquired."""
+"""What a caller has of a hold: its handle. `Hold`, and what it has in common with the handle of the asyncio face.
+
+The synchronous face of the engine: `Lock`, and what it has in common with whatever else can be acquired.
+
+`Semaphore`: a lock file for each slot, and whoever wants one waits for any of them.
+"""
 
 from __future__ import annotations
 
-from ._core.files import located
-from ._core.own import own_hold
-from ._core.refusal import Refusal
-from ._core.report import refused, waiting
-from ._core.request import Options, Request, check_timeout
-from ._drive.sync import caller, drive, perform
-from ._os import environment, forking
+import sys
+import types
+import weakref
+from _thread import _local
+from _warnings import warn
+
+from ._core.hold import Held, Share
+from ._core.messages import Refusal, refused, waiting
+from ._core.options import Options, Request, check_timeout
+from ._drivers.background import Keeper
+from ._drivers.sync import caller, drive, perform
+from ._platform import environment
+from ._platform.fork import forking
+from ._platform.interface import Presence
+from ._platform.operations import numbers
 from .engines import Engine, engine_of
-from .engines.files import FILES
+from .engines.file import FILES
+from .engines.file.hold import FileHeld, own_hold
+from .engines.file.request import FileRequest
+from .errors import LockLost, NotHeld
+from .errors import set_error_path as located
 from .events import INFO, fields, logger_for
-from .hold import NEVER, Exit, Hold, keep, leaving
+from .model import SemaphoreStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Generator, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, TypeVar
+    from typing import Any, Literal, NoReturn, TypeVar
 
-    from ._core.operation import Operation
-    from .errors import LockLost
+    from ._core.wait import Wait
+    from ._platform.operations import Operation
+    from ._platform.portable import GenericEnvironment
     from .events import Event
     from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
+
     T = TypeVar("T")
+
+NEVER = float("inf")
+_keeper: Keeper | None = None
+_face_for_tasks: Callable[[], Callable[..., Any]]
+
+
+def provide_face_for_tasks(load: Callable[[], Callable[..., Any]]) -> None:
+    """What makes an `AsyncLock` of the same requests, for an `async def` that a `Lock` decorates. Nothing here needs
+    asyncio."""
+    global _face_for_tasks
+    _face_for_tasks = load
+
+
+class BaseHold:
+    """What a hold can tell, whichever face it belongs to."""
+
+    __slots__ = ("_held", "_share")
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._held = share.held
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the lock file."""
+        return self._held.path
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the slot, counted from 0, if this is a hold of a semaphore; None for the hold of a lock."""
+        return self._held.request.slot
+
+    @property
+    def record(self) -> Record:
+        """What the lock file says about this hold."""
+        return self._held.record()
+
+    @property
+    def recovered_from(self) -> Record | None:
+        """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition."""
+        return self._held.recovered_from
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token: higher than that of every hold of this lock before. None where the engine has none.
+
+        Pass it to what the lock protects, and have that refuse a lower one than it has seen (docs/fencing.md).
+        """
+        return self._held.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
+        if not self._is_released():
+            self._held.check()
+        return self._held.lost
+
+    def ensure_held(self) -> None:
+        """Return if this handle holds the lock now. Raises LockLost; NotHeld after a release or in a forked child."""
+        if self._is_released() and not self._held.inert:
+            raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
+        self._held.ensure()
+
+    def _release(self) -> None:
+        held = self._held
+        try:
+            held.release(self._share)
+        finally:
+            if not held.released and not held.inert and not self._is_released():
+                held.release(self._share)  # Ctrl-C came before it had begun
+
+    def _is_released(self) -> bool:
+        return self._held.released or self._share not in self._held.shares
+
+    def _leave_to_others(self) -> None:
+        """Something else than this handle releases it: a `with`, or a face. So it may be collected (lock.py, H8)."""
+        self._share.dropped = None
+
+    def __del__(
+        self,
+        _warn: Callable[..., None] = warn,
+        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        """H8. What it calls is bound early: at the end of the interpreter, this module may be empty."""
+        share: Share | None = getattr(self, "_share", None)  # it may not even have been made
+        if share is None or share.dropped is not False or _is_finalizing():
+            return
+        held = share.held
+        if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
+            return
+        if share.operation in held.env.operations.running:
+            return  # never delivered: whoever undoes the operation gives it back (operations.py, J2)
+        share.dropped = True
+        _warn(
+            f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
+            ResourceWarning,
+            2,
+            self,
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the hold of {self.path} belongs to this process and cannot be pickled or copied; send the Lock and "
+            "acquire it where it is needed, or keep the hold here until that work is done"
+        )
+
+    def __repr__(self) -> str:
+        state = "lost" if self._held.lost else "released" if self._is_released() else "held"
+        return f"<holdfast.{type(self).__name__} {self.path!r} {state}>"
+
+
+class Hold(BaseHold):
+    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
+
+        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        """
+        self._release()
+
+    def _leave_to(self, owner: int) -> bool:
+        """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
+        held = self._held
+        if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+            self.release()
+            return False
+        held.abandon()
+        return True
+
+    def __enter__(self) -> Hold:
+        self._leave_to_others()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))  # the body's own error is the news; this goes with it
+
+
+class Leaving:
+    """What a `with` statement keeps while it is inside, calls when it is left, and then drops (operations.py, J5)."""
+
+    __slots__ = ("__weakref__", "_exit", "_hold", "_number")
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._exit = leave
+        self._hold: Hold | None = None
+
+    def inside(self, hold: Hold) -> None:
+        """The statement has been entered."""
+        self._number = next(numbers)
+        hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._share)
+        self._hold = hold
+        hold._leave_to_others()
+
+    def __call__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        hold = self._hold
+        if hold is None:
+            self._exit(kind, error, traceback)  # by hand, and not by a `with`
+            return
+        try:
+            hold.__exit__(kind, error, traceback)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        hold = getattr(self, "_hold", None)  # it may not even have been made
+        if hold is not None:
+            if not hold._is_released():
+                hold._release()
+            hold._held.env.operations.entered.pop(self._number, None)
+            self._hold = None
+
+    def __del__(self) -> None:
+        try:
+            self._end()
+        except LockLost:
+            pass
+
+
+class Exit:
+    """The `__exit__` of a class: each `with` gets one of its own."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., None]:
+        if entered is None:
+            return self._function
+        leaving = Leaving(types.MethodType(self._function, entered))
+        _last.leaving = (entered, weakref.ref(leaving))
+        return leaving
+
+
+_last = _local()
+
+
+def leaving(entered: object) -> Leaving | None:
+    """That of the `with` statement which enters this now; None if it is entered by hand."""
+    last: tuple[object, Callable[[], Leaving | None]] | None = getattr(_last, "leaving", None)
+    _last.leaving = None
+    return last[1]() if last is not None and last[0] is entered else None
+
+
+def keep(env: GenericEnvironment, share: Share) -> None:
+    """See to the heartbeats of a new hold, to the news of its loss, and to its release at exit."""
+    global _keeper
+    if _keeper is None:
+        with forking:
+            if _keeper is None:
+                _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
+    if not _keeper.is_prepared:
+        _keeper.prepare()
+    held = share.held
+    if held.waits:
+        return  # the engine keeps it
+    if held.request.beat_every != NEVER or held.request.watched:
+        _keeper.keep(held, held.request.beat_every)
 
 
 class _Unset:
@@ -58,7 +305,7 @@ class Resource:
     @property
     def protocol(self) -> str:
         """The name of the protocol."""
-        return self._request.protocol.name
+        return self._request.protocol_name
 
     @property
     def _request(self) -> Request:
@@ -81,7 +328,7 @@ class Resource:
                 f"a lock on {self.protocol} lives as long as the connection of the process that acquired it, so it "
                 "cannot be left to a shell; run the command inside it: holdfast run LOCK -- CMD"
             )
-        if self._request.protocol.persistent:
+        if file_request(self).protocol.persistent:
             raise ValueError(
                 f"a {self.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
                 f"run the command inside it: holdfast run -p {self.protocol} LOCK -- CMD"
@@ -240,9 +487,7 @@ class Acquirable(Resource):
         import inspect
 
         if inspect.iscoroutinefunction(function):
-            from .aio import AsyncAcquirable
-
-            return AsyncAcquirable(self._requests, self._options)(function)  # type: ignore[return-value]
+            return _face_for_tasks()(self._requests, self._options)(function)  # type: ignore[no-any-return]
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
 
@@ -252,6 +497,27 @@ class Acquirable(Resource):
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
+
+
+def state_of(hold: BaseHold) -> Held:
+    """The engine's side of a hold, for the command line and the faces."""
+    return hold._held
+
+
+def file_hold(hold: BaseHold) -> FileHeld:
+    """The same of a lock file; TypeError for a hold on a server."""
+    held = hold._held
+    if not isinstance(held, FileHeld):
+        raise TypeError(f"{held.path} is no file")
+    return held
+
+
+def file_request(lock: Resource) -> FileRequest:
+    """What was asked of a lock file, or of the first slot's; TypeError for a lock on a server."""
+    (request, *_) = lock._requests
+    if not isinstance(request, FileRequest):
+        raise TypeError(f"{request.path} is no file")
+    return request
 
 
 class Lock(Acquirable):
@@ -359,3 +625,82 @@ def _log_waiting(refusal: Refusal) -> None:
     logger = logger_for(INFO)
     if logger is not None:  # who holds it costs a look
         logger.info("%s", waiting(refusal), extra=fields(refusal.event()))
+
+
+class Slots(Resource):
+    """What all semaphores are, whoever waits for them."""
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        slots: int,
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
+        super().__init__(engine_of(base).slots(base, slots, options), options)
+
+    __init__.__qualname__ = "Semaphore.__init__"  # as a TypeError names it
+
+    @property
+    def base(self) -> str:
+        """The absolute path that the lock files are named after: `<base>.0.lock`, `<base>.1.lock` and so on."""
+        return self.path
+
+    @property
+    def slots(self) -> int:
+        """How many may hold it at once."""
+        return len(self._requests)
+
+    def _look(self) -> Generator[Wait, None, tuple[Status, ...]]:
+        return self._engine.look(self._env, self._requests)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_again, (type(self), (self._request.given, self.slots), self._options)
+
+    def __repr__(self) -> str:
+        return f"<holdfast.{type(self).__name__} {self.path!r} slots={self.slots} protocol={self.protocol}>"
+
+
+class Semaphore(Slots, Acquirable):
+    """Up to `slots` holders at once, among all processes that use the same base, number of slots and protocol.
+
+    Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, and works like a `Lock`: the death of a
+    holder frees its slot at once, waiters sleep until one is released, and queue in the order of their arrival. An
+    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does no
+    I/O. One object can be used by any number of threads; it can be pickled.
+
+    `Lock` explains the options; `shared` is refused. With `owner`, holds of one owner in this process share one slot,
+    which is released with the last of them.
+
+    Processes should agree on `slots`. If they do not, each uses the slots that it knows: together they let in as many
+    as the largest number says, and a slot that only some know may stay free for a second while others queue.
+
+    Raises ValueError or TypeError if `slots` is not a whole number from 1 to 1000, and what `Lock` raises.
+    Not promised: that two threads with one `owner` that ask at the same instant get one slot, not two.
+    """
+
+    def status(self) -> SemaphoreStatus:
+        """Look at all slots and change nothing. The answer may be outdated when it is returned.
+
+        A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
+        the `holders`, and the `waiters` in their order.
+        """
+        return SemaphoreStatus(perform(self._env, self._look()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from enum import Enum
 
 TYPE_CHECKING = False
@@ -274,3 +275,13 @@ class SemaphoreStatus(tuple[Status, ...]):
     def waiters(self) -> tuple[Waiter, ...]:
         """Those who wait for any slot, in their order, as far as they can be seen. Each `Status` has the same."""
         return self[0].waiters if self else ()
+
+
+def temporary_name(identity: Identity, token: str) -> str:
+    """A name that tells whose it is, short enough beside any lock name, and hidden."""
+    return f"{temporary_prefix(identity)}{identity.pid}-{token}.tmp"
+
+
+def temporary_prefix(identity: Identity) -> str:
+    place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
+    return f".holdfast-{place:08x}-"

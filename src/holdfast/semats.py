@@ -22,17 +22,16 @@ Thin: everything is done by a `Lock` with `protocol="semats"` and `stale="protoc
 
 from __future__ import annotations
 
-from ._core.liveness import Assessment, assess
-from ._core.observe import Observation, glance, require_directory
-from ._core.policy import judge
-from ._core.remove import remove_if, why_not_of
-from ._core.rivals import sweep_rivals
-from ._drive.sync import perform
+from ._drivers.sync import perform
+from .engines.file.inspect import Assessment, Observation, assess, glance, require_directory
+from .engines.file.interop import sweep_rivals
+from .engines.file.policy import judge
+from .engines.file.remove import remove_if, why_not_of
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import _UNSET, make_again
+from .lock import _UNSET, file_request, make_again, state_of
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
-from .sema_terms import (
+from .sema import (
     AlreadyLocked,
     LockInfo,
     NotLocked,
@@ -50,9 +49,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from .hold import Hold
-    from .lock import Lock
-    from .sema_terms import Stale
+    from .lock import Hold, Lock
+    from .sema import Stale
 
 __all__ = [
     "AlreadyLocked",
@@ -137,7 +135,7 @@ class Semaphore:
         self._options = options_of("semats", stale_timeout, acquire_timeout, stale)
         self._lock = self._tagged(path, tag)
         self._hold: Hold | None = None
-        require_directory(self._lock._env, self._lock._request)
+        require_directory(self._lock._env, file_request(self._lock))
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -179,7 +177,7 @@ class Semaphore:
         it and the wait would have no end.
         """
         try:
-            return self._acquire(tag, self._lock._request.timeout if timeout is _UNSET else timeout)
+            return self._acquire(tag, file_request(self._lock).timeout if timeout is _UNSET else timeout)
         except AcquireTimeout as error:
             raise renamed(error, Timeout) from None
 
@@ -209,7 +207,7 @@ class Semaphore:
     def status(self) -> SemaphoreStatus:
         """Look at the lock, changing nothing."""
         env = self._lock._env
-        seen = glance(env, self._lock._request)
+        seen = glance(env, file_request(self._lock))
         if seen is None:
             return SemaphoreStatus(False, None, False, False)
         info = None if seen.record is None else LockInfo.of(seen.record)
@@ -223,7 +221,7 @@ class Semaphore:
 
     def is_locked(self) -> bool:
         """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
-        return glance(self._lock._env, self._lock._request) is not None
+        return glance(self._lock._env, file_request(self._lock)) is not None
 
     def clean_stale(self) -> bool:
         """Remove the lock if it is stale, and what crashed attempts on it have left; whether there was anything.
@@ -231,7 +229,7 @@ class Semaphore:
         Of temporary files, only `<lock>.<pid>.<16 hex digits>.tmp` are meant, and only if that process has ended.
         PermissionError if a stale lock may not be removed.
         """
-        env, request = self._lock._env, self._lock._request
+        env, request = self._lock._env, file_request(self._lock)
 
         def is_stale(seen: Observation, assessed: Assessment) -> bool:
             return seen.record is not None and judge(env, request, seen, assessed).reclaim
@@ -272,7 +270,7 @@ class Semaphore:
             found, refused = True, None if force else why_not_of(seen, assessed, me)
             return refused is None
 
-        perform(lock._env, remove_if(lock._env, lock._request, agreed))
+        perform(lock._env, remove_if(lock._env, file_request(lock), agreed))
         if refused is not None:
             raise PermissionDenied(
                 f"{lock.path} was not released: {refused}. Pass force=True to remove it all the same",
@@ -286,7 +284,7 @@ class Semaphore:
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:
         cut = tag if tag is None or not isinstance(tag, str) else clean_tag(tag)[: self._longest_tag]
         lock = make_lock(path, self._options, cut, self._every)
-        lock._request.released_by_path = True  # any object of this process on the same path can
+        file_request(lock).released_by_path = True  # any object of this process on the same path can
         return lock
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -318,4 +316,4 @@ def is_lock_stale(info: LockInfo, timeout: float | None) -> bool:
 
 def _is_live(hold: Hold) -> bool:
     """Whether there is something to give back: not after a release, not in a forked child."""
-    return not hold._is_released() and not hold._held.inert
+    return not hold._is_released() and not state_of(hold).inert

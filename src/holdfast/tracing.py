@@ -1,7 +1,7 @@
 """What the locks of this process do, as OpenTelemetry spans: `pip install 'holdfast[tracing]'`.
 
     holdfast.wait    from the moment when a caller begins to wait until it has the lock or gives up
-    holdfast.hold    from the acquisition to the release
+    holdfast.lock    from the acquisition to the release
 
 Both are children of the span that is current where the lock is acquired. A lock that is free makes no wait.
 """
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WAIT, _HOLD = "holdfast.wait", "holdfast.hold"
+_WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 
 
 def trace(provider: TracerProvider | None = None) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, PATIENCE, Started, World
-from holdfast.cli.catalogue import commands
+from holdfast.cli.completion import commands
 
 CALLS: dict[str, tuple[list[str], int, str]] = {
     "run": (["other", "--", "echo", "it ran"], 0, "it ran"),

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import Started, World
-from holdfast.cli.catalogue import commands
-from holdfast.cli.completion import bash, fish, zsh
+from holdfast.cli.completion import bash, commands, fish, zsh
 
 SCRIPTS = {"bash": bash, "zsh": zsh, "fish": fish}
 

@@ -13,7 +13,7 @@ import pytest
 
 from cli.support import World
 from holdfast import AcquireTimeout, Lock, cli
-from holdfast.cli.arguments import parse
+from holdfast.cli.options import parse
 from holdfast.cli.status import status_
 from holdfast.errors import InvalidPath, LockStale, ProtocolMismatch
 

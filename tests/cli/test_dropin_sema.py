@@ -30,7 +30,7 @@ from cli.dropin import (
 )
 from cli.support import HOLDFAST, World, dormant, ended, eventually
 from holdfast import Lock, LockLost
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.cli.sema import sema
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 

@@ -16,7 +16,7 @@ import pytest
 from cli.dropin import LIVE, LONG, NOW, OLD, content_of, dead_pid, fifo, link_to, ran, record, unix_socket
 from cli.support import HOLDFAST, World, dormant, eventually
 from holdfast import Lock, LockLost
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.cli.semats import semats
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 

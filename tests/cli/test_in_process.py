@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from holdfast import cli
-from holdfast.cli import dropin, recording, top
-from holdfast.cli.fullscreen import FullScreen
+from holdfast.cli import console, sema, top
+from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
-from holdfast.cli.output import dumped
 from holdfast.cli.reap import notify
 from holdfast.cli.run import _end
-from holdfast.cli.table import fit
+from holdfast.cli.top import FullScreen
 from holdfast.errors import EngineUnavailable, LockLost
 
 
@@ -33,7 +32,7 @@ def test_a_number_that_json_has_not_ends_a_command() -> None:
     assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
 
 
-@pytest.mark.parametrize("say", [cli.say, dropin.complain])
+@pytest.mark.parametrize("say", [cli.say, sema.complain])
 def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
@@ -76,7 +75,7 @@ def test_a_working_directory_that_is_gone_ends_a_listing(monkeypatch: pytest.Mon
 
 
 def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = recording.Record(str(disk / "r"))
+    record = console.Record(str(disk / "r"))
     record.add("whole")
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:3]))

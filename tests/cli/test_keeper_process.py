@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually
-from holdfast.cli.shell_keeper import NAME
+from holdfast.cli.keeper import NAME
 from process.support import descriptors
 
 SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not installed"))

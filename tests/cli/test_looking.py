@@ -12,7 +12,7 @@ import pytest
 
 from cli.support import World
 from cli.test_break import PLAIN
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._platform.linux import LinuxEnvironment
 from process.support import Peer
 
 NOW = int(time.time())

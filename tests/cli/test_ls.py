@@ -1,4 +1,4 @@
-"""`holdfast ls`, and the tables that all views print (ls.py, table.py)."""
+"""`holdfast ls`, and the tables that all views print (ls.py, console.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 from cli.support import HOLDFAST, Started, World, eventually
 from cli.test_errors import HOSTILE, without_privileges
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.cli import ls
-from holdfast.cli.arguments import parse
-from holdfast.cli.table import Column, Screen, age_of, fit, lines, screen
+from holdfast.cli.console import Column, age_of, fit, lines
+from holdfast.cli.options import parse
+from holdfast.cli.outcome import Screen, screen
 
 NOW = int(time.time())
 

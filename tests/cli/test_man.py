@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import manual
-from holdfast.cli.arguments import SUMMARIES
-from holdfast.cli.catalogue import commands
+from holdfast.cli.completion import commands
+from holdfast.cli.options import SUMMARIES
 
 PAGES = manual.pages()
 TROFF = pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed: apt-get install groff")

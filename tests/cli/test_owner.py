@@ -1,4 +1,4 @@
-"""The process that `try` and `acquire` bind a lock to, if nobody names one (owner.py)."""
+"""The process that `try` and `acquire` bind a lock to, if nobody names one (keeper.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, World, eventually
-from holdfast._os import environment
-from holdfast.cli import owner
+from holdfast._platform import environment
+from holdfast.cli import keeper
 
 INTERPRETER = f"{sys.executable} -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))'"
 
@@ -170,19 +170,19 @@ def test_a_shell_is_taken_for_something_else(
     """W1, W2."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: (name, words))
     monkeypatch.setattr(sys, "argv", ["/usr/bin/holdfast", "try", "l"])
-    assert (owner._why_not(4711) is None) is kept
+    assert (keeper._why_not(4711) is None) is kept
 
 
 def test_what_cannot_be_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """W3."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: None)
-    assert owner._why_not(4711) is None
+    assert keeper._why_not(4711) is None
 
 
 @pytest.mark.parametrize("variant", ["linux", "generic"])
 def test_a_program_is_not_known_by_its_name(variant: str, within: Callable[..., object]) -> None:
     """A script is its interpreter; a process that is gone is nothing."""
-    from holdfast._os.generic import GenericEnvironment
+    from holdfast._platform.portable import GenericEnvironment
 
     env = environment() if variant == "linux" else GenericEnvironment()
     child = subprocess.Popen(["sleep", "60"])

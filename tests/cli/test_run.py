@@ -30,7 +30,7 @@ def child_of(line: str) -> int:
 
 EACH = """
 import os, sys
-import holdfast._os.inotify, holdfast.cli.run, holdfast.cli.typed
+import holdfast._platform.inotify, holdfast.cli.run, holdfast.cli.options
 
 holdfast.Lock(sys.argv[1]).acquire().release()  # imports the rest
 for code in map(int, sys.argv[2:]):

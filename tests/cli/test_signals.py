@@ -73,8 +73,8 @@ def test_a_signal_while_signals_begin_to_be_heeded_ends_in_a_traceback(world: Wo
 
 DROPPED = """
     import os, signal, sys, weakref
-    from holdfast._drive import sync
-    from holdfast._drive.keeper import Keeper
+    from holdfast._drivers import sync
+    from holdfast._drivers.background import Keeper
     from holdfast.cli import main
 
     class Thing: pass

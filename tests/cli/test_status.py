@@ -1,4 +1,4 @@
-"""`holdfast status` in full: evidence in words, the queue, and what others would do (status.py, outlook.py)."""
+"""`holdfast status` in full: evidence in words, the queue, and what others would do (status.py, scan.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, World
-from holdfast._operator.outlook import CONDITIONS, Outlook, in_words
+from holdfast._admin.scan import _CONDITIONS_OF_OTHERS as CONDITIONS
+from holdfast._admin.scan import Outlook, in_words
 
 NOW = int(time.time())
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, World, eventually
-from holdfast.cli.history import percentiles, read
-from holdfast.cli.timeline import content
+from holdfast.cli.timeline import content, percentiles, read
 
 HOSTILE = "</script><script>alert(1);document.title='stolen'</script><img src=x onerror=alert(2)>\u2028\x1b[31m"
 BROWSER = next(

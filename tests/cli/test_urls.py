@@ -9,10 +9,11 @@ import pytest
 
 from engines.toy import Toy
 from holdfast import Lock, LockLost
-from holdfast._os import environment
-from holdfast.cli import breaking, clean, doctor, ls, reap, url_doctor, url_watch
-from holdfast.cli.arguments import parse
-from holdfast.cli.urls import id_of, is_url, masked
+from holdfast._platform import environment
+from holdfast.cli import breaking, clean, doctor, ls, reap, watch
+from holdfast.cli.options import parse
+from holdfast.cli.outcome import masked
+from holdfast.cli.target import id_of, is_url
 from holdfast.engines import registry
 from holdfast.model import Evidence, Holder, Liveness, Record, Status, Waiter
 from process.support import eventually
@@ -53,7 +54,7 @@ def status(holder: int | None, token: int = 1, *waiters: int, path: str = "toy:/
 
 
 def test_what_was_there_before_is_told_as_news() -> None:
-    changes = url_watch.Changes()
+    changes = watch.Changes()
     found = changes.since((status(1, 1, 2),), 100.0)
     assert [(one.kind, one.pid, one.time, one.first_look) for one in found] == [
         ("held", 1, 95.0, True),
@@ -63,7 +64,7 @@ def test_what_was_there_before_is_told_as_news() -> None:
 
 
 def test_a_change_is_missed_or_told_twice() -> None:
-    changes = url_watch.Changes()
+    changes = watch.Changes()
     changes.since((), 100.0)
     looks = [
         ((status(1, 1),), [("acquired", 1, None, None)]),
@@ -105,11 +106,11 @@ def test_an_engine_that_cannot_list_is_said_to_have_nothing(toy: Toy, capsys: py
 
 
 def test_tokens_that_fall_are_called_good(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_doctor, "probe_of", lambda url: url)
-    found = url_doctor._holding("toy://host")
+    monkeypatch.setattr(doctor, "probe_of", lambda url: url)
+    found = doctor._holding("toy://host")
     assert [one.level for one in found] == ["good", "good"]
     monkeypatch.setattr(toy.server, "tokens", iter([5, 4]))
-    assert [one.level for one in url_doctor._holding("toy://host")] == ["good", "unusable"]
+    assert [one.level for one in doctor._holding("toy://host")] == ["good", "unusable"]
 
 
 class Terminal(io.StringIO):
@@ -162,7 +163,7 @@ def test_a_server_is_looked_for_in_the_working_directory(words: list[str]) -> No
 def test_watching_two_servers_shows_one_of_them(toy: Toy) -> None:
     for places in (["toy://a", "toy://b"], ["toy://a", "."]):
         with pytest.raises(ValueError, match="one URL at a time"):
-            url_watch.watch_(parse(["watch", *places]))
+            watch.watch_(parse(["watch", *places]))
 
 
 def test_a_watch_of_a_server_never_ends(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,5 +176,5 @@ def test_a_watch_of_a_server_never_ends(toy: Toy, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(toy, "survey", survey)
     with Lock("toy://a"):
-        assert url_watch.watch_(parse(["watch", "--seconds", "0.3", "toy://a"])) == 0
+        assert watch.watch_(parse(["watch", "--seconds", "0.3", "toy://a"])) == 0
     assert looks

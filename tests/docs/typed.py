@@ -8,7 +8,7 @@ import shlex
 
 from docs import pages
 from docs.pages import Block
-from holdfast.cli.catalogue import commands
+from holdfast.cli.completion import commands
 
 _SHELL = frozenset({"sh", "console", "crontab", "dockerfile", "ini", "yaml"})
 _HOLDFAST = re.compile(r"(?<![\w.-])holdfast ([a-z]+(?: [a-z]+)?)(?= |$)([^\n]*)")

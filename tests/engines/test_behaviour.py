@@ -13,10 +13,10 @@ import pytest
 
 import holdfast
 from engines.faces import Tasks, Threads
-from holdfast import _installed, events
-from holdfast._core import limits
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast import events, plugins
+from holdfast._core import attempt
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
 from holdfast.engines import engine_of
 from process.support import Peer, eventually
 
@@ -103,7 +103,7 @@ def test_many_that_give_up_at_once_keep_the_event_loop_from_its_work(
 ) -> None:
     """What took most of the time, and is not done for each of them: a search of all packages that are installed."""
     searched: list[str] = []
-    real = _installed._entries
+    real = plugins._entries
 
     def counted(group: str) -> Any:
         searched.append(group)
@@ -116,7 +116,7 @@ def test_many_that_give_up_at_once_keep_the_event_loop_from_its_work(
 
         async with holdfast.AsyncLock(prefix + "a"):
             await give_up()
-            monkeypatch.setattr(_installed, "_entries", counted)
+            monkeypatch.setattr(plugins, "_entries", counted)
             await asyncio.gather(*[give_up() for _ in range(10)])
 
     asyncio.run(main())
@@ -232,7 +232,7 @@ def test_who_waits_behind_its_owner_waits_in_silence_or_in_two_places(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
-    monkeypatch.setattr(limits, "_NOTICE_AFTER", 0.05)
+    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.05)
     hold = face.lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
     heard: list[events.Event] = []

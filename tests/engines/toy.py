@@ -9,12 +9,14 @@ from collections.abc import Generator, Sequence
 from itertools import count
 from typing import Any
 
-from holdfast._core.environment import Environment, Signal, Wait
 from holdfast._core.hold import Share
-from holdfast._core.refusal import Refusal
-from holdfast._core.request import Options, Request
-from holdfast._drive.agent import Job, agent
+from holdfast._core.messages import Refusal
+from holdfast._core.options import Options
+from holdfast._core.wait import Signal, Wait
+from holdfast._drivers.agent import Job, agent
+from holdfast._platform.interface import Environment
 from holdfast.engines import Engine
+from holdfast.engines.file.request import FileRequest
 from holdfast.engines.remote import Attempt, RemoteHeld, RemoteRequest
 from holdfast.model import Evidence, Holder, Liveness, Record, Status
 
@@ -84,14 +86,14 @@ class Toy(Engine):
     def __init__(self) -> None:
         self.server = Server()
 
-    def request(self, resource: Any, options: Options) -> Request:
+    def request(self, resource: Any, options: Options) -> FileRequest:
         return RemoteRequest(self, resource, resource.replace("secret", "***"), options, frozenset({"heartbeat"}))
 
-    def slots(self, resource: Any, slots: int, options: Options) -> tuple[Request, ...]:
+    def slots(self, resource: Any, slots: int, options: Options) -> tuple[FileRequest, ...]:
         raise ValueError("toy has no semaphores")
 
     def acquire(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Share | Refusal]:
         attempt, server, name = Attempt(env, requests, timeout, context), self.server, requests[0].path
         signal = server.signals[attempt] = Signal()
@@ -112,7 +114,7 @@ class Toy(Engine):
                 server.free(name, attempt)
 
     def wait_until_free(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
         attempt = Attempt(env, requests, timeout, context)
         while self.status(requests[0].path).locked:
@@ -130,11 +132,11 @@ class Toy(Engine):
         record = Record("toy", {"session": id(queue[0])}, holder.pid)
         return Status(name, "toy", True, False, Liveness.ALIVE, alive, holder, record)
 
-    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
+    def look(self, env: Environment, requests: Sequence[FileRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
         yield Wait((), env.monotonic())
         return tuple([self.status(request.path) for request in requests])
 
-    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+    def break_lock(self, env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
         yield Wait((), env.monotonic())
         record = self.status(request.path).record
         if record is not None:

@@ -102,7 +102,7 @@ def every_module() -> list[str]:
         name
         for name in names
         if not name.endswith(".__main__")
-        and not (name.startswith("holdfast._os.") and name.rsplit(".")[-1] in ours)
+        and not (name.startswith("holdfast._platform.") and name.rsplit(".")[-1] in ours)
         and not name.startswith("holdfast.testing.sim")
     ]
 
@@ -181,9 +181,9 @@ if __name__ == "__main__":
         become(sys.argv[1])
     for module in every_module():
         importlib.import_module(module)
-    import holdfast._os
+    import holdfast._platform
 
-    assert type(holdfast._os.environment()).__name__ == "GenericEnvironment"
+    assert type(holdfast._platform.environment()).__name__ == "GenericEnvironment"
     use(Path(sys.argv[2]))
     commands(Path(sys.argv[2]))
     print("all of it")

@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast import AcquireTimeout, Hold, Lock, WouldDeadlock
-from holdfast._os import environment, linux
+from holdfast._platform import environment, linux
 
 PROMPTLY = 10.0
 """Seconds within which a lock is to be had that nobody holds."""
@@ -251,7 +251,7 @@ class Trial:
 
 def main(path: str, operation: str, kind: str, every: str) -> None:
     # Imported here, once: in each trial they would be hundreds of steps that have nothing to do with locks.
-    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._os.inotify"):
+    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._platform.inotify"):
         importlib.import_module(name)
     linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
     for _ in range(2):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import places
 from holdfast import Lock
-from holdfast._os import environment
+from holdfast._platform import environment
 from process.storm.run import storm
 from process.support import Peer, eventually, polling
 
@@ -29,9 +29,9 @@ say("released")
 hear()
 """
 WAIT = """
-import holdfast._core.queue, holdfast._core.sight
+import holdfast.engines.file.queue, holdfast.engines.file.watched
 if sys.argv[2] == "1":  # then nothing but an event ends the wait in time
-    holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 600.0
+    holdfast.engines.file.queue.RECHECK = holdfast.engines.file.watched.RECHECK = 600.0
 say(Lock(path).try_acquire())
 hold = Lock(path).acquire(timeout=60)
 say("got it from", hold.recovered_from and hold.recovered_from.tag)

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast import Lock
-from holdfast._os import environment
+from holdfast._platform import environment
 
 PROMPTLY = 5.0
 """Seconds within which a dead process's lock is to be had, on a machine that does much else. Who overlooks that it has
@@ -147,7 +147,7 @@ class Trial:
 
 def main(path: str, operation: str) -> None:
     # Imported here, once: in each victim they would be hundreds of steps that have nothing to do with locks.
-    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._os.inotify"):
+    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._platform.inotify"):
         importlib.import_module(name)
     environment().identity()
     gc.collect()

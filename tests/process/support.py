@@ -46,7 +46,7 @@ def hear():
 
 def events_only():
     # No wait ends for the sole reason that it has lasted long: a lost event is a hang.
-    import holdfast._core.acquire
+    import holdfast.engines.file.acquire
     for module in [m for name, m in sys.modules.items() if name.startswith("holdfast._core.")]:
         for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):
             if hasattr(module, limit):
@@ -55,7 +55,7 @@ def events_only():
 def become(user):
     # Another user may not be able to read this Python, so what is imported when it is needed is imported now.
     import ctypes, hashlib, logging, select, unicodedata, uuid
-    import holdfast._drive.keeper, holdfast._os.inotify, holdfast._os.linux
+    import holdfast._drivers.background, holdfast._platform.inotify, holdfast._platform.linux
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
@@ -63,8 +63,8 @@ def become(user):
 
 
 NO_NOTICE = """
-import holdfast._core.limits
-holdfast._core.limits._NOTICE_AFTER = 600
+import holdfast._core.attempt
+holdfast._core.attempt._NOTICE_AFTER = 600
 """
 """Waiting wakes up for nothing else than what it waits for: not to log that it takes long."""
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from holdfast import Hold, Lock, Status
-from holdfast._os import environment
+from holdfast._platform import environment
 
 
 def look_and_take(lock: Lock) -> tuple[int, bool, bool, str]:

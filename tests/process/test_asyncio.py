@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncLock, Lock
-from holdfast._os import environment
+from holdfast._platform import environment
 from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, state, switches
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
@@ -111,7 +111,8 @@ def test_a_ctrl_c_leaves_something_of_a_waiting_task(
             pass
         run(asyncio.sleep(0))
         def others():
-            hub = getattr(holdfast._os.environment(), "_hub", None)  # a slow machine has not come so far in 0.01 s
+            # A slow machine has not come so far in 0.01 s.
+            hub = getattr(holdfast._platform.environment(), "_hub", None)
             found = set(os.listdir("/proc/self/fd")) - {str(hub.fd) if hub is not None else ""}
             return {fd for fd in found if os.path.lexists("/proc/self/fd/" + fd)}  # not that of the listing
         before = others()
@@ -140,7 +141,7 @@ def test_a_ctrl_c_leaves_something_of_a_waiting_task(
 
 @pytest.mark.parametrize("threads", [False, True])
 def test_a_process_that_ends_leaves_the_lock_of_a_task(spawn: Callable[..., Peer], path: str, threads: bool) -> None:
-    code = f"holdfast._os.environment().__class__.may_block = lambda *_: {threads}\n"
+    code = f"holdfast._platform.environment().__class__.may_block = lambda *_: {threads}\n"
     process = spawn(
         RUN["asyncio"] + code + "hold = run(AsyncLock(path).acquire()); say(os.path.exists(path))",
         path,
@@ -348,8 +349,8 @@ def test_a_child_forked_while_a_step_runs_in_a_thread_shares_its_lock(
     process = spawn(
         RUN[kind]
         + """
-        holdfast._os.environment().__class__.may_block = lambda *_: True
-        env = holdfast._os.environment()
+        holdfast._platform.environment().__class__.may_block = lambda *_: True
+        env = holdfast._platform.environment()
         link, inside, go = env.link_unnamed, threading.Event(), threading.Event()
         def slow(*args):
             inside.set()

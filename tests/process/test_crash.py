@@ -41,7 +41,7 @@ hold.release()
 # A clock that is two hours slow, so that the record is old as soon as it is written.
 OLD_HOLD = (
     """
-from holdfast._os import environment
+from holdfast._platform import environment
 environment().time = lambda: time.time() - 7200
 """
     + HOLD
@@ -172,7 +172,7 @@ def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[
     env = {**LINUX, "HOLDFAST_WITHOUT": "unnamed,link,flock"}
     victim = spawn(
         """
-        from holdfast._os import environment
+        from holdfast._platform import environment
         environment().write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         lock = Lock(path)
         lock._request.method = "exclusive"

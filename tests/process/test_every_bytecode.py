@@ -1,4 +1,4 @@
-"""An interruption before any bytecode of an operation, and a second one while the first is handled (operation.py)."""
+"""An interruption before any bytecode of an operation, and a second one while the first is handled (operations.py)."""
 
 from __future__ import annotations
 

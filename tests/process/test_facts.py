@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Liveness, Lock
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._platform.linux import LinuxEnvironment
 from process.support import Peer, eventually, inotify_instance, state
 
 ATTRIB, CLOSE_WRITE, CLOSE_NOWRITE, MOVE_SELF, DELETE_SELF = 0x4, 0x8, 0x10, 0x800, 0x400

@@ -21,7 +21,7 @@ import portalocker
 import pytest
 
 from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost
-from holdfast._os import environment
+from holdfast._platform import environment
 from process.support import Peer, descriptors, eventually, polling
 from process.wanted import Wanted
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import AcquireTimeout, Lock, LockLost, NotHeld
-from holdfast._operator.survey import Survey
-from holdfast._os import environment
+from holdfast._admin.scan import Survey
+from holdfast._platform import environment
 from holdfast.protocols import get
 from process.support import Peer, eventually
 
@@ -26,7 +26,7 @@ say("released")
 
 # A clock on which every beat changes all ten digits.
 CHANGING = """
-from holdfast._os import environment
+from holdfast._platform import environment
 ticks = iter(range(10**6))
 environment().time = lambda: 1111111111 * (1 + next(ticks) % 8)
 """
@@ -34,7 +34,7 @@ environment().time = lambda: 1111111111 * (1 + next(ticks) % 8)
 
 # Acquired long ago, by the clock of the time; since then it beats.
 LONG_AGO = """
-from holdfast._os import environment
+from holdfast._platform import environment
 clock = environment().time
 environment().time = lambda: clock() - 5000
 target, protocol = path.rsplit(":", 1)
@@ -112,14 +112,14 @@ def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -
     holder.expect("holding")
     waiter = spawn(
         """
-        import holdfast._core.sight
+        import holdfast.engines.file.watched
         looks = 0
-        original = holdfast._core.sight.judge
+        original = holdfast.engines.file.watched.judge
         def judge(*words):
             global looks
             looks += 1
             return original(*words)
-        holdfast._core.sight.judge = judge
+        holdfast.engines.file.watched.judge = judge
         Lock(path, timeout=1).wait()
         say(looks)
         """,
@@ -188,12 +188,12 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
     path: str, steal: Callable[[str], None], heartbeat: float
 ) -> None:
     told: list[tuple[float, LockLost, str]] = []
-    hold = Lock(
+    lock = Lock(
         path,
         heartbeat=heartbeat,
         on_lost=lambda error: told.append((time.monotonic(), error, threading.current_thread().name)),
     ).acquire()
-    assert not hold.lost
+    assert not lock.lost
     stolen = time.monotonic()
     steal(path)
     eventually(lambda: told, what="the message")
@@ -202,12 +202,12 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
     assert isinstance(error, LockLost)
     assert error.path == path
     assert thread != threading.main_thread().name
-    assert hold.lost
+    assert lock.lost
     with pytest.raises(LockLost, match="another process may be inside"):
-        hold.ensure_held()
+        lock.ensure_held()
     with pytest.raises(LockLost):
-        hold.release()
-    hold.release()  # a second time is harmless here too
+        lock.release()
+    lock.release()  # a second time is harmless here too
     if steal is remove:
         assert not os.path.exists(path)
     else:
@@ -217,32 +217,32 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
 
 @pytest.mark.parametrize("steal", THEFTS)
 def test_a_loss_is_noticed_only_by_those_who_asked_to_be_told(path: str, steal: Callable[[str], None]) -> None:
-    hold = Lock(path, heartbeat=0).acquire()
+    lock = Lock(path, heartbeat=0).acquire()
     steal(path)
     with pytest.raises(LockLost):
-        hold.ensure_held()
-    assert hold.lost
-    with pytest.raises(LockLost), hold:
+        lock.ensure_held()
+    assert lock.lost
+    with pytest.raises(LockLost), lock:
         pass
     if steal is not remove:
         assert Path(path).read_bytes() == THIEF
 
 
 def test_a_beat_writes_into_the_file_of_the_thief(path: str) -> None:
-    hold = Lock(path, heartbeat=0.002).acquire()
+    lock = Lock(path, heartbeat=0.002).acquire()
     overwrite(path)
-    eventually(lambda: hold._held.lost, what="the discovery")
+    eventually(lambda: lock._held.lost, what="the discovery")
     # Nothing writes any more: the keeper's thread has let go of it.
     eventually(lambda: not beating(), what="the end of the keeper's thread")
     assert Path(path).read_bytes() == THIEF
     with pytest.raises(LockLost):
-        hold.release()
+        lock.release()
 
 
 def beating() -> bool:
-    from holdfast import hold
+    from holdfast import lock
 
-    return hold._keeper is not None and any(held.request.beat_every < 1 for held in hold._keeper._kept)
+    return lock._keeper is not None and any(held.request.beat_every < 1 for held in lock._keeper._kept)
 
 
 def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:
@@ -261,14 +261,14 @@ def test_a_callback_that_raises_ends_the_beats_of_other_holds(path: str, caplog:
         raise RuntimeError("the caller's mistake")
 
     other = Lock(path + ".other", heartbeat=0.005).acquire()
-    hold = Lock(path, on_lost=on_lost).acquire()
+    lock = Lock(path, on_lost=on_lost).acquire()
     os.unlink(path)
     eventually(lambda: "the caller's mistake" in caplog.text, what="the report")
     first = timestamp(other.path)
     eventually(lambda: timestamp(other.path) > first, what="the next beat of the other hold")
     other.release()
     with pytest.raises(LockLost):
-        hold.release()
+        lock.release()
 
 
 def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str) -> None:
@@ -279,7 +279,7 @@ def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str
         go.wait(20)
 
     other = Lock(path + ".other", heartbeat=0.005).acquire()
-    hold = Lock(path, on_lost=on_lost).acquire()
+    lock = Lock(path, on_lost=on_lost).acquire()
     os.unlink(path)
     try:
         assert inside.wait(5)
@@ -289,16 +289,16 @@ def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str
         go.set()
     other.release()
     with pytest.raises(LockLost):
-        hold.release()
+        lock.release()
 
 
 def test_a_released_handle_says_that_it_was_robbed(path: str) -> None:
     told: list[LockLost] = []
-    hold = Lock(path, on_lost=told.append).acquire()
-    hold.release()
-    assert not hold.lost
+    lock = Lock(path, on_lost=told.append).acquire()
+    lock.release()
+    assert not lock.lost
     with pytest.raises(NotHeld):
-        hold.ensure_held()
+        lock.ensure_held()
     for _ in range(50):  # many short holds: the release itself must not look like a removal to the keeper
         Lock(path, on_lost=told.append, heartbeat=0.001).acquire().release()
     assert told == []

@@ -50,8 +50,8 @@ def test_a_lock_costs_more_the_more_others_are_held(spawn: Callable[..., Peer], 
     """Counted in calls, of functions in Python and in C: an acquisition, a release at once, and one after a while."""
     process = spawn(
         """
-        import holdfast._os.linux
-        holdfast._os.linux._WORTH_A_LOG = 0  # of the directory: listing it does cost more, the more there is in it
+        import holdfast._platform.linux
+        holdfast._platform.linux._WORTH_A_LOG = 0  # of the directory: the more there is in it, the more a listing costs
         def counted(action):
             seen = []
             sys.setprofile(lambda _frame, event, _arg: seen.append(event))

@@ -15,14 +15,14 @@ import pytest
 
 from abilities import LINUX, need
 from holdfast import Liveness, Lock
-from holdfast._os import environment
+from holdfast._platform import environment
 from process.support import Peer, eventually, polling, state
 
 # A clock that is two hours slow, so that the record is old, by the protocol's letter, as soon as it is written.
 HOLD = """
-holdfast._os.environment().time = lambda: time.time() - 7200
+holdfast._platform.environment().time = lambda: time.time() - 7200
 hold = Lock(path, tag="holder", mode=0o644).acquire(timeout=5)
-say("holding", os.getpid(), holdfast._os.environment().identity().host)
+say("holding", os.getpid(), holdfast._platform.environment().identity().host)
 hear()
 hold.ensure_held()
 hold.release()
@@ -218,8 +218,8 @@ def test_without_proc_nothing_can_be_locked(spawn: Callable[..., Peer], path: st
 
 # Nothing but an event ends this wait in time.
 WAIT = """
-import holdfast._core.queue, holdfast._core.sight
-holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 600.0
+import holdfast.engines.file.queue, holdfast.engines.file.watched
+holdfast.engines.file.queue.RECHECK = holdfast.engines.file.watched.RECHECK = 600.0
 say(Lock(path).try_acquire())
 hold = Lock(path).acquire(timeout=60)
 say("got it from", hold.recovered_from and hold.recovered_from.tag)

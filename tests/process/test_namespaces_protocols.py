@@ -25,7 +25,7 @@ NOT_HERE = 2**22
 
 # Its clock is two hours slow, so that the record is old by the protocol's letter as soon as it is written.
 HOLD = """
-holdfast._os.environment().time = lambda: time.time() - 7200
+holdfast._platform.environment().time = lambda: time.time() - 7200
 if sys.argv[3] == "elsewhere":
     import socket
     socket.sethostname("elsewhere")

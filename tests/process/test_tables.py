@@ -1,4 +1,4 @@
-"""Who is shown as a holder and as a waiter, when they are other processes (tables.py)."""
+"""Who is shown as a holder and as a waiter, when they are other processes (procfs.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import abilities
-from holdfast._core.environment import LockOwner
-from holdfast._operator.findings import Found
-from holdfast._operator.survey import Survey
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._admin.scan import Found, Survey
+from holdfast._platform.interface import LockOwner
+from holdfast._platform.linux import LinuxEnvironment
 from process.support import Peer, eventually
 
 LINUX = abilities.LINUX
@@ -48,8 +47,8 @@ hear()
 
 LOOK = """
 import json
-from holdfast._os.linux import LinuxEnvironment
-import holdfast._os.tables, holdfast._os.inotify
+from holdfast._platform.linux import LinuxEnvironment
+import holdfast._platform.procfs, holdfast._platform.inotify
 if len(sys.argv) > 2:
     become(int(sys.argv[2]))
 while True:

@@ -68,9 +68,9 @@ def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> 
 
 
 DEAF = """
-import holdfast._core.queue, holdfast._core.sight
-from holdfast._os import environment
-holdfast._core.queue.RECHECK = holdfast._core.sight.RECHECK = 0.3
+import holdfast.engines.file.queue, holdfast.engines.file.watched
+from holdfast._platform import environment
+holdfast.engines.file.queue.RECHECK = holdfast.engines.file.watched.RECHECK = 0.3
 class Deaf:
     def __init__(self): self.pipe = os.pipe()
     def fds(self): return (self.pipe[0],)
@@ -218,8 +218,8 @@ def test_a_ctrl_c_in_the_settling_time_leaves_the_lock_taken(spawn: Callable[...
     Path(path).write_text("pid=4194304\ntimestamp=1\n")
     waiter = spawn(
         """
-        import holdfast._core.takeover
-        holdfast._core.takeover.SETTLE = 30
+        import holdfast.engines.file.takeover
+        holdfast.engines.file.takeover.SETTLE = 30
         before = sorted(os.listdir("/proc/self/fd"))
         try:
             Lock(path, stale="protocol").acquire()

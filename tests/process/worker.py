@@ -127,13 +127,13 @@ def work(path: str, state: str, name: str) -> None:
 
 def warm_up() -> None:
     """What each contender needs is imported and looked up once: they are forks of this process."""
-    import holdfast._os
+    import holdfast._platform
 
-    holdfast._os.environment().identity()
+    holdfast._platform.environment().identity()
     if sys.platform == "linux":
-        import holdfast._os.inotify
+        import holdfast._platform.inotify
 
-        assert holdfast._os.inotify
+        assert holdfast._platform.inotify
     gc.collect()
     gc.freeze()
 
@@ -294,7 +294,7 @@ def die_inside(path: str) -> None:
 
 
 def pass_through(path: str) -> None:
-    """Whatever was left is gone after the next takeover: claims stay until then (claims.py, C3)."""
+    """Whatever was left is gone after the next takeover: claims stay until then (takeover.py, C3)."""
     from holdfast import Lock
 
     where, name = os.path.split(path)

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast._core import claims, contest, fencing, liveness, policy, publish, queue, remove, sight, takeover, tickets
-from holdfast._core.files import is_there, let_go, write_all
-from holdfast._core.hold import Held
-from holdfast._core.observe import Observation
-from holdfast._core.policy import Verdict
+from holdfast._platform.operations import let_go
+from holdfast.engines.file import acquire, fencing, inspect, policy, publish, queue, remove, takeover, watched
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.inspect import Observation
+from holdfast.engines.file.policy import Verdict
+from holdfast.engines.file.steps import is_there, write_all
 from holdfast.model import Liveness
 from holdfast.testing.sim.process import Process
 
@@ -74,7 +75,7 @@ def no_claim_to_break_a_lock(patch: Patch) -> None:
 def nobody_looks_for_claims(patch: Patch) -> None:
     """T8: whoever has taken over enters, though somebody is about to remove the lock."""
 
-    def enter(_env: object, held: Held) -> Any:
+    def enter(_env: object, held: FileHeld) -> Any:
         yield from ()
         return held
 
@@ -83,14 +84,14 @@ def nobody_looks_for_claims(patch: Patch) -> None:
 
 def two_claims_at_once(patch: Patch) -> None:
     """C1: whoever has made a claim does not look for others."""
-    patch.setattr(claims, "_others", lambda *_, **__: False)
+    patch.setattr(takeover, "_others", lambda *_, **__: False)
 
 
 def a_dead_claim_counts(patch: Patch) -> None:
     """C2, C3."""
-    patch.setattr(claims._About, "is_over", lambda *_: False)
-    real = claims._counts
-    patch.setattr(claims, "_counts", lambda *args: real(*args[:-1], 1))
+    patch.setattr(takeover._About, "is_over", lambda *_: False)
+    real = takeover._counts
+    patch.setattr(takeover, "_counts", lambda *args: real(*args[:-1], 1))
 
 
 def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
@@ -101,7 +102,7 @@ def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
 def no_settling(patch: Patch) -> None:
     """T5."""
 
-    def enter(_env: object, held: Held) -> Any:
+    def enter(_env: object, held: FileHeld) -> Any:
         yield from ()
         return held
 
@@ -123,7 +124,7 @@ def published_by_renaming(patch: Patch) -> None:
 def marked_before_it_is_guarded(patch: Patch) -> None:
     """P2: the name appears, and the guard is taken afterwards."""
 
-    def publish_unnamed(env: Any, request: Any) -> Held:
+    def publish_unnamed(env: Any, request: Any) -> FileHeld:
         fd = env.open_unnamed(request.directory, request.mode)
         found = env.fstat(fd)
         data = request.compose(env, found.st_dev, guarded=True)
@@ -134,7 +135,7 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
             env.close(fd)
             raise
         env.guard(fd)
-        return Held(env, request, fd, (found.st_dev, found.st_ino), data, True)
+        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, True)
 
     patch.setattr(publish, "_publish_unnamed", publish_unnamed)
 
@@ -156,7 +157,7 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
         data = request.compose(env, found.st_dev, guarded=True)
         write_all(env, fd, data)
         env.chmod(fd, stat.S_IMODE(found.st_mode) & ~publish.UNFINISHED)
-        return Held(env, request, fd, (found.st_dev, found.st_ino), data, True)
+        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, True)
 
     patch.setattr(publish, "finish", finish)
     patch.setattr(takeover, "finish", finish)
@@ -164,40 +165,40 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
 
 def no_second_look(patch: Patch) -> None:
     """A2: after the watch was armed, it waits without another look."""
-    real = sight.Sight.prepare
+    real = watched.Sight.prepare
 
-    def prepare(self: sight.Sight) -> bool:
+    def prepare(self: watched.Sight) -> bool:
         armed = self._armed
         changed = real(self)
         return changed and armed
 
-    patch.setattr(sight.Sight, "prepare", prepare)
-    patch.setattr(sight, "DYING", 0.0)
+    patch.setattr(watched.Sight, "prepare", prepare)
+    patch.setattr(watched, "DYING", 0.0)
 
 
 def no_burst(patch: Patch) -> None:
     """A4: after a close event, one look and no more."""
-    patch.setattr(sight.Sight, "hurry", lambda _self: None)
-    patch.setattr(sight, "DYING", 0.0)
+    patch.setattr(watched.Sight, "hurry", lambda _self: None)
+    patch.setattr(watched, "DYING", 0.0)
 
 
 def a_watch_is_relied_upon_at_once(patch: Patch) -> None:
     """A4: what happened just before the watch is forgotten."""
-    patch.setattr(sight, "DYING", 0.0)
+    patch.setattr(watched, "DYING", 0.0)
 
 
 def no_deadline(patch: Patch) -> None:
     """A3: it waits for events alone."""
-    for module in (sight, queue):
+    for module in (watched, queue):
         patch.setattr(module, "RECHECK", math.inf)
-    patch.setattr(sight, "DYING", math.inf)
+    patch.setattr(watched, "DYING", math.inf)
     patch.setattr(queue, "_RECHECK_EACH", math.inf)
 
 
 def the_watch_stays_on_the_old_file(patch: Patch) -> None:
     """A6."""
 
-    def observe(self: sight.Sight) -> bool:
+    def observe(self: watched.Sight) -> bool:
         armed, watch = self._armed, self._watch
         self._armed, self._watch = False, None
         try:
@@ -205,35 +206,35 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
         finally:
             self._armed, self._watch = armed, watch
 
-    real = sight.Sight._observe
-    patch.setattr(sight.Sight, "_observe", observe)
-    patch.setattr(sight, "DYING", 0.0)
+    real = watched.Sight._observe
+    patch.setattr(watched.Sight, "_observe", observe)
+    patch.setattr(watched, "DYING", 0.0)
 
 
 def released_without_comparing(patch: Patch) -> None:
     """H4: whatever is at the path is removed."""
-    patch.setattr(Held, "_is_ours", lambda _self: True)
+    patch.setattr(FileHeld, "_is_ours", lambda _self: True)
 
 
 def released_without_comparing_bytes(patch: Patch) -> None:
     """H4: the inode is ours, the record another's."""
-    patch.setattr(Held, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
+    patch.setattr(FileHeld, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
 
 
 def unlocked_before_it_is_removed(patch: Patch) -> None:
     """H3."""
-    real = Held._remove
+    real = FileHeld._remove
 
-    def remove_late(self: Held) -> bool:
+    def remove_late(self: FileHeld) -> bool:
         self.env.unguard(self.fd)
         return real(self)
 
-    patch.setattr(Held, "_remove", remove_late)
+    patch.setattr(FileHeld, "_remove", remove_late)
 
 
 def nothing_is_removed(patch: Patch) -> None:
     """A release that leaves the file behind."""
-    patch.setattr(Held, "_remove", lambda _self: True)
+    patch.setattr(FileHeld, "_remove", lambda _self: True)
 
 
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
@@ -255,7 +256,7 @@ def a_dead_ticket_counts(patch: Patch) -> None:
 
 def nobody_loses_patience(patch: Patch) -> None:
     """Q6."""
-    patch.setattr(contest, "PATIENCE", math.inf)
+    patch.setattr(acquire, "PATIENCE", math.inf)
 
 
 def the_next_task_is_not_told(patch: Patch) -> None:
@@ -266,7 +267,7 @@ def the_next_task_is_not_told(patch: Patch) -> None:
 def no_wait_for_rivals(patch: Patch) -> None:
     """Y1: whoever has published enters at once."""
 
-    def enter(_env: object, _request: object, held: Held | None) -> Any:
+    def enter(_env: object, _request: object, held: FileHeld | None) -> Any:
         yield from ()
         return held
 
@@ -276,7 +277,7 @@ def no_wait_for_rivals(patch: Patch) -> None:
 
 def no_look_after_the_rivals(patch: Patch) -> None:
     """Y1: whoever has waited for the rivals does not look whether it still has the lock."""
-    patch.setattr(Held, "verify", lambda _self: True)
+    patch.setattr(FileHeld, "verify", lambda _self: True)
 
 
 def a_number_is_a_process(patch: Patch) -> None:
@@ -291,29 +292,29 @@ def a_number_is_a_process(patch: Patch) -> None:
 
 def numbers_mean_the_same_everywhere(patch: Patch) -> None:
     """L3: a process number of another container is looked up in this one."""
-    real = liveness.assess
+    real = inspect.assess
 
     def assess(env: Any, seen: Observation) -> Any:
         record = seen.record
         if record is not None and record.marker is not None and not record.marker.guarded:
-            return liveness._by_process(env, record, record.marker)
+            return inspect._by_process(env, record, record.marker)
         return real(env, seen)
 
-    patch.setattr(sight, "assess", assess)
+    patch.setattr(watched, "assess", assess)
 
 
 def any_free_guard_proves_death(patch: Patch) -> None:
     """L2: whatever the device."""
-    real = liveness.assess
+    real = inspect.assess
 
     def assess(env: Any, seen: Observation) -> Any:
         record = seen.record
         if record is not None and record.marker is not None and record.marker.guarded and not env.guarded(seen.fd):
-            evidence = liveness.Evidence("guard", "gone", proven=True)
-            return liveness.Assessment(Liveness.DEAD, evidence)
+            evidence = inspect.Evidence("guard", "gone", proven=True)
+            return inspect.Assessment(Liveness.DEAD, evidence)
         return real(env, seen)
 
-    patch.setattr(sight, "assess", assess)
+    patch.setattr(watched, "assess", assess)
 
 
 def the_rule_alone_decides(patch: Patch) -> None:
@@ -327,33 +328,33 @@ def the_rule_alone_decides(patch: Patch) -> None:
             return Verdict(stale, False, "", verdict.stale_at)
         return verdict
 
-    patch.setattr(sight, "judge", judge)
+    patch.setattr(watched, "judge", judge)
 
 
 def a_descriptor_stays_open(patch: Patch) -> None:
     """A contender that is done forgets to close what it looked at."""
 
-    def rest(self: sight.Sight) -> None:
+    def rest(self: watched.Sight) -> None:
         self._disarm()
         self._seen = None
 
-    patch.setattr(sight.Sight, "rest", rest)
+    patch.setattr(watched.Sight, "rest", rest)
 
 
 def a_watch_stays(patch: Patch) -> None:
     """A contender that is done forgets its watch."""
 
-    def disarm(self: sight.Sight) -> None:
+    def disarm(self: watched.Sight) -> None:
         self._armed = self._waiting = False
         self._watch = None
         self._unwatch_process()
 
-    patch.setattr(sight.Sight, "_disarm", disarm)
+    patch.setattr(watched.Sight, "_disarm", disarm)
 
 
 def nobody_was_replaced(patch: Patch) -> None:
     """`recovered_from` is forgotten."""
-    real = sight.take_over
+    real = watched.take_over
 
     def take_over(*args: Any) -> Any:
         held = yield from real(*args)
@@ -361,7 +362,7 @@ def nobody_was_replaced(patch: Patch) -> None:
             held.recovered_from = None
         return held
 
-    patch.setattr(sight, "take_over", take_over)
+    patch.setattr(watched, "take_over", take_over)
 
 
 def a_failed_takeover_stays_guarded(patch: Patch) -> None:
@@ -391,24 +392,24 @@ def temporary_names_are_never_swept(patch: Patch) -> None:
 def all_slots_are_one(patch: Patch) -> None:
     """A semaphore's holders do not keep each other out of a slot: publishing renames over the others'."""
     published_by_renaming(patch)
-    patch.setattr("holdfast._core.acquire._is_taken", lambda _env, _request: False)
+    patch.setattr("holdfast.engines.file.acquire._is_taken", lambda _env, _request: False)
 
 
 def the_queue_directory_stays(patch: Patch) -> None:
     """The last to leave does not clear up."""
-    for module in (tickets, queue.tickets):
+    for module in (queue, queue.tickets):
         patch.setattr(module, "remove_queue", lambda _env, _queue: None)
 
 
 def the_lock_of_the_kernel_is_taken_by_two(patch: Patch) -> None:
     """F1, F4: a guard that was refused counts."""
-    patch.setattr("holdfast._core.kernel.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
-    patch.setattr("holdfast._core.kernel_sight.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
+    patch.setattr("holdfast.engines.file.flock.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
+    patch.setattr("holdfast.engines.file.flock.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
 
 
 def a_heart_does_not_beat(patch: Patch) -> None:
     """A long hold's record is never refreshed."""
-    patch.setattr(Held, "beat", lambda _self: None)
+    patch.setattr(FileHeld, "beat", lambda _self: None)
 
 
 def counted_without_the_counters_guard(patch: Patch) -> None:
@@ -443,12 +444,12 @@ def a_counter_begins_anew(patch: Patch) -> None:
 def counted_before_the_lock_is_taken(patch: Patch) -> None:
     """TK1: the number is fetched by all who come by, and not by those who have the lock."""
 
-    def fenced(env: Any, held: Held) -> Any:
+    def fenced(env: Any, held: FileHeld) -> Any:
         held.token = int(env.time() * 1_000_000)
         yield from ()
         return held
 
-    patch.setattr("holdfast._core.acquire.fenced", fenced)
+    patch.setattr("holdfast.engines.file.acquire.fenced", fenced)
 
 
 MUTANTS = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.environment import Presence
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._platform.interface import Presence
+from holdfast._platform.linux import LinuxEnvironment
 from holdfast.testing.sim.kernel import Kernel, Mount
 from holdfast.testing.sim.process import Process
 

@@ -166,6 +166,6 @@ def test_a_killed_process_does_something_more(toy: Callable[..., Workload]) -> N
 
 
 def search_for_ever(toy: Callable[..., Workload]) -> None:
-    from holdfast._core.environment import Wait
+    from holdfast._core.wait import Wait
 
     toy(lambda me: me.pause(Wait((), math.inf))).world().run(Replay([]))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core import remove, takeover
-from holdfast._os import linux
-from holdfast._os.generic import GenericEnvironment
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._platform import linux
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.portable import GenericEnvironment
+from holdfast.engines.file import remove, takeover
 from unit.stepping import Contender, Stepped
 
 

@@ -1,6 +1,6 @@
 """System calls that fail when they are told to: what `_os` calls goes through a tap.
 
-`tapped()` puts the tap between `holdfast._os` and the modules that it calls (`os`, `fcntl`, `select`, the C library,
+`tapped()` puts the tap between `holdfast._platform` and the modules it calls (`os`, `fcntl`, `select`, the C library,
 `open`). A tap that is armed counts calls, by what they are and what they are about ("pwrite: lock file"), and lets one
 of them fail, or all of that kind from one on. Below the environment, and not at its methods as `stepping.Stepped`: the
 number that comes out is then the one that the kernel would give, before `_os` has made sense of it.
@@ -20,8 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from holdfast._drive import keeper
-from holdfast._os import descriptors, generic, inotify, linux, mounts, tables
+from holdfast._drivers import background
+from holdfast._platform import descriptors, inotify, linux, portable, procfs
 from process.support import inotify_instance
 
 # What the man page of each call documents, where it can occur: not what a wrong argument makes (EBADF, EFAULT, EINVAL
@@ -386,17 +386,17 @@ _OS = _Module(
     register_at_fork=lambda **_hooks: None,  # the environments here are made by the thousand, and forked by nobody
 )
 _PLACES: tuple[tuple[Any, str, Any], ...] = (
-    *((module, "os", _OS) for module in (descriptors, generic, inotify, linux, mounts, tables, keeper)),
-    *((module, "open", _open_file) for module in (linux, mounts, tables)),
+    *((module, "os", _OS) for module in (descriptors, portable, inotify, linux, procfs, background)),
+    *((module, "open", _open_file) for module in (linux, procfs)),
     (linux, "fcntl", _Module(fcntl, flock=_flock)),
     (linux, "select", _Module(select, poll=_Poll)),
     (linux, "_link_empty_path", _link_empty_path),
     (inotify, "_libc", _Library(inotify._libc)),
-    (generic.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),
-    (generic.GenericEnvironment, "stat", staticmethod(_OS.lstat)),
-    (generic.GenericEnvironment, "fstat", staticmethod(_OS.fstat)),
-    (generic.GenericEnvironment, "truncate", staticmethod(_OS.ftruncate)),
-    (generic.GenericEnvironment, "sync", staticmethod(_OS.fsync)),
+    (portable.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),
+    (portable.GenericEnvironment, "stat", staticmethod(_OS.lstat)),
+    (portable.GenericEnvironment, "fstat", staticmethod(_OS.fstat)),
+    (portable.GenericEnvironment, "truncate", staticmethod(_OS.ftruncate)),
+    (portable.GenericEnvironment, "sync", staticmethod(_OS.fsync)),
 )
 _ABSENT = object()
 

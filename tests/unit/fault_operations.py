@@ -18,16 +18,17 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast._core import tickets
-from holdfast._core.acquire import acquire, look, look_at_all, wait_until_free
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held, Share
-from holdfast._core.refusal import Refusal
-from holdfast._core.remove import break_lock
-from holdfast._core.request import Request, slots_of
-from holdfast._drive.asyncio import drive
-from holdfast._os.generic import GenericEnvironment
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._core.hold import Share
+from holdfast._core.messages import Refusal
+from holdfast._core.wait import Wait
+from holdfast._drivers.asyncio import drive
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.portable import GenericEnvironment
+from holdfast.engines.file import queue as queues
+from holdfast.engines.file.acquire import acquire, look, look_at_all, wait_until_free
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
 from unit.failing import ANSWERS, DOCUMENTED, Tap, recycle
@@ -38,7 +39,7 @@ NOBODY = 2**22 + 5
 MOST = 3
 """How often a call is made to fail that an operation repeats."""
 LATE = 11.0
-"""Seconds within which everybody notices everything, event or not (contest.py, A3)."""
+"""Seconds within which everybody notices everything, event or not (acquire.py, A3)."""
 
 # What to switch off, and the options, for each way to the lock.
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
@@ -103,9 +104,9 @@ class Scene:
         self.environments.append(made)
         return made
 
-    def requests(self, **options: Any) -> tuple[Request, ...]:
+    def requests(self, **options: Any) -> tuple[FileRequest, ...]:
         given: Any = {**self.options, **options}
-        return (Request(self.path, given),) if self.slots is None else slots_of(self.path, self.slots, given)
+        return (FileRequest(self.path, given),) if self.slots is None else slots_of(self.path, self.slots, given)
 
     # -- what processes do ---------------------------------------------------------------------------------------------
 
@@ -152,10 +153,10 @@ class Scene:
         result = self.run(steps, *others)
         return result.held if isinstance(result, Share) else result
 
-    def hold(self, **options: Any) -> Held:
+    def hold(self, **options: Any) -> FileHeld:
         """What another process holds."""
         held = self.acquire(self.env(), **options)
-        assert isinstance(held, Held), held
+        assert isinstance(held, FileHeld), held
         return held
 
     def leave_dead(self, lock_file: str | None = None) -> None:
@@ -179,7 +180,7 @@ class Scene:
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 
-    def require_held(self, held: Held) -> None:
+    def require_held(self, held: FileHeld) -> None:
         """Whoever says it holds the lock holds it exclusively."""
         if not held.verify():
             raise Wrong("a false success: the lock is not its own")
@@ -257,7 +258,7 @@ class Operation:
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         """Check what came of it, and bring the acting process to where it has nothing."""
-        if isinstance(result, Held):
+        if isinstance(result, FileHeld):
             scene.require_held(result)
             result.release()
         scene.require_nothing_left()
@@ -297,7 +298,7 @@ class AcquireFencedFirst(Operation):
         return scene.acquire(scene.acts)
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
-        token = result.token if isinstance(result, Held) else self.last
+        token = result.token if isinstance(result, FileHeld) else self.last
         super().after(scene, result, raised)
         following = scene.acquire(scene.env())
         if isinstance(following, Refusal):
@@ -375,7 +376,7 @@ class Refused(_WithHolder):
 
     def act(self, scene: Scene) -> Any:
         refusal = scene.acquire(scene.acts)
-        if isinstance(refusal, Held):
+        if isinstance(refusal, FileHeld):
             raise Wrong("let in beside the holder")
         return refusal.status
 
@@ -396,7 +397,7 @@ class HandOver(_WithHolder):
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         if raised is not None and not self.holder.released and not self.holder.verify():
             raise Wrong("the holder was robbed")
-        if isinstance(result, Held) and scene.late > LATE:
+        if isinstance(result, FileHeld) and scene.late > LATE:
             raise Wrong(f"it was noticed only after {scene.late:.1f} s")
         super().after(scene, result, raised)
 
@@ -455,7 +456,7 @@ class WaitUntilFree(_WithHolder):
 class _Holding(Operation):
     def prepare(self, scene: Scene) -> None:
         self.held = scene.acquire(scene.acts)
-        assert isinstance(self.held, Held)
+        assert isinstance(self.held, FileHeld)
 
 
 class Release(_Holding):
@@ -470,7 +471,7 @@ class Release(_Holding):
         super().after(scene, result, raised)
 
 
-def again(scene: Scene, held: Held) -> None:
+def again(scene: Scene, held: FileHeld) -> None:
     """A release that has failed has released all the same; or else it can be done again."""
     if held.released:
         held.release()  # does nothing
@@ -487,7 +488,7 @@ class ReleaseLong(Release):
     def prepare(self, scene: Scene) -> None:
         super().prepare(scene)
         os.mkdir(scene.request.queue)
-        dead = tickets.name_of(scene.clock - 1, NOBODY, "0" * 16, shared=False)
+        dead = queues.name_of(scene.clock - 1, NOBODY, "0" * 16, shared=False)
         Path(scene.request.queue, dead).write_bytes(b"")
         scene.clock += 1
 
@@ -802,7 +803,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
 
 def summary(result: Any, scene: Scene) -> object:
     """What a result amounts to, to be compared with that of a run without a fault."""
-    if isinstance(result, Held):
+    if isinstance(result, FileHeld):
         return "held", result.guarded, result.request.method, result.recovered_from is not None
     if isinstance(result, Status):
         holder = result.holder.pid if result.holder is not None else None
@@ -879,11 +880,11 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
     held = scene.acquire(scene.env(), timeout=0.1)
     left = []
     announcement = scene.lock_file + ".reclaim"
-    if not isinstance(held, Held) and scene.way != "unnamed" and os.path.exists(announcement):
+    if not isinstance(held, FileHeld) and scene.way != "unnamed" and os.path.exists(announcement):
         left.append("announcement, for a minute")  # without kernel locks, age alone tells that its maker has died
         os.utime(announcement, (1000, 1000))
         held = scene.acquire(scene.env(), timeout=0.1)
-    if not isinstance(held, Held):
+    if not isinstance(held, FileHeld):
         if not ((always or word in {*ANSWERS, "full"}) and _counts_as_ours(scene)):
             raise Wrong(f"the next one is refused: {held.status.reason}; there is {there}")
         left.append("lock file")
@@ -893,7 +894,7 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
         scene.clock += 1  # who holds for longer than a moment removes what dead waiters left
         for _ in range((scene.slots or 1) - 1):  # what was left of another slot goes with the next one that has it
             another = scene.acquire(scene.env(), timeout=0.1)
-            if isinstance(another, Held):
+            if isinstance(another, FileHeld):
                 another.release()
         held.release()
     for name in scene.litter():

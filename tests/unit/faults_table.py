@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast._os import linux
+from holdfast._platform import linux
 from holdfast.errors import HoldfastError
 from unit.failing import tapped
 from unit.fault_operations import OPERATIONS, Operation, Wrong, cases, once

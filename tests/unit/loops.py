@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import open_descriptors
-from holdfast import _os
+from holdfast import _platform
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop:
@@ -67,7 +67,7 @@ def readers(loop: asyncio.AbstractEventLoop) -> set[int]:
 
 def traces(loop: asyncio.AbstractEventLoop | None = None) -> dict[str, Any]:
     """Whatever a wait leaves while it lasts: descriptors, kernel watches, readers, threads."""
-    hub = getattr(_os._current, "_hub", None)
+    hub = getattr(_platform._current, "_hub", None)
     watches: list[str] = []
     if hub is not None:
         with open(f"/proc/self/fdinfo/{hub.fd}", encoding="ascii") as file:
@@ -78,8 +78,8 @@ def traces(loop: asyncio.AbstractEventLoop | None = None) -> dict[str, Any]:
         "leaders": dict(hub.leaders) if hub is not None else {},
         "readers": readers(loop) if loop is not None else set(),
         "steps": [thread for thread in steps() if thread.join(10) or thread.is_alive()],  # one may be ending
-        "holds": set(_os.environment().holds),
-        "lines": dict(getattr(_os.environment(), "lines", {})),
+        "holds": set(_platform.environment().holds),
+        "lines": dict(getattr(_platform.environment(), "lines", {})),
     }
 
 

@@ -16,16 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast._core.acquire import acquire
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held, Share
-from holdfast._core.refusal import Refusal
-from holdfast._core.request import Request, slots_of
-from holdfast._drive.sync import wait_for
+from holdfast._core.hold import Share
+from holdfast._core.messages import Refusal
+from holdfast._core.wait import Wait
+from holdfast._drivers.sync import wait_for
+from holdfast.engines.file.acquire import acquire
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.request import FileRequest, slots_of
 
 QUIET = frozenset(
     {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
-    | {"is_open", "is_lasting", "has_created", "publishing", "directory_log", "listed"}
+    | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed"}
 )
 """Calls that neither read nor change anything that processes share: no steps."""
 
@@ -140,11 +141,11 @@ class Contender:
         self.env = env
         # The queue has tests of its own; elsewhere a contender that is slow to be stepped must not take a ticket.
         given: Any = {"fair": False, **options}
-        self.requests = (Request(path, given),) if slots is None else slots_of(path, slots, given)
+        self.requests = (FileRequest(path, given),) if slots is None else slots_of(path, slots, given)
         self.request = self.requests[0]
         self.waits: list[Wait] = []
         self.done = False
-        self.result: Held | Refusal | None = None
+        self.result: FileHeld | Refusal | None = None
         self.steps = acquire(env, self.requests, timeout, context or (object(),))
         env.contenders.append(self)
 
@@ -158,7 +159,7 @@ class Contender:
         self.waits.append(wait)
         return wait
 
-    def run(self) -> Held | Refusal:
+    def run(self) -> FileHeld | Refusal:
         """Go on until it ends, waiting whenever it wants to."""
         while (wait := self.step()) is not None:
             # The process may live by a clock that the test turns; the driver lives by the real one.
@@ -167,16 +168,16 @@ class Contender:
         assert self.result is not None
         return self.result
 
-    def get(self) -> Held:
+    def get(self) -> FileHeld:
         """Run to the end, which must be a hold."""
         result = self.run()
-        assert isinstance(result, Held), f"not acquired: {result}"
+        assert isinstance(result, FileHeld), f"not acquired: {result}"
         return result
 
     @property
     def inside(self) -> bool:
         """Whether this contender has been let in and has not left."""
-        return isinstance(self.result, Held) and not self.result.released
+        return isinstance(self.result, FileHeld) and not self.result.released
 
     def crash(self) -> None:
         self.env.crash()

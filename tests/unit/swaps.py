@@ -8,26 +8,24 @@ they are.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast._core.acquire import acquire
-from holdfast._core.hold import Held, Share
-from holdfast._core.publish import temporary_name
-from holdfast._core.request import Request
-from holdfast._drive.sync import drive
-from holdfast._os import inotify, linux
-from holdfast._os.generic import GenericEnvironment
-from holdfast._os.linux import LinuxEnvironment
-from holdfast.model import Identity, marker_text
+from holdfast._core.hold import Share
+from holdfast._drivers.sync import drive
+from holdfast._platform import inotify, linux
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.portable import GenericEnvironment
+from holdfast.engines.file.acquire import acquire
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.request import FileRequest
+from holdfast.model import Identity, marker_text, temporary_name
 from unit import failing
 from unit.elsewhere import NOBODY as STRANGER
 from unit.failing import instance
@@ -122,8 +120,6 @@ def watchful() -> Iterator[Watchful]:
         if name in ("unlink", "lstat"):
             replace(GenericEnvironment, "stat" if name == "lstat" else name, staticmethod(wrapped))
     replace(os, "link", made.wrapped(os.link, 1))
-    if (claims := sys.modules.get("holdfast._os.claims")) is not None:
-        replace(claims, "open", made.wrapped(builtins.open))
     replace(linux, "_link_empty_path", made.wrapped(linux._link_empty_path, 1))
     replace(inotify, "_libc", _Library(inotify._libc, made))
     os.supports_dir_fd.update(added)
@@ -229,9 +225,9 @@ def _described(found: os.stat_result) -> tuple[object, ...]:
     return found.st_mode, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns
 
 
-def taken(env: Any, path: Path) -> Held:
+def taken(env: Any, path: Path) -> FileHeld:
     """A free lock, acquired."""
-    share = drive(acquire(env, (Request(path, {}),), 0, (object(),)))
+    share = drive(acquire(env, (FileRequest(path, {}),), 0, (object(),)))
     assert isinstance(share, Share)
     return share.held
 

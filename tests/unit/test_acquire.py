@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import wait_until_free
-from holdfast._core.claims import NO_LOCKS, make_claim
-from holdfast._core.environment import CHANGED, CLOSED, RECHECK, Wait
-from holdfast._core.hold import Held
-from holdfast._core.refusal import Refusal
-from holdfast._core.request import Request
-from holdfast._drive.sync import drive
+from holdfast._core.messages import Refusal
+from holdfast._core.wait import Wait
+from holdfast._drivers.sync import drive
+from holdfast._platform.interface import CHANGED, CLOSED, RECHECK
+from holdfast.engines.file.acquire import wait_until_free
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.errors import WouldDeadlock
 from holdfast.model import Liveness
 from unit.stepping import Contender, Stepped, sema_record
@@ -36,7 +37,7 @@ def held(disk: Path, contend: Contend) -> Contender:
 
 
 def release(holder: Contender) -> None:
-    assert isinstance(holder.result, Held)
+    assert isinstance(holder.result, FileHeld)
     holder.result.release()
 
 
@@ -437,8 +438,8 @@ def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> N
     again = contend(disk / "l", first.env, owner=("job", 7))
     assert again.get() is hold
     assert len(hold.shares) == 2
-    assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), Held)
-    assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), Held), "another process is another owner"
+    assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), FileHeld)
+    assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), FileHeld), "another process is another owner"
 
 
 def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
@@ -459,20 +460,20 @@ def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: C
     holder = contend(disk / "l")
     holder.get()
     other = contend(disk / "x").env
-    steps = wait_until_free(other, (Request(str(disk / "l"), {}),), None, ())
+    steps = wait_until_free(other, (FileRequest(str(disk / "l"), {}),), None, ())
     next(steps)
     holder.crash()  # free for whoever takes it over, though the file is there
     with pytest.raises(StopIteration) as done:
         next(steps)
     assert done.value.value is None
     assert (disk / "l").exists()
-    assert drive(wait_until_free(other, (Request(str(disk / "nothing"), {}),), 0, ())) is None
+    assert drive(wait_until_free(other, (FileRequest(str(disk / "nothing"), {}),), 0, ())) is None
     assert not (disk / "nothing").exists()
 
 
 def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
     env = contend(disk / "x").env
-    refusal = drive(wait_until_free(env, (Request(str(disk / "l"), {}),), 0.01, ()))
+    refusal = drive(wait_until_free(env, (FileRequest(str(disk / "l"), {}),), 0.01, ()))
     assert isinstance(refusal, Refusal)
     assert refusal.waited >= 0.01
     assert not env.open_descriptors()

@@ -1,4 +1,4 @@
-"""Several locks at once (together.py): one order for all, all or none."""
+"""Several locks at once (acquire_all.py): one order for all, all or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast import (
     WouldDeadlock,
     acquire_all,
 )
-from holdfast.together import Holds, in_order
+from holdfast.acquire_all import Holds, in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 

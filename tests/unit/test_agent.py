@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from holdfast._core.environment import Wait
-from holdfast._drive.agent import Agent
+from holdfast._core.wait import Wait
+from holdfast._drivers.agent import Agent
 from process.support import eventually
 from unit.stepping import Stepped
 

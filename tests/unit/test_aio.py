@@ -29,11 +29,11 @@ from holdfast import (
     WouldDeadlock,
     aio,
 )
-from holdfast import hold as hold_module
-from holdfast._core import remove
-from holdfast._drive import asyncio as asyncio_driver
-from holdfast._drive.keeper import Keeper
-from holdfast._os import environment
+from holdfast import lock as hold_module
+from holdfast._drivers import asyncio as asyncio_driver
+from holdfast._drivers.background import Keeper
+from holdfast._platform import environment
+from holdfast.engines.file import remove
 from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, Run, asleep, observed, run_on, traces, until
 from unit.stepping import sema_record

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHold, AsyncLock, Lock
-from holdfast._core import queue
-from holdfast._os import environment
+from holdfast._platform import environment
+from holdfast.engines.file import queue as queues
 from unit.loops import LOOPS, asleep, events_only, observed, readers, steps, touch, traces
 from unit.stepping import sema_record
 
@@ -264,7 +264,7 @@ def test_a_task_of_a_closed_loop_keeps_its_place_in_the_queue(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as the task is not collected. Those behind it look again after a second; here sooner."""
-    monkeypatch.setattr(queue, "_RECHECK_EACH", 0.05)
+    monkeypatch.setattr(queues, "_RECHECK_EACH", 0.05)
     close_the_loop_at_every_step(path, new_loop, collected=False)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AcquireTimeout, AsyncHold, AsyncSemaphore, NotHeld, Semaphore, WouldDeadlock
-from holdfast._os import environment
+from holdfast._platform import environment
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, traces, until
 
 __all__ = ["events_only"]

@@ -14,18 +14,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    AcquireTimeout,
-    AsyncLock,
-    AsyncSemaphore,
-    Hold,
-    Lock,
-    LockLost,
-    NotHeld,
-    Semaphore,
-    WouldDeadlock,
-)
-from holdfast._os import environment
+from holdfast import AcquireTimeout, AsyncLock, AsyncSemaphore, Hold, Lock, LockLost, NotHeld, Semaphore, WouldDeadlock
+from holdfast._platform import environment
 from holdfast.aio import acquire_all
 from unit.loops import LOOPS, Run, asleep, events_only, observed, run_on, traces, until
 

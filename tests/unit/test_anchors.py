@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast import cli
-from holdfast._operator.anchors import Anchored
-from holdfast._operator.remains import Leftover
-from holdfast._os import environment
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._admin.anchors import Anchored
+from holdfast._admin.clean import Leftover
+from holdfast._platform import environment
+from holdfast._platform.linux import LinuxEnvironment
 from holdfast.cli import clean
 from unit.fault_operations import NOBODY
 from unit.stepping import sema_record

@@ -1,4 +1,4 @@
-"""The asyncio driver (_drive/asyncio.py): waits as it is told, and leaves nothing in the loop, whatever ends it."""
+"""The asyncio driver (_drivers/asyncio.py): waits as it is told, and leaves nothing in the loop, whatever ends it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.environment import Signal, Wait
-from holdfast._drive import asyncio as driver
-from holdfast._drive import sync
-from holdfast._drive.asyncio import caller, drive, in_thread, wait_for
+from holdfast._core.wait import Signal, Wait
+from holdfast._drivers import asyncio as driver
+from holdfast._drivers import sync
+from holdfast._drivers.asyncio import caller, drive, in_thread, wait_for
 from unit.loops import LOOPS, Run, readers, run_on, steps
 
 

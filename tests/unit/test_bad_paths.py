@@ -265,7 +265,7 @@ def test_no_inode_is_left_and_nobody_says_so(disk: Path) -> None:
 
 
 def test_a_full_descriptor_table_hangs_or_leaks(disk: Path) -> None:
-    from holdfast._os import environment
+    from holdfast._platform import environment
 
     environment()
     lock = Lock(disk / "l")

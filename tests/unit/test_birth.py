@@ -1,4 +1,4 @@
-"""What tells a file from those before it (birth.py), and how a process is shown to others (title.py)."""
+"""What tells a file from those before it (linux.py), and how a process is shown to others (linux.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._os import birth, title
-from holdfast._os.birth import born
-from holdfast._os.title import entitle
+from holdfast._platform import linux
+from holdfast._platform.linux import born, entitle
 from unit.elsewhere import elsewhere
 
 
@@ -24,16 +23,16 @@ def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch:
     class Forgetful:
         @staticmethod
         def statx(_at: int, path: bytes, _flags: int, _mask: int, found: ctypes.Array[ctypes.c_char]) -> int:
-            struct.pack_into("=I", found, 0, birth._STATX_INO)
-            struct.pack_into("=Q", found, birth._INODE_AT, os.lstat(path).st_ino)
+            struct.pack_into("=I", found, 0, linux._STATX_INO)
+            struct.pack_into("=Q", found, linux._INODE_AT, os.lstat(path).st_ino)
             return 0
 
     path = str(disk / "l")
     Path(path).touch()
     for library in (Old, Forgetful):
-        monkeypatch.setattr(birth, "_libc", library)
+        monkeypatch.setattr(linux, "_libc", library)
         assert born(path) == str(os.stat(path).st_ino)
-    monkeypatch.setattr(birth, "_libc", Old)
+    monkeypatch.setattr(linux, "_libc", Old)
     assert born(path + "x") is None
 
 
@@ -52,6 +51,6 @@ def test_a_process_that_may_not_be_renamed_ends(monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(1, "refused")
 
     before = Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()
-    monkeypatch.setattr(title, "open", refused, raising=False)
+    monkeypatch.setattr(linux, "open", refused, raising=False)
     entitle("holdfast", "for nobody")
     assert (Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()) == before

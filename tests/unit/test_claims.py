@@ -1,4 +1,4 @@
-"""The two gates before another's record is replaced or removed: the guard and the claim (claims.py)."""
+"""The two gates before another's record is replaced or removed: the guard and the claim (takeover.py)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.claims import NO_LOCKS, SHARED, is_claim, make_claim
-from holdfast._core.hold import Held
-from holdfast._core.observe import UNFINISHED
-from holdfast._core.remove import break_lock
-from holdfast._drive.sync import drive
+from holdfast._drivers.sync import drive
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.inspect import UNFINISHED
+from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.takeover import NO_LOCKS, SHARED, is_claim, make_claim
 from holdfast.model import Identity, marker_text
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
@@ -73,7 +74,7 @@ def test_one_without_kernel_locks_and_one_with_them_both_take_over(
     losers: list[object] = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
-    assert not isinstance(losers[0], Held)
+    assert not isinstance(losers[0], FileHeld)
     assert claims(unguarded.parent) == []
 
 
@@ -92,8 +93,8 @@ def test_one_that_was_slow_to_ask_writes_over_a_new_hold(
             faster.get()
 
     slow.env.before["open_existing"] = overtaken
-    assert not isinstance(slow.run(), Held)
-    assert isinstance(faster.result, Held)
+    assert not isinstance(slow.run(), FileHeld)
+    assert isinstance(faster.result, FileHeld)
     assert faster.result.verify()
 
 
@@ -103,7 +104,7 @@ def test_one_without_kernel_locks_takes_over_from_a_guarded_holder(
     """T1: whoever cannot have the guard cannot know that another has not."""
     for env in (environments("flock"), environments(kind="generic")):
         contender = contend(guarded, env, stale=lambda _status: True)
-        assert not isinstance(contender.run(), Held)
+        assert not isinstance(contender.run(), FileHeld)
         assert claims(guarded.parent) == []
 
 
@@ -171,7 +172,7 @@ def test_a_stopped_claimant_is_overtaken(
     with pytest.raises(Crash):
         stopped.run()
     for env in (environments(), environments("flock")):
-        assert not isinstance(contend(unguarded, env).run(), Held)
+        assert not isinstance(contend(unguarded, env).run(), FileHeld)
     clear(unguarded.parent)
 
 
@@ -205,7 +206,7 @@ def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
     (claim,) = claims(unguarded.parent)
     os.utime(unguarded.parent / claim, (time.time() - age,) * 2)
     result = contend(unguarded, environments("flock")).run()
-    assert isinstance(result, Held) is (age > 60)
+    assert isinstance(result, FileHeld) is (age > 60)
     clear(unguarded.parent)
 
 
@@ -253,8 +254,8 @@ def test_a_forged_claim_keeps_a_dead_lock(
     assert len(claims(unguarded.parent)) == 1
     for env in (environments(), environments("flock")):
         result = contend(unguarded, env).run()
-        assert isinstance(result, Held) is sticky
-        if isinstance(result, Held):
+        assert isinstance(result, FileHeld) is sticky
+        if isinstance(result, FileHeld):
             break
     clear(unguarded.parent)
 
@@ -316,7 +317,7 @@ def test_a_reader_keeps_a_dead_lock(guarded: Path, contend: Contend) -> None:
         assert held.recovered_from.tag == "the dead one"
         assert os.fstat(fd).st_nlink == 0
         assert os.stat(guarded).st_ino != before
-        assert not isinstance(contend(guarded).run(), Held)
+        assert not isinstance(contend(guarded).run(), FileHeld)
     finally:
         os.close(fd)
 
@@ -324,13 +325,12 @@ def test_a_reader_keeps_a_dead_lock(guarded: Path, contend: Contend) -> None:
 @pytest.mark.parametrize("how", ["breaking", "cleaning", "reaping", "by rule"])
 def test_a_reader_keeps_a_dead_lock_from_being_removed(how: str, guarded: Path, environments: Environments) -> None:
     """R2, T9."""
-    from holdfast._core.request import Request
-    from holdfast._operator.clean import REMOVED, proven, remove_lock, safe_or_approved
+    from holdfast._admin.clean import REMOVED, proven, remove_lock, safe_or_approved
 
     if how == "by rule":
         guarded.write_bytes(sema_record(2**22 + 5, 1000))
     fd, env = reading(guarded), environments()
-    request = Request(str(guarded), {})
+    request = FileRequest(str(guarded), {})
     try:
         if how == "breaking":
             assert drive(break_lock(env, request)) is not None  # type: ignore[arg-type]
@@ -378,7 +378,7 @@ def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_th
         losers: list[object] = []
         past_the_gates(first.env, lambda: losers.append(second.run()))
         assert first.get().verify()
-        assert not isinstance(losers[0], Held)
+        assert not isinstance(losers[0], FileHeld)
         assert claims(guarded.parent) == []
     finally:
         os.close(fd)
@@ -399,8 +399,8 @@ def test_one_that_gets_the_guard_after_the_reader_has_gone_enters_as_well(guarde
 
     os.close(fd)
     second.env.before["open_existing"] = overtaken
-    assert not isinstance(second.run(), Held)
-    assert isinstance(first.result, Held)
+    assert not isinstance(second.run(), FileHeld)
+    assert isinstance(first.result, FileHeld)
     assert first.result.verify()
 
 
@@ -431,7 +431,7 @@ def test_an_exclusive_lock_of_somebody_else_is_not_respected(guarded: Path, cont
     """V1: it cannot be told from a guard that the dead one's child has inherited."""
     fd = reading(guarded, fcntl.LOCK_EX)
     try:
-        assert not isinstance(contend(guarded).run(), Held)
+        assert not isinstance(contend(guarded).run(), FileHeld)
     finally:
         os.close(fd)
     assert contend(guarded).get().recovered_from is not None

@@ -13,27 +13,33 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.claims import NO_LOCKS, make_claim
-from holdfast._core.environment import Presence, Process
-from holdfast._core.hold import Held
-from holdfast._core.locate import queue_of
-from holdfast._core.publish import temporary_name
-from holdfast._core.queue import Place
-from holdfast._core.request import Request
-from holdfast._drive.sync import drive, wait_for
-from holdfast._operator.clean import CHANGED, REMOVED, Removal, remove, remove_lock, request_of, safe_or_approved
-from holdfast._operator.remains import (
+from holdfast._admin.clean import (
     ANNOUNCEMENT,
+    CHANGED,
     LOCK,
     QUEUE,
+    REMOVED,
     TEMPORARY,
     TICKET,
     Kept,
     Leftover,
+    Removal,
     directories,
     leftovers,
+    remove,
+    remove_lock,
+    request_of,
+    safe_or_approved,
 )
-from holdfast._operator.survey import Survey
+from holdfast._admin.scan import Survey
+from holdfast._drivers.sync import drive, wait_for
+from holdfast._platform.interface import Presence, Process
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.queue import Place
+from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.takeover import NO_LOCKS, make_claim
+from holdfast.model import temporary_name
 from unit.stepping import Contender, Crash, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -108,7 +114,7 @@ def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
         if not other.done:
             break
         held = other.result
-        if isinstance(held, Held):
+        if isinstance(held, FileHeld):
             won += 1
             assert held.check(), f"robbed after step {number}, {env.steps[number]}"
             assert path.exists()
@@ -129,7 +135,7 @@ def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process
     steps = remove_lock(env, request_of(str(stale), "sema"), SAFE)
     wait = next(steps)
     assert wait.deadline > time.monotonic()
-    assert not isinstance(newcomer.run(), Held), "nobody may be inside yet"
+    assert not isinstance(newcomer.run(), FileHeld), "nobody may be inside yet"
     stale.unlink()  # the foreign process, by its older look
     stale.write_bytes(theirs := sema_record(os.getpid(), time.time(), "theirs"))
     wait_for(wait)
@@ -319,7 +325,7 @@ def test_a_claim_of_a_living_process_goes(disk: Path, environments: Environments
 def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments) -> None:
     """M7: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
     env, living, crashed = environments(), environments(), environments()
-    request = Request(str(disk / "l.lock"), {})
+    request = FileRequest(str(disk / "l.lock"), {})
     queue = disk / ".holdfast-l.lock.queue"
     queue.mkdir()
     assert names(env, disk) == [queue.name], "empty"

@@ -1,4 +1,4 @@
-"""What appears in a directory is noted, for those who publish there often (rivals.py, Y7; inotify.py, N8, N9)."""
+"""What appears in a directory is noted, for those who publish there often (interop.py, Y7; inotify.py, N8, N9)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held
-from holdfast._os import environment, inotify, linux
+from holdfast._core.wait import Wait
+from holdfast._platform import environment, inotify, linux
+from holdfast.engines.file.hold import FileHeld
 from unit.stepping import Contender, Stepped
 from unit.test_rivals import temporary
 
@@ -63,7 +63,7 @@ def test_a_rival_that_came_before_our_file_is_waited_for(
     assert isinstance(contender.step(), Wait)
     assert not contender.inside
     made[0].rename(disk / name)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
 
 
 def test_a_rival_that_has_renamed_before_we_look_is_seen_by_its_beginning(
@@ -74,7 +74,7 @@ def test_a_rival_that_has_renamed_before_we_look_is_seen_by_its_beginning(
     made: list[Path] = []
     contender.env.once(contender.env.before, "link_unnamed", lambda: made.append(temporary(disk / "l", os.getpid())))
     contender.env.once(contender.env.after, "link_unnamed", lambda: made[0].rename(disk / "l"))
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert lists(contender)
 
 
@@ -98,7 +98,7 @@ def test_another_directory_of_that_name_is_listed(disk: Path, logging: Callable[
     try:
         temporary(disk / "l", os.getpid())
         contender = logging(timeout=0)
-        assert not isinstance(contender.run(), Held)
+        assert not isinstance(contender.run(), FileHeld)
         assert lists(contender)
     finally:
         for path in disk.iterdir():
@@ -139,7 +139,7 @@ def test_what_was_read_and_not_noted_makes_the_log_uncertain(
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     contender = logging(timeout=0)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert lists(contender)
 
 

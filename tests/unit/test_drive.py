@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from holdfast._core.environment import Signal, Wait
-from holdfast._drive.sync import caller, drive, wait_for
+from holdfast._core.wait import Signal, Wait
+from holdfast._drivers.sync import caller, drive, wait_for
 
 
 @pytest.fixture

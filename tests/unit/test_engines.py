@@ -17,12 +17,12 @@ import pytest
 import holdfast
 from engines.toy import Toy
 from holdfast import AsyncLock, Lock, Semaphore
-from holdfast._core.environment import Signal, Wait
-from holdfast._drive.agent import Agent
-from holdfast._drive.agent import agent as agent_of
-from holdfast._os import environment
+from holdfast._core.wait import Signal, Wait
+from holdfast._drivers.agent import Agent
+from holdfast._drivers.agent import agent as agent_of
+from holdfast._platform import environment
+from holdfast.acquire_all import in_order
 from holdfast.engines import registry
-from holdfast.together import in_order
 from process.support import eventually
 
 URL = "toy://host/db#one"

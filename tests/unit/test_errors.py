@@ -1,4 +1,4 @@
-"""Errors: what they carry, what they say, and that they survive a pickle (errors.py, report.py)."""
+"""Errors: what they carry, what they say, and that they survive a pickle (errors.py, messages.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast._core.refusal import Refusal
-from holdfast._core.report import advice, duration, moment, printable, refused, sentence
+from holdfast._core.messages import Refusal, advice, duration, moment, printable, refused, sentence
 from holdfast.errors import HoldfastError
 from holdfast.model import Evidence, Holder, Liveness, Record, Status
 from unit.stepping import Contender, sema_record

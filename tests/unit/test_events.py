@@ -1,4 +1,4 @@
-"""What is told of locks: to callbacks, and to a log (events.py, _core/story.py)."""
+"""What is told of locks: to callbacks, and to a log (events.py, _core/attempt.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, WouldDeadlock, acquire_all, events
-from holdfast._core import story
-from holdfast._core.hold import Held
-from holdfast._core.story import Story
+from holdfast._core import attempt
+from holdfast._core.attempt import Story
+from holdfast.engines.file.hold import FileHeld
 from holdfast.events import Event, listen
 from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, run_on
@@ -293,7 +293,7 @@ def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Con
         path.write_bytes(sema_record(1, 1))
         start = threading.Barrier(4)
 
-        def end(held: Held = held, start: threading.Barrier = start, release: bool = False) -> None:
+        def end(held: FileHeld = held, start: threading.Barrier = start, release: bool = False) -> None:
             start.wait(PATIENCE)
             with contextlib.suppress(LockLost):
                 held.release() if release else held.check()
@@ -428,7 +428,7 @@ def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -
 
 def test_a_callback_runs_under_a_mutex(path: Path) -> None:
     """U5: another thread uses the very hold, while the callback waits for it."""
-    made: list[Held] = []
+    made: list[FileHeld] = []
     done: list[str] = []
     stories: list[Story] = []
 
@@ -507,7 +507,7 @@ def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.Monke
     def made(*_arguments: object) -> None:
         raise AssertionError("made for nobody")
 
-    monkeypatch.setattr(story, "Event", made)
+    monkeypatch.setattr(attempt, "Event", made)
     with Lock(path), pytest.raises(AcquireTimeout):
         Lock(path).acquire(timeout=0.3)
     monkeypatch.setattr(Story, "__init__", made)

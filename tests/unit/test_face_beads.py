@@ -18,8 +18,8 @@ import pytest
 
 import holdfast
 from holdfast import beads
-from holdfast._core import remove
 from holdfast.beads import ExclusiveLock, SyncGate, is_process_alive, release, should_skip_database
+from holdfast.engines.file import remove
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 
@@ -650,7 +650,7 @@ def test_a_name_of_the_face_promises_nothing() -> None:
 NAMED = """
 README.md docs/beads.md docs/cli.md docs/protocols/beads.md docs/protocols/index.md docs/migrating/beads.md
 docs/migrating/index.md docs/howto/polyglot.md src/holdfast/beads.py src/holdfast/lock.py
-src/holdfast/protocols/beads.py src/holdfast/cli/arguments.py src/holdfast/cli/arguments_beads.py
+src/holdfast/protocols/beads.py src/holdfast/cli/options.py src/holdfast/cli/options.py
 """
 
 

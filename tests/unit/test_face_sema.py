@@ -20,7 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, Lock, LockLost, MalformedRecord, NotHeld, ProtocolMismatch, WouldDeadlock, sema
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.sema import (
     AlreadyLocked,
     InvalidPath,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import AcquireTimeout, Lock, LockLost, NotHeld, ProtocolMismatch, WouldDeadlock, semats
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.model import marker_text
 from holdfast.semats import (
     AlreadyLocked,

@@ -24,13 +24,13 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
-from holdfast._core.environment import Signal
-from holdfast._drive.keeper import Keeper
-from holdfast._os import environment
+from holdfast._core.wait import Signal
+from holdfast._drivers.background import Keeper
+from holdfast._platform import environment
 from holdfast.model import Identity, marker_text
 from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
-from holdfast.sidecar_callbacks import Awaited
+from holdfast.sidecar.options import Awaited
 from process.support import eventually
 from unit.loops import asleep, until
 

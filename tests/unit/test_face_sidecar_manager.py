@@ -1,4 +1,4 @@
-"""Managers and re-entrant holds of fs-safe's file lock (sidecar_manager.py)."""
+"""Managers and re-entrant holds of fs-safe's file lock (sidecar/manager.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from abilities import has
 from holdfast import WouldDeadlock, sidecar
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.sidecar import FileLockTimeout, create_file_lock_manager, create_file_lock_manager_sync
-from holdfast.sidecar_options import _Owner
+from holdfast.sidecar.options import _Owner
 from unit.elsewhere import elsewhere
 
 

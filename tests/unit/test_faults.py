@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import places
-from holdfast._core.hold import Held
-from holdfast._core.refusal import Refusal
+from holdfast._core.messages import Refusal
+from holdfast.engines.file.hold import FileHeld
 from unit import faults_table
 from unit.failing import DOCUMENTED, Tap, error, tapped
 from unit.fault_operations import NOBODY, OPERATIONS, Acquire, Operation, Scene, TakeOverDead, once
@@ -101,7 +101,7 @@ def test_a_failed_release_with_a_guard_keeps_the_next_one_out(memory: Path, tap:
     assert held.released
     assert scene.litter() == ["l"]
     again = scene.acquire(scene.env())
-    assert isinstance(again, Held)
+    assert isinstance(again, FileHeld)
     again.release()
     scene.dispose()
 
@@ -132,7 +132,7 @@ def test_a_takeover_on_a_full_disk_leaves_half_a_record_of_its_own(way: str, mem
     with pytest.raises(OSError, match="No space left"):
         scene.acquire(scene.acts)
     tap.open = False
-    assert isinstance(scene.acquire(scene.env()), Held)
+    assert isinstance(scene.acquire(scene.env()), FileHeld)
     scene.dispose()
 
 

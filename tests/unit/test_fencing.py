@@ -15,14 +15,14 @@ import pytest
 
 import holdfast
 from holdfast import AsyncLock, Lock, Semaphore
-from holdfast._core import fencing
-from holdfast._core.claims import NO_LOCKS, make_claim
-from holdfast._core.fencing import is_counter
-from holdfast._core.hold import Held
-from holdfast._core.request import Request
-from holdfast._operator.remains import leftovers
-from holdfast._operator.survey import Survey
-from holdfast._os import environment
+from holdfast._admin.clean import leftovers
+from holdfast._admin.scan import Survey
+from holdfast._platform import environment
+from holdfast.engines.file import fencing
+from holdfast.engines.file.fencing import is_counter
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Crash, Stepped, sema_record
 
@@ -323,7 +323,7 @@ def test_a_robbed_one_and_its_successor_count_at_the_same_time(disk: Path, conte
     (disk / "l.token").write_bytes(written(3, 4))
     robbed.env.instead["read"] = read
     assert robbed.step() is None or got
-    assert not isinstance(robbed.result, Held)
+    assert not isinstance(robbed.result, FileHeld)
     held = successor.get()
     assert held.token == 6  # 5 was counted by the other, and never given
     held.release()
@@ -393,7 +393,7 @@ def test_an_interruption_right_after_a_counter_was_made_anew_leaves_its_temporar
         return fd
 
     operation = env.operations.begin(env)
-    request = Request(disk / "l", {"fencing": True})
+    request = FileRequest(disk / "l", {"fencing": True})
     monkeypatch.setattr(env, "open_new", interrupted)
     old = os.open(path, os.O_RDWR)
     with pytest.raises(KeyboardInterrupt):
@@ -420,7 +420,7 @@ def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(dis
                 tokens.append(held.token)
 
     robbed.env.before["write"] = others
-    assert not isinstance(robbed.run(), Held)
+    assert not isinstance(robbed.run(), FileHeld)
     (disk / "l").unlink()
     last = contend(disk / "l", fencing=True).get().token
     assert tokens == [5, 6, 7]

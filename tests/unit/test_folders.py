@@ -1,4 +1,4 @@
-"""Events of whole directories (folders.py), and what `_os` gives those who look at many files."""
+"""Events of whole directories (inotify.py), and what `_os` gives those who look at many files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 import abilities
-from holdfast import _os
-from holdfast._os import folder_watch, folders, kernel_glimpse
-from holdfast._os.folders import FolderWatch
-from holdfast._os.generic import GenericEnvironment
-from holdfast._os.glimpse import Glimpse
-from holdfast._os.linux import LinuxEnvironment
-from holdfast._os.nothing import NoCensus
+from holdfast import _platform
+from holdfast._platform import folder_watch, inotify, kernel_glimpse
+from holdfast._platform.inotify import FolderWatch
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.portable import GenericEnvironment, NoCensus
+from holdfast._platform.procfs import Glimpse
 from process.support import inotify_instance
 
 IN_CREATE, IN_DELETE, IN_UNMOUNT, IN_Q_OVERFLOW = 0x100, 0x200, 0x2000, 0x4000
@@ -40,7 +39,7 @@ def say(monkeypatch: pytest.MonkeyPatch, *events: tuple[int, int, bytes]) -> Non
             raise BlockingIOError
         return said.pop()
 
-    monkeypatch.setattr(folders.os, "read", read)
+    monkeypatch.setattr(inotify.os, "read", read)
 
 
 def test_events_that_the_kernel_has_dropped_are_not_told(
@@ -80,13 +79,13 @@ def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyP
         def inotify_init1(_flags: int) -> int:
             return -1
 
-    monkeypatch.setattr(_os, "_current", LinuxEnvironment())
-    monkeypatch.setattr(folders, "_libc", NoneLeft)
+    monkeypatch.setattr(_platform, "_current", LinuxEnvironment())
+    monkeypatch.setattr(inotify, "_libc", NoneLeft)
     with pytest.raises(OSError, match="inotify_init1"):
         FolderWatch()
     assert folder_watch() is None
     for other in (LinuxEnvironment(frozenset({"events"})), GenericEnvironment()):
-        monkeypatch.setattr(_os, "_current", other)
+        monkeypatch.setattr(_platform, "_current", other)
         assert folder_watch() is None
 
 
@@ -97,11 +96,11 @@ def test_the_locks_of_a_few_files_are_not_seen(disk: Path, monkeypatch: pytest.M
     identity = (found.st_dev, found.st_ino)
     with open(disk / "l") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        monkeypatch.setattr(_os, "_current", LinuxEnvironment())
+        monkeypatch.setattr(_platform, "_current", LinuxEnvironment())
         seen = kernel_glimpse()
         assert isinstance(seen, Glimpse)
         assert seen.is_locked(identity)
-        monkeypatch.setattr(_os, "_current", GenericEnvironment())
+        monkeypatch.setattr(_platform, "_current", GenericEnvironment())
         portable = kernel_glimpse()
         assert isinstance(portable, NoCensus)
         assert not portable.is_locked(identity)

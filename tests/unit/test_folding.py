@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.arguments import SUMMARIES, overview_of, parser_of
-from holdfast.cli.arguments_beads import STEPS
-from holdfast.cli.arguments_beads import parser as parser_of_beads
-from holdfast.cli.folding import folded
+from holdfast.cli.options import STEPS, SUMMARIES, folded, overview_of, parser_of
+from holdfast.cli.options import beads_parser as parser_of_beads
 
 PARSERS = {
     "holdfast": overview_of,

@@ -1,4 +1,4 @@
-"""Events of directories become events of locks (follow.py, crowd.py, onlooker.py, folders.py)."""
+"""Events of directories become events of locks (monitor.py, monitor.py, monitor.py, inotify.py)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from abilities import LINUX
-from holdfast._operator import follow as module
-from holdfast._operator.follow import Follower
-from holdfast._operator.ghosts import LIMBO
-from holdfast._operator.happening import Happening
-from holdfast._os.folders import FolderWatch
-from holdfast._os.glimpse import Glimpse
+from holdfast._admin import monitor as module
+from holdfast._admin.monitor import LIMBO, Follower, Happening
+from holdfast._platform.inotify import FolderWatch
+from holdfast._platform.procfs import Glimpse
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contender, Stepped

@@ -1,4 +1,4 @@
-"""Those who wait, seen by one who looks on at any moment (crowd.py, follow.py): every schedule with two switches.
+"""Those who wait, seen by one who looks on at any moment (monitor.py, monitor.py): every schedule with two switches.
 
 The follower takes events and looks until there are no more; a waiter takes its steps in between. Afterwards the
 follower must know what is so, without the sweep that would make up for it.
@@ -12,14 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core import tickets
-from holdfast._core.tickets import Ticket
-from holdfast._operator.departures import SETTLE
-from holdfast._operator.follow import Follower
-from holdfast._operator.ghosts import LIMBO
-from holdfast._operator.happening import Happening
-from holdfast._os.folders import FolderWatch
-from holdfast._os.glimpse import Glimpse
+from holdfast._admin.monitor import LIMBO, SETTLE, Follower, Happening
+from holdfast._platform.inotify import FolderWatch
+from holdfast._platform.procfs import Glimpse
+from holdfast.engines.file import queue as queues
+from holdfast.engines.file.queue import Ticket
 from process.support import inotify_instance
 from unit.stepping import Contender, Stepped
 from unit.test_interleavings import Player, Schedules
@@ -48,7 +45,7 @@ class Theatre:
         self.follower.first_look()
         self.told = []
         self.count += 1
-        self.name = tickets.name_of(self.waits.monotonic(), os.getpid(), f"{self.count:016x}", shared=False)
+        self.name = queues.name_of(self.waits.monotonic(), os.getpid(), f"{self.count:016x}", shared=False)
 
     def lower_curtain(self) -> None:
         for directory in (self.directory, self.queue):
@@ -60,7 +57,7 @@ class Theatre:
     # -- what the waiter does ------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        self.ticket = tickets.issue(self.waits, self.request, self.name, self.waits.time())  # type: ignore[arg-type]
+        self.ticket = queues.issue(self.waits, self.request, self.name, self.waits.time())  # type: ignore[arg-type]
         assert self.ticket is not None
 
     def leave(self) -> None:

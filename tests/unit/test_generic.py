@@ -1,4 +1,4 @@
-"""The portable environment: claims in place of guards, pids in place of proofs (generic.py)."""
+"""The portable environment: claims in place of guards, pids in place of proofs (portable.py)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look
-from holdfast._core.environment import Presence, Process
-from holdfast._core.hold import Held
-from holdfast._os import generic
-from holdfast._os.generic import GenericEnvironment
+from holdfast._platform import portable as portable_system
+from holdfast._platform.interface import Presence, Process
+from holdfast._platform.portable import GenericEnvironment
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.hold import FileHeld
 from holdfast.model import Identity, Liveness, marker_text
 from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
 
@@ -52,7 +52,7 @@ def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Co
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
-    assert not isinstance(losers[0], Held)
+    assert not isinstance(losers[0], FileHeld)
     assert claims(dead.parent) == []
 
 
@@ -64,7 +64,7 @@ def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_t
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     first.get()
-    assert not isinstance(losers[0], Held)
+    assert not isinstance(losers[0], FileHeld)
 
 
 def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
@@ -90,7 +90,7 @@ def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     held = first.get()
-    assert not isinstance(losers[0], Held)
+    assert not isinstance(losers[0], FileHeld)
     assert claims(dead.parent) == []
     held.release()
 
@@ -99,7 +99,7 @@ def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
     past_the_gates(stalled.env, stalled.crash)
     with pytest.raises(Crash):
         stalled.run()
-    assert not isinstance(portable(dead).run(), Held)
+    assert not isinstance(portable(dead).run(), FileHeld)
     for name in claims(dead.parent):
         (dead.parent / name).unlink()
 
@@ -115,9 +115,9 @@ def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) 
             faster.get()
 
     late.env.before["open_existing"] = overtaken
-    assert not isinstance(late.run(), Held)
+    assert not isinstance(late.run(), FileHeld)
     assert faster.inside
-    assert isinstance(faster.result, Held)
+    assert isinstance(faster.result, FileHeld)
     assert faster.result.verify()
     assert claims(dead.parent) == []
 
@@ -149,7 +149,7 @@ def test_portable_locks_do_not_exclude(without: tuple[str, ...], disk: Path, por
     first, second = portable(disk / "l", *without), portable(disk / "l", *without, timeout=0.05)
     held = first.get()
     assert not held.guarded
-    assert not isinstance(second.run(), Held)
+    assert not isinstance(second.run(), FileHeld)
     status = look(second.env, second.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "process")
     held.release()
@@ -161,10 +161,10 @@ def test_a_portable_holder_and_one_with_a_guard_do_not_exclude_each_other(
     disk: Path, portable: Contend, contend: Contend
 ) -> None:
     held = portable(disk / "l").get()
-    assert not isinstance(contend(disk / "l").run(), Held)
+    assert not isinstance(contend(disk / "l").run(), FileHeld)
     held.release()
     guarded = contend(disk / "l").get()
-    assert not isinstance(portable(disk / "l").run(), Held)
+    assert not isinstance(portable(disk / "l").run(), FileHeld)
     guarded.release()
 
 
@@ -207,7 +207,7 @@ def test_machines_with_one_network_address_judge_each_others_processes(
     """Virtual machines and containers of several hosts have it, and a directory of a server in common."""
     monkeypatch.setattr("uuid.getnode", lambda: 0x02FC00000001)
     one = environments(kind="generic").identity()
-    monkeypatch.setattr("holdfast._os.generic._host", lambda: "other")
+    monkeypatch.setattr("holdfast._platform.portable._host", lambda: "other")
     other = environments(kind="generic").identity()
     assert one.boot.startswith("machine:")
     assert one.boot != other.boot
@@ -256,7 +256,7 @@ def test_a_kernel_without_time_namespaces_has_no_pid_namespaces(monkeypatch: pyt
             raise FileNotFoundError(2, "No such file or directory", path)
         return real(path)
 
-    monkeypatch.setattr(generic.os, "stat", without_time)
+    monkeypatch.setattr(portable_system.os, "stat", without_time)
     assert GenericEnvironment().identity().pid_namespace == str(real("/proc/self/ns/pid").st_ino)
 
 
@@ -271,13 +271,13 @@ def test_a_process_that_may_not_be_looked_at_counts_as_dead(
 
 
 def test_kill_says_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generic.os, "kill", fail(PermissionError(1, "Operation not permitted")))
-    assert generic._presence_by_kill(4711) is Presence.RUNNING
-    monkeypatch.setattr(generic.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
-    assert generic._presence_by_kill(1 << 80) is Presence.RUNNING
-    monkeypatch.setattr(generic.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
-    monkeypatch.setattr(generic.os, "name", "nt")
-    assert generic._presence_by_kill(4711) is Presence.UNKNOWN
+    monkeypatch.setattr(portable_system.os, "kill", fail(PermissionError(1, "Operation not permitted")))
+    assert portable_system._presence_by_kill(4711) is Presence.RUNNING
+    monkeypatch.setattr(portable_system.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
+    assert portable_system._presence_by_kill(1 << 80) is Presence.RUNNING
+    monkeypatch.setattr(portable_system.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
+    monkeypatch.setattr(portable_system.os, "name", "nt")
+    assert portable_system._presence_by_kill(4711) is Presence.UNKNOWN
 
 
 def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

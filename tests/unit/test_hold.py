@@ -1,4 +1,4 @@
-"""Holding, losing, releasing: only ours, only here, only once (hold.py)."""
+"""Holding, losing, releasing: only ours, only here, only once (lock.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look
-from holdfast._core.hold import Held
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import LockLost, NotHeld
 from holdfast.model import Liveness
 from unit.elsewhere import elsewhere
@@ -22,16 +22,16 @@ FOREIGN = sema_record(1, 9_000_000_000)
 
 
 @pytest.fixture
-def held(place: Path, contend: Contend) -> Held:
+def held(place: Path, contend: Contend) -> FileHeld:
     return contend(place / "l").get()
 
 
-def steps_of(held: Held) -> list[str]:
+def steps_of(held: FileHeld) -> list[str]:
     assert isinstance(held.env, Stepped)
     return held.env.steps
 
 
-def test_a_child_acts_on_what_its_parent_holds(held: Held) -> None:
+def test_a_child_acts_on_what_its_parent_holds(held: FileHeld) -> None:
     """H1: there, every step does nothing or says why."""
     before = Path(held.path).read_bytes()
 
@@ -49,14 +49,14 @@ def test_a_child_acts_on_what_its_parent_holds(held: Held) -> None:
     assert held.verify()
 
 
-def test_a_child_unlocks_its_parents_guard(held: Held, contend: Contend) -> None:
+def test_a_child_unlocks_its_parents_guard(held: FileHeld, contend: Contend) -> None:
     """H1: closing its copies of the descriptors is all that it does."""
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
 
 
-def test_the_second_release_releases_somebody_else(held: Held, contend: Contend) -> None:
+def test_the_second_release_releases_somebody_else(held: FileHeld, contend: Contend) -> None:
     """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
     held.release()
     after = contend(held.path)
@@ -68,24 +68,24 @@ def test_the_second_release_releases_somebody_else(held: Held, contend: Contend)
 
 
 def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
-    held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    held: FileHeld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H2: released between the check and the write of a heartbeat."""
-    check = Held.check
+    check = FileHeld.check
 
-    def check_and_lose_the_race(self: Held) -> bool:
+    def check_and_lose_the_race(self: FileHeld) -> bool:
         ours = check(self)
         self.release()
         self.fd = os.open(tmp_path / "innocent", os.O_RDWR | os.O_CREAT)
         return ours
 
-    monkeypatch.setattr(Held, "check", check_and_lose_the_race)
+    monkeypatch.setattr(FileHeld, "check", check_and_lose_the_race)
     held.beat()
     os.close(held.fd)
     assert (tmp_path / "innocent").read_bytes() == b""
 
 
-def test_the_guard_is_dropped_before_the_file_is_gone(held: Held, contend: Contend) -> None:
+def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
     """H3: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -100,7 +100,7 @@ def test_the_guard_is_dropped_before_the_file_is_gone(held: Held, contend: Conte
     assert not env.open_descriptors()
 
 
-def test_a_copy_of_the_descriptor_keeps_the_lock(held: Held, contend: Contend) -> None:
+def test_a_copy_of_the_descriptor_keeps_the_lock(held: FileHeld, contend: Contend) -> None:
     """H3: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
     copy = os.dup(held.fd)
     try:
@@ -152,7 +152,7 @@ def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend:
     assert len(told) == 1
 
 
-def test_a_lock_lost_at_the_last_moment_passes_for_released(held: Held) -> None:
+def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> None:
     """H4: removed by somebody between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -164,7 +164,7 @@ def test_a_lock_lost_at_the_last_moment_passes_for_released(held: Held) -> None:
 
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
-def test_a_failing_release_keeps_the_guard(step: str, held: Held, contend: Contend) -> None:
+def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
     """H5: whatever fails, the guard goes, so that the file that stays is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -200,7 +200,7 @@ def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend)
         after.release()
 
 
-def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: Held) -> None:
+def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: FileHeld) -> None:
     env = held.env
     assert isinstance(env, Stepped)
     before = Path(held.path).read_bytes()
@@ -215,7 +215,7 @@ def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: Held) -> None:
     assert not os.path.exists(held.path)
 
 
-def test_a_heartbeat_refreshes_another_processs_record(held: Held) -> None:
+def test_a_heartbeat_refreshes_another_processs_record(held: FileHeld) -> None:
     Path(held.path).write_bytes(FOREIGN)
     held.beat()
     assert Path(held.path).read_bytes() == FOREIGN

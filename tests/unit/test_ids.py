@@ -1,4 +1,4 @@
-"""Which acquisition it is: the same name as long as it lasts, and another one for the next (ids.py)."""
+"""Which acquisition it is: the same name as long as it lasts, and another one for the next (scan.py)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look
-from holdfast._core.request import Request
-from holdfast._operator.ids import id_of, name_of
+from holdfast._admin.scan import id_of, name_of
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.request import FileRequest
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -86,7 +86,7 @@ def test_a_record_that_is_replaced_during_the_look_gets_a_name_that_fits_somethi
 ) -> None:
     """I3: the record of one and the file of the next are neither's name."""
     env, path = environments(), disk / "l"
-    request = Request(str(path), {})
+    request = FileRequest(str(path), {})
     path.write_bytes(sema_record(7, 1000, "first"))
     status = look(env, request)
     first = id_of(env, status)
@@ -102,7 +102,7 @@ def test_what_is_not_there_or_says_nothing_cannot_be_named(
     kind: str, disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     env, path = environments(kind=kind), disk / "l"
-    request = Request(str(path), {})
+    request = FileRequest(str(path), {})
     assert id_of(env, look(env, request)) is None
     assert name_of(env, str(path), "sema", b"x") is None
     names = set()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import CHANGED, CLOSED, waiting_loop
-from holdfast._core.operation import Operations
-from holdfast._os.descriptors import Descriptors
-from holdfast._os.inotify import FileWatch, Hub
+from holdfast._platform.descriptors import Descriptors
+from holdfast._platform.inotify import FileWatch, Hub
+from holdfast._platform.interface import CHANGED, CLOSED, waiting_loop
+from holdfast._platform.operations import Operations
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender
 

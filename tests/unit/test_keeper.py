@@ -1,4 +1,4 @@
-"""What runs beside the holds: one thread for heartbeats and loss (keeper.py)."""
+"""What runs beside the holds: one thread for heartbeats and loss (background.py)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held
-from holdfast._drive import keeper as keeping
-from holdfast._drive.keeper import Keeper
-from holdfast._drive.sync import wait_for
-from holdfast._os import inotify
+from holdfast._core.wait import Wait
+from holdfast._drivers import background as keeping
+from holdfast._drivers.background import Keeper
+from holdfast._drivers.sync import wait_for
+from holdfast._platform import inotify
+from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import LockLost
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender, Stepped
@@ -53,14 +53,14 @@ def keeper(env: Stepped) -> Iterator[Keeper]:
 
 
 @pytest.fixture
-def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., Held]:
-    def make(name: str = "l", **options: object) -> Held:
+def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., FileHeld]:
+    def make(name: str = "l", **options: object) -> FileHeld:
         return contend(disk / name, env, **options).get()
 
     return make
 
 
-def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., Held]) -> None:
+def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     """K1: none before the first hold, none after the last; and one again for the next."""
     assert keeper._thread is None
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., Hel
         assert keeper._thread is None
 
 
-def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K1: a steady stream of them neither wakes it nor starts it anew."""
     started = set()
     rung = []
@@ -93,7 +93,7 @@ def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., Hel
     assert not rung
 
 
-def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K2: a hold that is due earlier wakes the thread."""
     beaten = threading.Event()
     keeper.keep(hold("slow"), 3600)
@@ -103,7 +103,7 @@ def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..
     assert beaten.wait(SOON)
 
 
-def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K2: those that are nearly due come with the one that is due; the others do not."""
     due, nearly, later = hold("due"), hold("nearly"), hold("later")
     beaten: dict[int, threading.Event] = {held.fd: threading.Event() for held in (due, nearly, later)}
@@ -124,7 +124,7 @@ def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., H
 
 
 def test_each_hold_that_is_watched_costs_a_descriptor(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, disk: Path
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
 ) -> None:
     """K3: all of them make one wait, and each is told of its own loss."""
     told: dict[str, threading.Event] = {f"l{i}": threading.Event() for i in range(20)}
@@ -138,7 +138,7 @@ def test_each_hold_that_is_watched_costs_a_descriptor(
     assert [name for name, event in told.items() if event.is_set()] == ["l7", "l13"]
 
 
-def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K2: each beat sets the next."""
     beats = []
     third = threading.Event()
@@ -151,7 +151,7 @@ def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., Held], env: Stepp
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
 def test_a_loss_is_told_at_the_next_beat(
-    how: str, keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path
+    how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: events tell it at once, long before any beat or look is due; and once."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 3600.0)
@@ -176,7 +176,7 @@ def test_a_loss_is_told_at_the_next_beat(
 
 
 def test_a_loss_without_events_is_never_told(
-    keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
+    keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
 ) -> None:
     """K3: where no events arrive it is looked at, once a second; here, more often."""
     assert keeping._LOOK_EVERY == 1.0
@@ -192,7 +192,7 @@ def test_a_loss_without_events_is_never_told(
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_lock_lost_before_it_is_watched_is_never_told(
-    how: str, keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch, disk: Path
+    how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: removed between the acquisition and the watch."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
@@ -205,7 +205,7 @@ def test_a_lock_lost_before_it_is_watched_is_never_told(
     assert told.wait(SOON)
 
 
-def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., Held]) -> None:
+def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     """K4: there, nothing is kept and no thread runs; its own holds start a new one."""
     keeper.keep(hold(), 3600)
 
@@ -220,7 +220,7 @@ def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., Held])
 
 
 def test_a_failing_beat_ends_the_heartbeat(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is reported, and tried again at the next turn."""
     failed, beaten = threading.Event(), threading.Event()
@@ -246,7 +246,7 @@ def test_a_failing_beat_ends_the_heartbeat(
 
 
 def test_a_failing_callback_ends_the_thread(
-    keeper: Keeper, hold: Callable[..., Held], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: whatever the caller's `on_lost` raises."""
     told, beaten = threading.Event(), threading.Event()
@@ -266,7 +266,7 @@ def test_a_failing_callback_ends_the_thread(
 
 
 def test_a_slow_callback_holds_up_the_beats_of_other_holds(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, disk: Path
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
 ) -> None:
     """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
     told, beaten, end = threading.Event(), threading.Event(), threading.Event()
@@ -283,7 +283,7 @@ def test_a_slow_callback_holds_up_the_beats_of_other_holds(
 
 def test_a_full_descriptor_table_ends_the_thread(
     keeper: Keeper,
-    hold: Callable[..., Held],
+    hold: Callable[..., FileHeld],
     env: Stepped,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -316,7 +316,7 @@ def test_a_full_descriptor_table_ends_the_thread(
     assert beaten.wait(SOON)
 
 
-def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., Held]) -> None:
+def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     keeper.keep(hold(), 3600)
     thread = keeper._thread
     assert thread is not None
@@ -327,7 +327,7 @@ def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., 
 
 
 def test_the_locks_are_released_before_the_children_have_ended(
-    keeper: Keeper, hold: Callable[..., Held], monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K6: behind all of multiprocessing's finalizers, once in a process, and anew in a forked one."""
     finalizers: list[tuple[Callable[[], None], int]] = []
@@ -353,7 +353,7 @@ def test_the_locks_are_released_before_the_children_have_ended(
 
 
 def test_the_exit_stops_at_a_lock_that_was_lost(
-    keeper: Keeper, hold: Callable[..., Held], disk: Path, capsys: pytest.CaptureFixture[str]
+    keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost, held = hold("lost"), hold("held")
     (disk / "lost").unlink()
@@ -367,7 +367,7 @@ def test_the_exit_stops_at_a_lock_that_was_lost(
 
 
 def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped
 ) -> None:
     """K3: released by another thread, or found lost, between two steps of the entry."""
     for step, lost in (("events_reach", False), ("stat", False), ("stat", True)):
@@ -375,7 +375,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
         real = getattr(env.real, step)
 
         def ended(
-            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: Held = held
+            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: FileHeld = held
         ) -> object:
             del env.instead[step]
             keeper.forget(held)
@@ -387,7 +387,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
         held.release()
 
 
-def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., Held], env: Stepped) -> None:
+def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K3, K5: whether it is lost already cannot be known, so it is looked at each second, events or not."""
     held = hold(on_lost=lambda _lost: None)
 
@@ -403,7 +403,7 @@ def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., H
 
 
 def test_a_full_descriptor_table_ends_an_acquisition(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is held, but not kept fresh, which is said; the next hold tries again."""
 
@@ -426,7 +426,7 @@ def test_a_full_descriptor_table_ends_an_acquisition(
 
 
 def test_the_end_of_the_interpreter_is_complained_about(
-    keeper: Keeper, hold: Callable[..., Held], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHeld], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Python that is about to end starts no thread any more (3.12)."""
 
@@ -452,7 +452,7 @@ def test_a_doorbell_that_rings_already_is_an_error(keeper: Keeper, env: Stepped)
 
 
 def test_a_watch_without_a_descriptor_is_slept_through(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: the descriptor table is full, so what is watched is looked at each second."""
     held = hold(on_lost=lambda _lost: None)
@@ -467,7 +467,7 @@ def test_a_watch_without_a_descriptor_is_slept_through(
 
 
 def test_a_thread_goes_on_in_a_process_that_is_not_its_own(
-    keeper: Keeper, hold: Callable[..., Held], env: Stepped, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4."""
     asleep = threading.Event()

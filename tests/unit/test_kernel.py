@@ -1,4 +1,4 @@
-"""Locks of the kernel alone: taking, holding and releasing them (kernel.py)."""
+"""Locks of the kernel alone: taking, holding and releasing them (flock.py)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core import kernel
-from holdfast._core.acquire import look
-from holdfast._core.refusal import Refusal
-from holdfast._core.remove import break_lock
-from holdfast._core.request import Request
-from holdfast._drive.sync import drive
+from holdfast._core.messages import Refusal
+from holdfast._drivers.sync import drive
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.flock import _TRIES
+from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.request import FileRequest
 from holdfast.errors import HoldfastError, InvalidPath, LockLost, ProtocolMismatch, UnsupportedFilesystem
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Crash, Stepped, sema_record
@@ -65,8 +65,8 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def request(path: Path, **options: object) -> Request:
-    return Request(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
+def request(path: Path, **options: object) -> FileRequest:
+    return FileRequest(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
 
 
 # -- F1 ----------------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_path_that_changes_all_the_time_keeps_a_contender_busy(path: Path, flo
     refusal = contender.run()
     assert isinstance(refusal, Refusal)
     assert "neither free nor there" in refusal.status.evidence.text
-    assert len(contender.env.steps) < 20 * kernel._TRIES
+    assert len(contender.env.steps) < 20 * _TRIES
     assert not contender.env.open_descriptors()
 
 

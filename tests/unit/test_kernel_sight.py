@@ -1,4 +1,4 @@
-"""Waiting for a lock of the kernel alone, and looking at it (kernel_sight.py)."""
+"""Waiting for a lock of the kernel alone, and looking at it (flock.py)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look, wait_until_free
-from holdfast._core.environment import LockOwner, Wait
-from holdfast._core.hold import Held
-from holdfast._core.locate import queue_of
-from holdfast._core.queue import PATIENCE
-from holdfast._core.refusal import Refusal
-from holdfast._core.report import refused, sentence
-from holdfast._core.request import Request
-from holdfast._core.tickets import MOMENT
+from holdfast._core.messages import Refusal, refused, sentence
+from holdfast._core.wait import Wait
+from holdfast._platform.interface import LockOwner
+from holdfast.engines.file.acquire import look, wait_until_free
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.queue import MOMENT, PATIENCE
+from holdfast.engines.file.request import FileRequest
 from holdfast.errors import WouldDeadlock
 from holdfast.lock import _log_waiting
 from holdfast.model import Liveness, Status
@@ -103,7 +102,7 @@ def foreigner(path: Path) -> Iterator[Callable[..., int]]:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, Held)
+    assert isinstance(contender.result, FileHeld)
     contender.result.release()
 
 
@@ -121,8 +120,8 @@ def settled(contender: Contender) -> Wait:
     raise AssertionError("it does not come to rest")
 
 
-def request(path: Path, **options: object) -> Request:
-    return Request(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
+def request(path: Path, **options: object) -> FileRequest:
+    return FileRequest(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
 
 
 # -- F6, F8: the wait --------------------------------------------------------------------------------------------------

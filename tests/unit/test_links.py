@@ -1,4 +1,4 @@
-"""Following links (links.py), and making directories: another user's link leads nowhere."""
+"""Following links (paths.py), and making directories: another user's link leads nowhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import InvalidPath, Lock
-from holdfast._core.links import followed
-from holdfast._os.generic import GenericEnvironment
+from holdfast._platform.portable import GenericEnvironment
 from holdfast.beads import should_skip_database
+from holdfast.engines.file.paths import followed
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 
 OTHER = NOBODY - 1

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import _os
-from holdfast._core.environment import Presence
-from holdfast._os import linux
-from holdfast._os.generic import GenericEnvironment
-from holdfast._os.linux import LinuxEnvironment
+from holdfast import _platform
+from holdfast._platform import linux
+from holdfast._platform.interface import Presence
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.portable import GenericEnvironment
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contender, Stepped
 
@@ -121,7 +121,7 @@ def test_a_full_descriptor_table_makes_the_living_dead(environments: Environment
 
 def test_no_inotify_instance_left_is_an_error(disk: Path, contend: Callable[..., Contender]) -> None:
     """The 129th of a user fails with EMFILE: the wait polls instead, and tries again next time."""
-    from holdfast._os import inotify
+    from holdfast._platform import inotify
 
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)
     held = holder.get()
@@ -173,18 +173,18 @@ def test_the_wrong_environment_is_chosen(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(_os, "_current", None)
-    chosen = _os.environment()
+    monkeypatch.setattr(_platform, "_current", None)
+    chosen = _platform.environment()
     assert type(chosen) is kind
     assert chosen.without == without
-    assert _os.environment() is chosen
+    assert _platform.environment() is chosen
 
 
 def test_another_system_gets_what_only_linux_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OS", raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(_os, "_current", None)
-    assert type(_os.environment()) is GenericEnvironment
+    monkeypatch.setattr(_platform, "_current", None)
+    assert type(_platform.environment()) is GenericEnvironment
 
 
 def test_a_process_of_another_user_counts_as_dead_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Dead or alive: the ladder of evidence, rung by rung (liveness.py)."""
+"""Dead or alive: the ladder of evidence, rung by rung (inspect.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look
-from holdfast._core.environment import Presence, Process
+from holdfast._platform.interface import Presence, Process
+from holdfast.engines.file.acquire import look
 from holdfast.model import Identity, Liveness, Status, marker_text
 from unit.stepping import Contender, Stepped, device_in, sema_record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import InvalidPath, Lock, Semaphore
-from holdfast._core.locate import locate
+from holdfast.engines.file.paths import locate
 from holdfast.protocols import get
 
 

@@ -28,9 +28,9 @@ from holdfast import (
     sema,
     semats,
 )
-from holdfast import hold as handles
-from holdfast._drive.keeper import Keeper
-from holdfast._os import environment
+from holdfast import lock as handles
+from holdfast._drivers.background import Keeper
+from holdfast._platform import environment
 from unit.elsewhere import elsewhere
 from unit.stepping import Stepped, sema_record
 

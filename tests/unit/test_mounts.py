@@ -1,4 +1,4 @@
-"""Where a step may block (mounts.py, and what linux.py makes of it)."""
+"""Where a step may block (linux.py, and what linux.py makes of it)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._os import linux, mounts
-from holdfast._os.mounts import type_by_name
+from holdfast._platform import linux
+from holdfast._platform.linux import type_by_name
 from unit.stepping import Stepped
 
 TABLE = """\
@@ -27,7 +27,7 @@ torn
 @pytest.fixture
 def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(TABLE)
-    monkeypatch.setattr(mounts, "_TABLE", str(tmp_path / "mountinfo"))
+    monkeypatch.setattr(linux, "_TABLE", str(tmp_path / "mountinfo"))
 
 
 @pytest.mark.usefixtures("_table")
@@ -54,7 +54,7 @@ def test_a_directory_is_looked_for_on_another_mount(directory: str, kind: str) -
 def test_the_real_table_is_misread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type_by_name("/sys") == "sysfs"
     assert type_by_name("/proc/self") == "proc"
-    monkeypatch.setattr(mounts, "_TABLE", "/no/such/table")
+    monkeypatch.setattr(linux, "_TABLE", "/no/such/table")
     assert type_by_name("/proc") == ""
 
 
@@ -71,7 +71,7 @@ def test_a_server_that_does_not_answer_stops_the_event_loop(
     with monkeypatch.context() as patched:  # a failure is told with a real `stat`
         patched.setattr(os, "stat", hangs)
         blocks = env.may_block(path)
-        patched.setattr(mounts, "_TABLE", "/no/such/table")
+        patched.setattr(linux, "_TABLE", "/no/such/table")
         again = env.may_block(path)
     assert blocks
     assert again, "asked a second time"

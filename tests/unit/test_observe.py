@@ -1,4 +1,4 @@
-"""Looking at a path: only regular files count, nothing hangs, and one reading is never enough (observe.py)."""
+"""Looking at a path: only regular files count, nothing hangs, and one reading is never enough (inspect.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.acquire import look
-from holdfast._core.hold import Held
-from holdfast._core.observe import explained
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.inspect import explained
 from holdfast.errors import InvalidPath
 from unit.stepping import Contender, sema_record
 
@@ -102,7 +102,7 @@ def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, conten
             path.write_bytes(whole)
 
     contender.env.before["open_existing"] = finish_writing
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert judged == [True], "the torn record was not even called stale: this test tests nothing"
     assert path.read_bytes() == whole
 

@@ -1,4 +1,4 @@
-"""What is done about an operation that was broken off (operation.py). Each bytecode: process/test_every_bytecode.py."""
+"""What is done about an interrupted operation (operations.py). Each bytecode: process/test_every_bytecode.py."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from holdfast import Hold, Lock
-from holdfast._core.acquire import acquire
-from holdfast._core.operation import Operations
-from holdfast._core.request import Request
-from holdfast._os import environment
-from holdfast._os.descriptors import Descriptor, Descriptors
-from holdfast.hold import Leaving
+from holdfast._platform import environment
+from holdfast._platform.descriptors import Descriptor, Descriptors
+from holdfast._platform.operations import Operations
+from holdfast.engines.file.acquire import acquire
+from holdfast.engines.file.request import FileRequest
+from holdfast.lock import Leaving
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_next_operation_undoes_one_that_was_broken_off(shm: Path, env: Any) 
     path = str(shm / "l")
 
     def enter() -> None:
-        steps = acquire(env, (Request(path, {}),), 0, (object(),))
+        steps = acquire(env, (FileRequest(path, {}),), 0, (object(),))
         with pytest.raises(StopIteration):
             next(steps)
 
@@ -147,7 +147,7 @@ def test_a_with_statement_that_is_left_without_a_call_releases(shm: Path, monkey
         def __call__(self, *_error: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.hold.Leaving", Interrupted)
+    monkeypatch.setattr("holdfast.lock.Leaving", Interrupted)
     try:
         with Lock(path):
             pass
@@ -172,7 +172,7 @@ def test_a_with_statement_that_is_gone_keeps_nobody_waiting(
         def __del__(self) -> None:
             pass
 
-    monkeypatch.setattr("holdfast.hold.Leaving", Dropped)
+    monkeypatch.setattr("holdfast.lock.Leaving", Dropped)
     with Lock(path):
         pass
     gc.collect()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.acquire import look, wait_until_free
-from holdfast._core.environment import Presence, Process
-from holdfast._core.hold import Held
-from holdfast._core.request import Request
+from holdfast._platform.interface import Presence, Process
+from holdfast.engines.file.acquire import look, wait_until_free
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockStale
 from holdfast.model import Identity, Liveness, Status, marker_text
 from unit.stepping import Contender, Stepped, device_in, sema_record
@@ -33,7 +33,7 @@ def test_a_holder_with_its_guard_is_robbed(stale: object, disk: Path, contend: C
     held = holder.get()
     before = held.data
     contender = contend(disk / "l", stale=stale)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert (disk / "l").read_bytes() == before
     assert held.verify()
     status = look(contender.env, contender.request)
@@ -48,7 +48,7 @@ def test_a_record_that_cannot_be_read_is_reclaimed(stale: object, content: bytes
     path.write_bytes(content)
     os.utime(path, (0, 0))
     contender = contend(path, stale=stale)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert path.read_bytes() == content
     assert "held" in look(contender.env, contender.request).reason
 
@@ -78,7 +78,7 @@ def test_a_file_of_somebodys_data_is_reclaimed(
     os.utime(path, (0, 0))
     before = path.stat()
     contender = contend(path, protocol=protocol, stale=stale)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert path.read_bytes() == content % dead_pid
     assert (path.stat().st_mtime, path.stat().st_ino, path.stat().st_mode) == (
         before.st_mtime,
@@ -100,7 +100,7 @@ def test_what_a_later_writer_adds_keeps_a_dead_lock_for_ever(
 ) -> None:
     """V6: unknown keys are ignored, as the specification has it."""
     (disk / "l").write_bytes(b"pid=%d\ntimestamp=1000\n" % dead_pid + more)
-    assert isinstance(contend(disk / "l").run(), Held)
+    assert isinstance(contend(disk / "l").run(), FileHeld)
 
 
 def test_the_rest_of_an_older_tag_keeps_a_dead_lock_for_ever(disk: Path, contend: Contend) -> None:
@@ -110,7 +110,7 @@ def test_the_rest_of_an_older_tag_keeps_a_dead_lock_for_ever(disk: Path, contend
     holder.crash()
     with (disk / "l").open("ab") as file:
         file.write(b"the end of a long tag\n")
-    assert isinstance(contend(disk / "l").run(), Held)
+    assert isinstance(contend(disk / "l").run(), FileHeld)
 
 
 @policies
@@ -123,14 +123,14 @@ def test_a_file_that_may_not_be_read_is_reclaimed(stale: object, disk: Path, con
         raise PermissionError(13, "Permission denied", path)
 
     contender.env.instead["open_existing"] = refuse
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert (disk / "l").read_bytes() == sema_record(1, OLD)
 
 
 def judge(env: Stepped, path: Path, content: bytes, found: Presence, **options: Any) -> Status:
     path.write_bytes(content)
     env.instead["inspect"] = lambda _pid: Process(found)
-    return look(env, Request(str(path), options))  # type: ignore[arg-type]
+    return look(env, FileRequest(str(path), options))  # type: ignore[arg-type]
 
 
 def test_a_guess_is_taken_for_a_proof(disk: Path, environments: Callable[..., Stepped]) -> None:

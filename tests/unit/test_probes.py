@@ -1,4 +1,4 @@
-"""What `doctor` finds out about a directory (probes.py, diagnosis.py, litter.py)."""
+"""What `doctor` finds out about a directory (probes.py, doctor.py, doctor.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.locate import queue_of
-from holdfast._core.publish import temporary_name
-from holdfast._operator.diagnosis import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_limits, worst
-from holdfast._operator.findings import Abilities, Limits
-from holdfast._operator.litter import of_leftovers
-from holdfast._os import probes
-from holdfast._os.linux import LinuxEnvironment
+from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
+from holdfast._platform import probes
+from holdfast._platform.interface import Abilities, Limits
+from holdfast._platform.linux import LinuxEnvironment
+from holdfast.engines.file.paths import queue_of
+from holdfast.model import temporary_name
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contender, Stepped
 from unit.test_waiters import queued

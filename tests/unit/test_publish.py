@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast._core.acquire import look
-from holdfast._core.hold import Held
-from holdfast._core.publish import temporary_name
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import UnsupportedFilesystem
-from holdfast.model import Identity, Liveness
+from holdfast.model import Identity, Liveness, temporary_name
 from unit.stepping import Contender, Crash, Stepped
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.
@@ -45,11 +44,11 @@ def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) 
     """P1: the second finds the name taken, however late the first one was overtaken."""
     path = place / "l"
     first, second = (publisher(way, path) for _ in range(2))
-    winner: list[Held] = []
+    winner: list[FileHeld] = []
     first.env.once(first.env.before, CREATING[way], lambda: winner.append(second.get()))
     result = first.run()
     assert winner
-    assert not isinstance(result, Held)
+    assert not isinstance(result, FileHeld)
     assert first.request.method == way
     assert winner[0].verify()
     assert path.read_bytes() == winner[0].data
@@ -210,7 +209,7 @@ def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, pu
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
     creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
-    assert not isinstance(creator.run(), Held)
+    assert not isinstance(creator.run(), FileHeld)
     assert got[0].verify()
 
 
@@ -248,7 +247,7 @@ def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publish
             os.close(other)
 
     creator.env.once(creator.env.before, "guard", pause_contender)
-    assert not isinstance(creator.run(), Held)
+    assert not isinstance(creator.run(), FileHeld)
     assert paused == [True]
     assert contender.inside
 
@@ -272,7 +271,7 @@ def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Pat
         path.write_bytes(b"pid=1\ntimestamp=99999999999\n")
 
     creator.env.once(creator.env.after, "open_new", replace)
-    assert not isinstance(creator.run(), Held)
+    assert not isinstance(creator.run(), FileHeld)
     assert path.read_bytes() == b"pid=1\ntimestamp=99999999999\n"
 
 
@@ -296,7 +295,7 @@ def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: C
     path.touch()
     os.utime(path, (0, 0))
     for stale in ("safe", "protocol", lambda _status: True):
-        assert not isinstance(contend(path, stale=stale).run(), Held)
+        assert not isinstance(contend(path, stale=stale).run(), FileHeld)
     assert path.read_bytes() == b""
 
 
@@ -316,7 +315,7 @@ def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_t
     looked = contender.env.before
     contender.env.before["open_existing"] = lambda _path, write: replace() if write else None
     assert looked
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert path.read_bytes() == b""
 
 
@@ -342,7 +341,7 @@ def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend
     assert contender.get().guarded
     assert contender.request.method == "unnamed"
     rival = contend(place / "l", environments("proc"))
-    assert not isinstance(rival.run(), Held)
+    assert not isinstance(rival.run(), FileHeld)
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
@@ -438,5 +437,5 @@ def test_a_creator_without_kernel_locks_and_one_who_finishes_its_file_are_both_i
     held = creator.get()
     assert held.verify()
     assert losers
-    assert not isinstance(losers[0], Held)
+    assert not isinstance(losers[0], FileHeld)
     assert path.stat().st_mode & stat.S_ISVTX == 0

@@ -1,4 +1,4 @@
-"""The queue of those who wait (queue.py, tickets.py): processes played by hand, on a clock that the test turns."""
+"""The queue of those who wait (queue.py): processes played by hand, on a clock that the test turns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core import queue, tickets
-from holdfast._core.environment import CLOSED, RECHECK
-from holdfast._core.hold import Held
-from holdfast._core.locate import queue_of
-from holdfast._core.queue import PATIENCE
-from holdfast._core.tickets import MOMENT
+from holdfast._platform.interface import CLOSED, RECHECK
+from holdfast.engines.file import queue as queues
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.queue import MOMENT, PATIENCE
 from unit.stepping import Contender, Crash, Stepped
 from unit.test_acquire import told
 
@@ -89,7 +88,7 @@ def woken(contender: Contender) -> bool:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, Held)
+    assert isinstance(contender.result, FileHeld)
     contender.result.release()
 
 
@@ -178,7 +177,7 @@ def test_the_next_one_is_woken_by_each_release_within_a_slice(
     while second.step() is not None and second.waits[-1].fds:
         steps += 1
     assert steps < 5
-    assert second.waits[-1].deadline == pytest.approx(clock.now + queue.NAP)
+    assert second.waits[-1].deadline == pytest.approx(clock.now + queues.NAP)
     release(again)
     assert second.step() is None
 
@@ -238,8 +237,8 @@ def test_a_ticket_removed_at_its_creation_is_missed_for_ever(arrive: Contend, cl
         for name in names(path):
             if not spoiled:
                 spoiled.append(name)
-                with tickets.Queue(holder.env.real, queue_of(*os.path.split(path))) as queue:
-                    assert not queue.is_guarded(name)
+                with queues.Queue(holder.env.real, queue_of(*os.path.split(path))) as opened:
+                    assert not opened.is_guarded(name)
 
     assert waiter.step() is not None
     clock.now += MOMENT
@@ -325,7 +324,7 @@ def test_a_ticket_is_issued_although_a_neighbour_removes_the_new_directory(
     def make(directory: str, mode: int) -> None:
         os.mkdir(directory, mode)
         if not removed:
-            removed.append(tickets.names(holder.env.real, directory))
+            removed.append(queues.names(holder.env.real, directory))
 
     assert waiter.step() is not None
     clock.now += MOMENT
@@ -605,7 +604,7 @@ def test_an_owner_inside_is_not_joined_by_those_of_the_same_who_queue(
     assert first.step() is None
     assert woken(same)
     assert same.step() is None
-    assert isinstance(first.result, Held)
+    assert isinstance(first.result, FileHeld)
     assert same.result is first.result
     for held in list(env.real.holds.values()):
         held.shares.pop()
@@ -689,7 +688,7 @@ def test_the_wait_of_a_thousandth_is_as_busy_as_that_of_the_second(queued: Conte
     pauses = [waiter.waits[-1].deadline - waiter.env.monotonic() for waiter in waiting]
     assert pauses[1] < pauses[5] < RECHECK
     assert pauses[-1] <= RECHECK
-    assert queue._RECHECK_EACH <= 1.0
+    assert queues._RECHECK_EACH <= 1.0
 
 
 def test_a_long_wait_looks_as_often_as_a_short_one(queued: Contend, arrive: Contend) -> None:
@@ -799,7 +798,7 @@ def test_nothing_is_removed_through_a_link_in_place_of_a_queue(
     newcomer.get()
     clock.now += 1.0
     release(newcomer)
-    assert tickets.names(newcomer.env.real, queue) == []
+    assert queues.names(newcomer.env.real, queue) == []
     assert seen_in(elsewhere) == before
     os.unlink(queue)
 
@@ -913,7 +912,7 @@ def test_a_ticket_that_nobody_uses_and_nobody_may_remove_costs_20_ms(
     unlink = waiter.env.real.unlink
 
     def forbidden(name: str, **options: object) -> None:
-        if tickets.is_ticket(name) and name not in made:
+        if queues.is_ticket(name) and name not in made:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
         unlink(name, **options)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import RECHECK
-from holdfast._core.hold import Held
-from holdfast._drive.sync import wait_for
-from holdfast._operator.reaper import Reaper
+from holdfast._admin.reaper import Reaper
+from holdfast._drivers.sync import wait_for
+from holdfast._platform.interface import RECHECK
+from holdfast.engines.file.hold import FileHeld
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -122,7 +122,7 @@ def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
         one.steps.close()
         if not other.done:
             break
-        if isinstance(other.result, Held):
+        if isinstance(other.result, FileHeld):
             won += 1
             assert other.result.check(), f"robbed after step {number}, {one.env.steps[number]}"
             other.result.release()

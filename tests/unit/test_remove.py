@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.remove import PATIENCE, break_lock, remove_if
-from holdfast._core.request import Request
-from holdfast._drive.sync import drive, wait_for
+from holdfast._drivers.sync import drive, wait_for
+from holdfast.engines.file.remove import PATIENCE, break_lock, remove_if
+from holdfast.engines.file.request import FileRequest
 from holdfast.errors import HoldfastError, InvalidPath
 from unit.stepping import Contender, Stepped, sema_record
 
@@ -31,7 +31,7 @@ def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, enviro
     """R1: between the judgement and the removal, another made the path or the record its own."""
     path, env = disk / "l", environments(kind=kind)
     path.write_bytes(JUDGED)
-    request = Request(str(path), {})
+    request = FileRequest(str(path), {})
 
     def change() -> None:
         if how == "replaced":
@@ -83,7 +83,7 @@ def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) 
 @kinds
 def test_a_lock_cannot_be_broken(kind: str, disk: Path, environments: Environments) -> None:
     path, env = disk / "l", environments(kind=kind)
-    request = Request(str(path), {})
+    request = FileRequest(str(path), {})
     assert drive(break_lock(env, request)) is None
     for content in (JUDGED, b"", b"garbage"):
         path.write_bytes(content)
@@ -124,7 +124,7 @@ def test_a_stream_of_short_holds_saves_a_lock_from_being_broken(disk: Path, envi
     path, env = disk / "l", environments()
     path.write_bytes(JUDGED)
     looks = changing_hands(env, path, 40)
-    record = drive(break_lock(env, Request(str(path), {})))
+    record = drive(break_lock(env, FileRequest(str(path), {})))
     assert (record and record.pid, len(looks), path.exists()) == (41, 41, False)
 
 
@@ -135,7 +135,7 @@ def test_one_who_breaks_a_lock_is_busy_or_keeps_something_while_it_waits(
     """R3: each try is followed by a wait with nothing in hand, and at the end of its time an error says what it was."""
     clock, env = [1000.0], environments()
     env.instead["monotonic"] = lambda: clock[0]
-    request = Request(str(disk / "l"), {"protocol": protocol})
+    request = FileRequest(str(disk / "l"), {"protocol": protocol})
     path = Path(request.path)
     path.write_bytes(JUDGED if protocol == "sema" else b'{"pid": 5, "createdAt": "2999-01-01T00:00:00.000Z"}')
     looks = changing_hands(env, path, 10_000)
@@ -159,7 +159,7 @@ def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, envir
     path, env = disk / "l", environments()
     path.write_bytes(JUDGED)
     changing_hands(env, path, 1)
-    steps = break_lock(env, Request(str(path), {}))
+    steps = break_lock(env, FileRequest(str(path), {}))
     next(steps)
     steps.close()
     assert path.exists()

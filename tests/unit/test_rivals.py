@@ -1,4 +1,4 @@
-"""Others beside a lock file: rivals that rename, and whoever announces that it removes a stale lock (rivals.py)."""
+"""Others beside a lock file: rivals that rename, and whoever announces that it removes a stale lock (interop.py)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held
-from holdfast._core.refusal import Refusal
-from holdfast._core.report import refused, waiting
-from holdfast._drive.sync import drive
+from holdfast._core.messages import Refusal, refused, waiting
+from holdfast._core.wait import Wait
+from holdfast._drivers.sync import drive
+from holdfast.engines.file.hold import FileHeld
 from unit.stepping import Contender, Crash, Stepped
 
 Contend = Callable[..., Contender]
@@ -63,7 +62,7 @@ def test_a_rival_that_may_still_rename_is_not_waited_for(disk: Path, contend: Co
     for _ in range(3):
         assert contender.step() is not None
     rival.rename(disk / "l")
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
 
 
@@ -141,7 +140,7 @@ def test_a_wait_for_a_rival_is_not_announced(disk: Path, contend: Contend) -> No
 def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: whoever finds the directory there goes back to waiting."""
     leave(reclaim, age=50)
-    assert not isinstance(contend(dead, **SIDECAR).run(), Held)
+    assert not isinstance(contend(dead, **SIDECAR).run(), FileHeld)
     assert reclaim.exists()
     reclaim.rmdir()
     contend(dead, **SIDECAR).get()
@@ -175,7 +174,7 @@ def test_it_is_announced_too_late_or_for_ever(dead: Path, reclaim: Path, contend
 
 def test_a_breaking_does_not_announce_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: who removes a lock on purpose says so, too."""
-    from holdfast._core.remove import break_lock
+    from holdfast.engines.file.remove import break_lock
 
     contender = contend(dead, **SIDECAR)
     seen: list[bool] = []
@@ -270,7 +269,7 @@ def test_a_lock_that_is_new_is_removed_as_a_stale_one(
         lock.unlink()
         lock.write_text('{"pid": 1}')
     reclaim.rmdir()
-    assert isinstance(contender.run(), Held) != removed
+    assert isinstance(contender.run(), FileHeld) != removed
 
 
 def test_an_announcement_that_stays_stops_everybody(disk: Path, reclaim: Path, contend: Contend) -> None:
@@ -307,7 +306,7 @@ def test_without_guards_a_takeover_cannot_be_announced(
             leave(reclaim, age=age, sticky=age == 1)
         contender = contend(disk / "target", env, stale=lambda _: True, **SIDECAR)
         result = contender.run()
-        assert isinstance(result, Held) != there
+        assert isinstance(result, FileHeld) != there
         assert reclaim.exists() == there
         if there:
             reclaim.rmdir()

@@ -18,28 +18,26 @@ from typing import Any
 import pytest
 
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
-from holdfast import hold as handles
-from holdfast._core import takeover
-from holdfast._core.acquire import give_back
-from holdfast._core.environment import Wait
-from holdfast._core.hold import Held
-from holdfast._core.kernel import KernelHeld
-from holdfast._core.kernel_sight import KernelSight
-from holdfast._core.locate import queue_of
-from holdfast._core.publish import sweep, temporary_name
-from holdfast._core.remove import remove_if
-from holdfast._core.report import sentence
-from holdfast._core.request import Request
-from holdfast._core.rivals import why_left
-from holdfast._core.sight import Sight
-from holdfast._core.story import Story
-from holdfast._core.tickets import WAITING, Queue
-from holdfast._core.waiters import read_tickets
-from holdfast._drive.keeper import Keeper as keeper_of
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast import lock as handles
+from holdfast._core.attempt import Story
+from holdfast._core.messages import sentence
+from holdfast._core.wait import Wait
+from holdfast._drivers.background import Keeper as keeper_of
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
+from holdfast.engines.file import takeover
+from holdfast.engines.file.acquire import give_back
+from holdfast.engines.file.flock import KernelHeld, KernelSight
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.interop import why_left
+from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.publish import sweep
+from holdfast.engines.file.queue import WAITING, Queue, read_tickets
+from holdfast.engines.file.remove import remove_if
+from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.watched import Sight
 from holdfast.events import Event
-from holdfast.model import Evidence, Identity, Liveness, Status, marker_text
+from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
 from unit.stepping import Contender, Stepped, device_in, sema_record
 
@@ -171,7 +169,7 @@ def test_a_lock_is_removed_beside_somebody_who_removes_it(disk: Path, environmen
     lock.write_text('{"pid": 1}')
     announced.mkdir()
     env = environments()
-    steps = remove_if(env, Request(str(disk / "target"), {"protocol": "sidecar"}), lambda _seen, _assessed: True)  # type: ignore[arg-type]
+    steps = remove_if(env, FileRequest(str(disk / "target"), {"protocol": "sidecar"}), lambda _seen, _assessed: True)  # type: ignore[arg-type]
     assert isinstance(next(steps), Wait)
     assert (lock.exists(), announced.exists()) == (True, True)
     announced.rmdir()
@@ -226,12 +224,12 @@ def test_an_interruption_of_a_win_leaves_the_lock_to_nobody(
     held = holder.get()
     assert waiter.step() is not None
 
-    def interrupted(_held: Held, _context: object) -> None:
+    def interrupted(_held: FileHeld, _context: object) -> None:
         raise KeyboardInterrupt
 
     held.release()
     with monkeypatch.context() as changed:
-        changed.setattr(Held, "share", interrupted)
+        changed.setattr(FileHeld, "share", interrupted)
         with pytest.raises(KeyboardInterrupt):
             waiter.run()
     assert not path.exists()
@@ -244,7 +242,7 @@ def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
     """F5."""
     contender = contend(path, protocol="flock", tag="why")
 
-    def interrupted(_held: Held) -> None:
+    def interrupted(_held: FileHeld) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
@@ -331,7 +329,7 @@ def test_a_block_that_another_thread_leaves_stays_locked(path: Path) -> None:
 
 def test_a_look_that_fails_keeps_a_wait_from_being_told(path: Path, environments: Environments) -> None:
     heard: list[Event] = []
-    story = Story(environments(), Request(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
+    story = Story(environments(), FileRequest(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
 
     def failing() -> None:
         raise PermissionError(1, "refused")
@@ -389,10 +387,10 @@ def test_who_may_be_waited_for_is_called_a_holder() -> None:
 def test_nothing_at_the_path_is_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:
     env: Any = environments()
     me = (object(),)
-    sight = Sight(env, Request(str(path), {}))
+    sight = Sight(env, FileRequest(str(path), {}))
     assert not sight.look()
     assert (sight.prepare(), sight.join(me), sight.is_held_by(me)) == (False, None, False)
-    kernel = KernelSight(env, Request(str(path), {"protocol": "flock"}))
+    kernel = KernelSight(env, FileRequest(str(path), {"protocol": "flock"}))
     assert not kernel.look()
     assert not kernel.is_held_by(me)
     path.write_bytes(sema_record(os.getpid(), time.time()))
@@ -572,7 +570,7 @@ def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Con
     path.chmod(0o1644)
     contender = contend(path)
     contender.env.instead["open_existing"] = unwritable(contender.env)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert path.read_bytes() == b""
 
 
@@ -582,7 +580,7 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: 
     contender.env.instead["open_existing"] = unwritable(contender.env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(takeover, "make_claim", lambda *_args, **_options: None)
-        assert not isinstance(contender.run(), Held)
+        assert not isinstance(contender.run(), FileHeld)
     assert dead.exists()
     other = contend(dead)
     other.env.instead["open_existing"] = unwritable(other.env)

@@ -1,4 +1,4 @@
-"""The face of a semaphore (semaphore.py). What the engine does with several slots is in test_slots.py."""
+"""The face of a semaphore (lock.py). What the engine does with several slots is in test_slots.py."""
 
 from __future__ import annotations
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.environment import RECHECK
-from holdfast._core.hold import Held
-from holdfast._core.queue import PATIENCE
-from holdfast._core.refusal import Refusal
-from holdfast._core.request import slots_of
-from holdfast._core.tickets import MOMENT
+from holdfast._core.messages import Refusal
+from holdfast._platform.interface import RECHECK
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.queue import MOMENT, PATIENCE
+from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
 from unit.stepping import Contender, Crash, Stepped
 
@@ -86,7 +85,7 @@ def slot(contender: Contender) -> int | None:
 
 
 def slot_of(contender: Contender) -> int | None:
-    assert isinstance(contender.result, Held)
+    assert isinstance(contender.result, FileHeld)
     return contender.result.request.slot
 
 
@@ -99,7 +98,7 @@ def woken(contender: Contender) -> bool:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, Held)
+    assert isinstance(contender.result, FileHeld)
     contender.result.release()
 
 
@@ -133,7 +132,7 @@ def test_the_slot_of_a_crashed_holder_is_passed_by(arrive: Contend, options: dic
     killed.crash()
     heir = arrive(slots=3, **options)
     assert slot(heir) == 0
-    assert isinstance(heir.result, Held)
+    assert isinstance(heir.result, FileHeld)
     assert heir.result.recovered_from is not None
     assert heir.result.recovered_from.tag == "killed"
 

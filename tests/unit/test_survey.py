@@ -1,4 +1,4 @@
-"""Finding lock files without being told of them (survey.py, recognition.py, census.py)."""
+"""Finding lock files without being told of them (scan.py, detect.py, procfs.py)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 import abilities
-from holdfast._core.hold import Held
-from holdfast._core.observe import UNFINISHED
-from holdfast._operator.findings import Found, Unseen
-from holdfast._operator.recognition import BEADS_NAME
-from holdfast._operator.remains import leftovers
-from holdfast._operator.survey import Survey
-from holdfast._os import census as tables
-from holdfast._os.nothing import NoCensus
+from holdfast._admin.clean import leftovers
+from holdfast._admin.detect import BEADS_NAME
+from holdfast._admin.scan import Found, Survey, Unseen
+from holdfast._platform import procfs as tables
+from holdfast._platform.portable import NoCensus
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contender, Stepped
@@ -194,7 +193,7 @@ def test_an_empty_file_of_flock_is_free_for_a_contender(
     os.utime(disk / "l.lock", (NOW - 9999, NOW - 9999))
     env = environments()
     assert conditions(env, disk) == {"l.lock": ("", "empty")}
-    assert not isinstance(contend(disk / "l.lock").run(), Held)
+    assert not isinstance(contend(disk / "l.lock").run(), FileHeld)
     for approved in (False, True):
         assert list(leftovers(env, Survey(env), str(disk), approved=approved)) == []
     held = contend(disk / "l.lock", protocol="flock").get()
@@ -304,7 +303,7 @@ def test_a_lock_that_may_not_be_read_is_left_out(disk: Path, contend: Contend) -
     contend(disk / "locked", protocol="flock").get()
 
     def look() -> list[tuple[str, str, str]]:
-        from holdfast._os.linux import LinuxEnvironment
+        from holdfast._platform.linux import LinuxEnvironment
 
         every = Survey(LinuxEnvironment()).directory(str(disk))
         return [

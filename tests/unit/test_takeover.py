@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.hold import Held
-from holdfast._core.takeover import SETTLE
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.takeover import SETTLE
 from holdfast.model import marker_text
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
@@ -45,7 +45,7 @@ def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend, pa
     past_the_gates(first.env, lambda: results.append(second.run()))
     assert first.get().verify()
     assert results
-    assert not isinstance(results[0], Held)
+    assert not isinstance(results[0], FileHeld)
     assert second.env.steps.count("guard") == 1, (
         "its own, unnamed file: whoever sees the guard held sees a living holder"
     )
@@ -62,7 +62,7 @@ def test_two_contenders_judge_before_either_has_the_guard(dead: Path, contend: C
             second.get()
 
     first.env.before["open_existing"] = judged
-    assert not isinstance(first.run(), Held)
+    assert not isinstance(first.run(), FileHeld)
     assert second.inside
 
 
@@ -83,7 +83,7 @@ def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend, past_t
         contender = contend(stale)
         past_the_gates(contender.env, lambda changed=changed: stale.write_bytes(changed))
         before = stale.stat().st_ino
-        assert not isinstance(contender.run(), Held)
+        assert not isinstance(contender.run(), FileHeld)
         assert stale.read_bytes() == changed
         assert stale.stat().st_ino == before
         stale.write_bytes(sema_record(2**22 + 5, 1000))
@@ -100,7 +100,7 @@ def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend, 
         contender.env.instead["time"] = lambda: 1001.0  # by which the new one is not stale
 
     past_the_gates(contender.env, replace)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert stale.read_bytes() == content
 
 
@@ -157,7 +157,7 @@ def test_a_lock_that_was_removed_under_the_takeover_is_entered(
         assert held.recovered_from is None
         assert held.verify()
     else:
-        assert not isinstance(contender.run(), Held)
+        assert not isinstance(contender.run(), FileHeld)
         assert path.read_bytes() == content
 
 
@@ -203,10 +203,10 @@ def test_a_lock_that_was_taken_while_settling_is_entered(how: str, stale: Path, 
         stale.write_bytes(FOREIGN)
     result = contender.run()
     if how == "removed":
-        assert isinstance(result, Held)
+        assert isinstance(result, FileHeld)
         assert result.recovered_from is None, "published anew"
     else:
-        assert not isinstance(result, Held)
+        assert not isinstance(result, FileHeld)
         assert stale.read_bytes() == FOREIGN
 
 
@@ -254,9 +254,9 @@ def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, co
     """T6: between removal and publishing anew, another may come; also T1 and T2 hold on this way."""
     contender, faster = contend(dead), contend(dead)
     forbid_writing(contender.env)
-    got: list[Held] = []
+    got: list[FileHeld] = []
     contender.env.once(contender.env.after, "unlink", lambda: got.append(faster.get()))
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert got[0].verify()
     got[0].release()
 
@@ -275,7 +275,7 @@ def test_a_removal_hits_another_than_the_judged_lock(
         stale.write_bytes(FOREIGN)
 
     past_the_gates(contender.env, change)
-    assert not isinstance(contender.run(), Held)
+    assert not isinstance(contender.run(), FileHeld)
     assert stale.read_bytes() == FOREIGN
 
 
@@ -292,7 +292,7 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: P
 
         contender.env.instead["unlink"] = refuse
         result = contender.run()
-        assert not isinstance(result, Held)
+        assert not isinstance(result, FileHeld)
         assert "neither write to the lock file nor remove it" in result.status.reason
         assert result.status.locked
         assert result.status.holder is not None

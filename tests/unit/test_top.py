@@ -11,19 +11,31 @@ from typing import Any
 import pytest
 
 from abilities import LINUX
-from holdfast._operator.follow import Follower
-from holdfast._operator.places import Places
-from holdfast._os.folders import FolderWatch
-from holdfast._os.glimpse import Glimpse
-from holdfast.cli import following
+from holdfast._admin.monitor import Follower, Places
+from holdfast._platform.inotify import FolderWatch
+from holdfast._platform.procfs import Glimpse
 from holdfast.cli import top as module
-from holdfast.cli import top_view as view_module
-from holdfast.cli.arguments_follow import SORTS
-from holdfast.cli.fullscreen import FullScreen
-from holdfast.cli.table import Screen, width_of
-from holdfast.cli.top import Board
-from holdfast.cli.top_rows import ORDERS, WAITED_FOR, Row, Rows, cells_of, clock_of, ordered
-from holdfast.cli.top_view import Scene, View, counts, header, table
+from holdfast.cli import top as view_module
+from holdfast.cli import watch
+from holdfast.cli.console import width_of
+from holdfast.cli.options import SORTS
+from holdfast.cli.outcome import Screen
+from holdfast.cli.top import (
+    ORDERS,
+    WAITED_FOR,
+    Board,
+    FullScreen,
+    Row,
+    Rows,
+    Scene,
+    View,
+    cells_of,
+    clock_of,
+    counts,
+    header,
+    ordered,
+    table,
+)
 from process.support import Peer, eventually
 from unit.stepping import Contender, Stepped
 
@@ -136,8 +148,8 @@ def follow(environments: Callable[..., Stepped]) -> Any:
         return follower
 
     yield make
-    for watch in watches:
-        watch.close()
+    for made in watches:
+        made.close()
 
 
 def news(follower: Follower) -> None:
@@ -264,13 +276,13 @@ def test_a_directory_that_vanishes_is_taken_for_one_without_locks(disk: Path, co
 def test_a_pattern_means_something_else(disk: Path, place: str, wanted: list[tuple[str, str | None]]) -> None:
     for name in ("a1", "a2", "b/c"):
         (disk / name).mkdir(parents=True)
-    found = following._expanded(f"{disk}/{place}")
+    found = watch._expanded(f"{disk}/{place}")
     assert found == [(os.path.normpath(disk / directory), name) for directory, name in wanted]
 
 
 def test_a_pattern_of_no_directory_is_passed_over(disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        following._expanded(f"{disk}/q*/l")
+        watch._expanded(f"{disk}/q*/l")
 
 
 def test_a_pattern_leaves_out_what_comes_later() -> None:

@@ -63,7 +63,7 @@ def test_a_hold_makes_no_span_or_says_something_wrong(disk: Path, provider: Trac
     assert not spans(), "it is held"
     hold.release()
     (span,) = spans()
-    assert span.name == "holdfast.hold"
+    assert span.name == "holdfast.lock"
     assert span.parent is not None
     assert span.parent.span_id == work.get_span_context().span_id
     assert [attribute(span, name) for name in ("path", "protocol", "tag", "outcome", "context")] == [
@@ -106,7 +106,7 @@ def test_a_wait_makes_no_span_of_its_own(disk: Path, provider: TracerProvider, s
         got[0].release()
     # The one who waited may be told that it is inside before the other is told that it is outside.
     wait, first, second = sorted(spans(), key=lambda span: (span.name != "holdfast.wait", attribute(span, "number")))
-    assert [span.name for span in (wait, first, second)] == ["holdfast.wait", "holdfast.hold", "holdfast.hold"]
+    assert [span.name for span in (wait, first, second)] == ["holdfast.wait", "holdfast.lock", "holdfast.lock"]
     assert (attribute(wait, "holder.tag"), attribute(wait, "outcome")) == ("busy", "acquired")
     for span in (wait, second):
         assert span.parent is not None
@@ -135,7 +135,7 @@ def test_tasks_get_each_others_spans(disk: Path, provider: TracerProvider, spans
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
     found = spans()
-    assert sorted(span.name for span in found) == ["holdfast.hold"] * 3 + ["holdfast.wait"] * 2
+    assert sorted(span.name for span in found) == ["holdfast.lock"] * 3 + ["holdfast.wait"] * 2
     for span in found:
         assert span.parent is not None
         assert span.parent.span_id == parents[str(attribute(span, "context"))]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast._os import tree
-from holdfast._os.tree import Member, adopt_orphans, children, descendants, is_running, send
+from holdfast._platform import tree
+from holdfast._platform.tree import Member, adopt_orphans, children, descendants, is_running, send
 
 pytestmark = pytest.mark.needs("linux")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import pytest
 
 from holdfast import sema, semats, sidecar
-from holdfast.engines.remote import Unfiled
-from holdfast.errors import MalformedRecord
 from holdfast.events import Event, deliver
-from holdfast.model import Identity, Liveness, Record, Value
+from holdfast.model import Value
 
 
 class Pair(Value):
@@ -30,20 +27,6 @@ def test_a_value_is_made_of_too_much_or_too_little() -> None:
         Pair(1, first=1)
     with pytest.raises(TypeError, match="no such field, or was given it twice: 'third'"):
         Pair(1, third=1)
-
-
-def test_what_a_server_stores_is_read_or_judged_as_a_lock_file() -> None:
-    nothing = Unfiled("toy")
-    record = Record("toy", {}, 1)
-    with pytest.raises(MalformedRecord, match="toy stores no lock files"):
-        nothing.decode(b"pid=1\n")
-    with pytest.raises(ValueError, match="toy stores no lock files"):
-        nothing.encode(record)
-    with pytest.raises(ValueError, match="toy stores no lock files"):
-        nothing.compose(Identity(1, "b", "p", "s", "h"), 0.0, None, None, {})
-    assert not nothing.is_stale(record, Liveness.DEAD, time.time(), 0.0)
-    assert nothing.stale_at(record, 0.0) is None
-    assert nothing.refreshed(b"x", 0.0) is None
 
 
 def test_a_complaint_that_cannot_be_written_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:

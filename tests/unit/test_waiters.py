@@ -1,4 +1,4 @@
-"""Who waits for a lock, as `status()` tells it (waiters.py)."""
+"""Who waits for a lock, as `status()` tells it (queue.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast._core.acquire import look
-from holdfast._core.locate import queue_of
-from holdfast._core.tickets import MOMENT
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.queue import MOMENT
 from holdfast.model import Waiter
 from unit.stepping import Contender, Stepped
 

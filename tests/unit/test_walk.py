@@ -1,4 +1,4 @@
-"""Walking through a tree of which hardly any file is a lock file (walk.py)."""
+"""Walking through a tree of which hardly any file is a lock file (scan.py)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast._operator.findings import Found, Unseen
-from holdfast._operator.recognition import is_called_otherwise
-from holdfast._operator.survey import Survey
-from holdfast._operator.walk import walk
-from holdfast._os.census import LinuxCensus
-from holdfast._os.nothing import NoCensus
+from holdfast._admin.detect import is_called_otherwise
+from holdfast._admin.scan import Found, Survey, Unseen, walk
+from holdfast._platform.portable import NoCensus
+from holdfast._platform.procfs import LinuxCensus
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]

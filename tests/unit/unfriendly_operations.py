@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast._core import tickets
-from holdfast._core.publish import sweep, temporary_name
-from holdfast._core.request import Request
-from holdfast._core.rivals import sweep_rivals
-from holdfast._operator.anchors import Anchored
-from holdfast._operator.clean import remove, side_by_side
-from holdfast._operator.diagnosis import of_abilities
-from holdfast._operator.litter import of_leftovers
-from holdfast._operator.reaper import Reaper
-from holdfast._operator.remains import Leftover, directories, leftovers
-from holdfast._operator.survey import Survey
-from holdfast._os.probes import abilities
+from holdfast._admin.anchors import Anchored
+from holdfast._admin.clean import Leftover, directories, leftovers, remove, side_by_side
+from holdfast._admin.doctor import of_abilities, of_leftovers
+from holdfast._admin.reaper import Reaper
+from holdfast._admin.scan import Survey
+from holdfast._platform.probes import abilities
 from holdfast.beads import should_skip_database
-from holdfast.model import Identity
+from holdfast.engines.file import queue as queues
+from holdfast.engines.file.interop import sweep_rivals
+from holdfast.engines.file.publish import sweep
+from holdfast.engines.file.request import FileRequest
+from holdfast.model import Identity, temporary_name
 from unit.fault_operations import NOBODY, Operation, Scene
 from unit.stepping import sema_record
 
@@ -39,7 +37,7 @@ def _leave(where: Path, identity: Identity) -> None:
     os.chmod(where / "l.lock.reclaim", 0o1755)
     queue = where / ".holdfast-l.queue"
     queue.mkdir()
-    (queue / tickets.name_of(1.0, NOBODY, "1" * 16, shared=False)).write_bytes(b"state=waiting\n")
+    (queue / queues.name_of(1.0, NOBODY, "1" * 16, shared=False)).write_bytes(b"state=waiting\n")
     for path in (*where.rglob("*"), *queue.iterdir()):
         if not path.name.endswith(".lock"):
             os.utime(path, (OLD, OLD))
@@ -132,7 +130,7 @@ class AcquireNamed(Operation):
     options: ClassVar[dict[str, Any]] = {"protocol": "semats"}
 
     def act(self, scene: Scene) -> Any:
-        scene.request = Request(scene.path, {"protocol": "semats"})
+        scene.request = FileRequest(scene.path, {"protocol": "semats"})
         return scene.acquire(scene.acts)
 
 

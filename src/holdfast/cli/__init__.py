@@ -9,6 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 
+from .outcome import FAILED, die_of, end_quickly, failed, hide, say
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
     from ..model import Status
 
-DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
-STDOUT = "standard output"
 _MODULES = {
     "ls": "ls",
     "status": "status",
@@ -32,8 +32,6 @@ _MODULES = {
     "postgresql": "postgresql",
 }
 """The module of each command, where that is not `basic`; its function is called after the command, as `ls_`."""
-HELD_RUN = 75
-"""EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -47,7 +45,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except _Ended as ended:
         die_of(ended.number)
     finally:
-        from .._core.report import say_how_to_break
+        from .._core.messages import say_how_to_break
 
         say_how_to_break(None)  # what has called this may go on, and use the library
 
@@ -81,12 +79,12 @@ def _occupy_standard_descriptors() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from .._core.report import say_how_to_break
+    from .._core.messages import say_how_to_break
 
     if arguments[:1] in (["sema"], ["semats"]):
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
-    from .arguments import parse
+    from .options import parse
 
     options = parse(arguments)
     say_how_to_break(lambda status: _command_to_break(options, status))
@@ -96,8 +94,6 @@ def _dispatch(arguments: list[str]) -> int:
         return FAILED
     try:
         if any("://" in word for word in arguments):
-            from .urls import hide
-
             hide(arguments)
         if options.command == "run":
             from .run import run
@@ -117,7 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
         status: int = command(options)
         return status
     except Exception as error:
-        return _failed(error)
+        return failed(error)
 
 
 def _lacking(command: str, step: str) -> str:
@@ -149,7 +145,7 @@ def _drop_in(name: str, *words: str) -> int:
 
         return semats([*words])
     except Exception as error:
-        return _failed(error)
+        return failed(error)
 
 
 def _command_to_break(options: argparse.Namespace | None, status: Status) -> str:
@@ -178,87 +174,3 @@ def _heed_signals(*, quiet_end: bool) -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
-
-
-def _failed(error: Exception) -> int:
-    from ..errors import HoldfastError, LockLost
-
-    if isinstance(error, HoldfastError):
-        text = str(error)
-    elif isinstance(error, OSError):
-        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    elif isinstance(error, (ValueError, TypeError)):
-        say(str(error))
-        return USAGE
-    else:
-        import traceback
-
-        traceback.print_exception(error)  # a defect; Python's own status for it, 1, would say "held"
-        return FAILED
-    say(text)
-    return LOST if isinstance(error, LockLost) else FAILED
-
-
-def say(text: str) -> None:
-    """A message for people, on stderr: one line, which a terminal gets folded between words. That nobody can read it is
-    no reason to fail."""
-    from .._core.report import printable
-    from .table import screen
-
-    if "://" in text:
-        from .urls import masked
-
-        text = masked(text)
-    text = f"holdfast: {printable(text, 4000)}"
-    width = screen(sys.stderr).width
-    if width is not None and len(text) > width:
-        from textwrap import wrap
-
-        text = "\n".join(wrap(text, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
-
-
-def show(text: str) -> None:
-    """A result, on stdout. That it cannot be written is an error: a script would go on without it."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
-        raise OSError(error.errno, error.strerror, STDOUT) from error
-
-
-def end_quickly(status: int) -> NoReturn:
-    """As `sys.exit`, but memory is not taken apart: after a fork that would touch, and so copy, each page of it."""
-    import atexit
-    import os
-    import threading
-
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            pass  # nothing of the command's is in there
-    os._exit(status)
-
-
-def die_of(number: int) -> NoReturn:
-    """End as a process that this signal has killed, so that a calling shell sees exactly that."""
-    import os
-
-    at_work = getattr(sys.modules.get("holdfast._drive.agent"), "_agent", None)
-    if at_work is not None:
-        at_work.settle()  # what is yet to be told to a server; there will be no ordinary exit
-    if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
-        signal.signal(number, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
-    sys.exit(128 + number)  # a signal that does not kill by default

@@ -5,31 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._core.liveness import Assessment
-from .._core.observe import Observation
-from .._core.remove import remove_if, why_not_of
-from .._core.report import advice, sentence, waiting
-from .._drive.sync import drive
+from .._core.messages import advice, sentence
+from .._drivers.sync import drive
+from ..engines.file.inspect import Assessment, Observation
+from ..engines.file.remove import remove_if, why_not_of
 from ..errors import AcquireTimeout, HoldfastError
-from ..lock import Lock
+from ..lock import Lock, file_hold, file_request
 from ..model import Status
 from ..protocols import is_persistent
-from . import DONE, FAILED, USAGE, say, show
-from .output import as_json, lock_options
-from .owner import owner_of, tell_bound
-from .released import tell_refused, tell_released
-from .shell_keeper import Keeper, Owner, end_keeper, is_possible, why_not_for
-from .urls import is_url
-from .urls import release_ as release_url
+from .console import announced, as_json, lock_options, tell_refused, tell_released
+from .keeper import Keeper, Owner, end_keeper, is_possible, owner_of, tell_bound, why_not_for
+from .outcome import DONE, FAILED, USAGE, say, show
+from .target import is_url
+from .target import release_ as release_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from ..hold import Hold
-    from ..lock import Resource
-
-    R = TypeVar("R", bound=Resource)
+    from ..lock import Hold
 
 
 def try_(options: argparse.Namespace) -> int:
@@ -44,20 +36,20 @@ def acquire_(options: argparse.Namespace) -> int:
     if pid is None:
         return USAGE
     if is_url(options.lock):
-        from .url_keeper import acquire
+        from .keeper import acquire
 
         return acquire(options, pid)
     lock = make_lock(options)
-    pace = lock._request.beat_every
+    pace = file_request(lock).beat_every
     lock._bind(pid)
     owner = Owner(lock._env, pid)
     if owner.has_ended():
         return _ended_before(lock, pid)
     if not options.no_keeper and is_possible():
-        lock._request.kept_for, lock._request.on_behalf_of = pid, None
+        file_request(lock).kept_for, file_request(lock).on_behalf_of = pid, None
     try:
         hold = lock.acquire(options.timeout)
-        if lock._request.kept_for and hold._held.guarded:
+        if file_request(lock).kept_for and file_hold(hold).guarded:
             return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, pid)
         return _leave_alone(lock, hold, options, pid)
     except AcquireTimeout as error:
@@ -90,7 +82,7 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int
         _tell_acquired(lock, options, owner, None, hold.token)
     except OSError:
         identity = lock._env.identity(owner)
-        drive(remove_if(lock._env, lock._request, lambda seen, assessed: not why_not_of(seen, assessed, identity)))
+        drive(remove_if(lock._env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, identity)))
         raise
     return DONE
 
@@ -134,7 +126,7 @@ def release_(options: argparse.Namespace) -> int:
 
     removed = None
     if not end_keeper(lock, None if options.force else identity):
-        removed = drive(remove_if(lock._env, lock._request, agreed))
+        removed = drive(remove_if(lock._env, file_request(lock), agreed))
     if refused:
         why = f"{lock.path} was not released: {refused}. Use --force to remove it all the same"
         return tell_refused(options, before, why)
@@ -179,9 +171,9 @@ def _why_waited(lock: Lock, status: Status) -> str:
 
 
 def _wait_for_slot(options: argparse.Namespace) -> int:
-    from ..semaphore import Semaphore
-    from .slots import as_json as slots_as_json
-    from .slots import why_held
+    from ..lock import Semaphore
+    from .target import as_json as slots_as_json
+    from .target import why_held
 
     semaphore = announced(Semaphore(options.lock, options.slots, **lock_options(options)), options)
     free = semaphore.wait(options.timeout)
@@ -197,9 +189,3 @@ def _wait_for_slot(options: argparse.Namespace) -> int:
 def make_lock(options: argparse.Namespace) -> Lock:
     """The lock that the options describe; its wait is announced after a second."""
     return announced(Lock(options.lock, **lock_options(options)), options)
-
-
-def announced(lock: R, options: argparse.Namespace) -> R:
-    """The same, whose wait is announced after a second."""
-    lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
-    return lock

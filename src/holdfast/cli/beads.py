@@ -17,10 +17,10 @@ import stat
 import sys
 import time
 
-from .._core.report import moment, printable
+from .._core.messages import moment, printable
 from ..beads import SyncGate
-from . import DONE, HELD, die_of, show
-from .output import dumped
+from .console import dumped
+from .outcome import DONE, HELD, die_of, show
 from .run import SENT_BY_KERNEL, name_of, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")

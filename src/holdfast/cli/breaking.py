@@ -6,23 +6,20 @@ import argparse
 import os
 import sys
 
-from .._core.liveness import Assessment
-from .._core.observe import Observation
-from .._core.remove import remove_if
-from .._core.report import advice, sentence
-from .._core.request import Request
-from .._drive.sync import drive
-from .._operator.findings import EMPTY
-from .._operator.ids import id_of, name_of
-from .._operator.survey import Survey
-from .._os import environment
+from .._admin.scan import EMPTY, Survey, id_of, name_of
+from .._core.messages import advice, sentence
+from .._drivers.sync import drive
+from .._platform import environment
+from ..engines.file.inspect import Assessment, Observation
+from ..engines.file.remove import remove_if
+from ..engines.file.request import FileRequest
 from ..lock import Lock
 from ..model import Liveness, Status
 from ..protocols import is_persistent
-from . import DONE, FAILED, HELD, USAGE, say, show
-from .output import as_json, rows_of, text_of
-from .urls import break_ as break_url
-from .urls import is_url
+from .console import as_json, rows_of, text_of
+from .outcome import DONE, FAILED, HELD, USAGE, say, show
+from .target import break_ as break_url
+from .target import is_url
 
 _WORD = "break"
 _MEANS = (
@@ -58,7 +55,7 @@ class _Breaking:
     def remove(self, wanted: str) -> int:
         """Remove it if it is still called so."""
         status = self.status
-        request = Request(status.path, {"protocol": status.protocol or "sema"}, lock_file=status.path)
+        request = FileRequest(status.path, {"protocol": status.protocol or "sema"}, lock_file=status.path)
 
         def agreed(seen: Observation, assessed: Assessment) -> bool:
             self._refused = self._why_not(seen, assessed, wanted)

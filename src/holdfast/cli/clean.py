@@ -5,19 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._core.report import printable
-from .._drive.sync import drive
-from .._operator.anchors import Anchored
-from .._operator.clean import BLOCKED, CHANGED, REMOVED, Removal, remove, side_by_side
-from .._operator.findings import Found, Unseen
-from .._operator.remains import Kept, Leftover, directories, leftovers, of_lock
-from .._operator.survey import Survey
-from .._operator.walk import joined
-from .._os import environment
+from .._admin.anchors import Anchored
+from .._admin.clean import (
+    BLOCKED,
+    CHANGED,
+    REMOVED,
+    Kept,
+    Leftover,
+    Removal,
+    directories,
+    leftovers,
+    of_lock,
+    remove,
+    side_by_side,
+)
+from .._admin.scan import Found, Survey, Unseen, joined
+from .._core.messages import printable
+from .._drivers.sync import drive
+from .._platform import environment
 from ..errors import HoldfastError
-from . import DONE, FAILED, HELD, say, show
-from .output import dumped
-from .urls import is_url
+from .console import dumped
+from .outcome import DONE, FAILED, HELD, say, show
+from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""`doctor`: what a directory can do for locks, what that means, and what is amiss."""
+"""`doctor` for a server: whether locks can be listed, and whether one can be had and given back there.
+
+`doctor`: what a directory can do for locks, what that means, and what is amiss.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,96 @@ import argparse
 import errno
 import os
 import sys
+import time
+from urllib.parse import urlsplit
 
-from .._core.report import printable
-from .._operator.diagnosis import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities, of_limits, worst
-from .._operator.litter import of_leftovers
-from .._os import environment
-from .._os.probes import abilities, limits
-from . import DONE, FAILED, show
-from .output import dumped
-from .table import Screen, screen
-from .urls import is_url, masked
+from .._admin.doctor import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities, of_leftovers, of_limits, worst
+from .._core.messages import printable
+from .._drivers.sync import drive
+from .._platform import environment
+from .._platform.probes import abilities, limits
+from ..engines import engine_of
+from ..errors import HoldfastError
+from ..lock import Lock
+from .console import dumped
+from .outcome import DONE, FAILED, Screen, masked, screen, show
+from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._operator.findings import Abilities, Limits
+    from .._platform.interface import Abilities, Limits
+
+NAME = "holdfast-doctor"
+"""The lock that is acquired to see whether that can be done."""
+_WITHIN = 5.0
+_NEXT = "the message says what to do; docs/postgresql.md and docs/etcd.md have more"
+
+
+def findings_of(url: str) -> list[Finding]:
+    """What was looked at, and what came of it."""
+    found = [_listing(url)]
+    if found[0].level != UNUSABLE:
+        found += _holding(url)
+    if masked(url) != url:
+        found.append(
+            Finding(
+                "password",
+                NOTE,
+                "the URL has a password in it, which lists of processes may show",
+                "for PostgreSQL leave it out, and use a password file (~/.pgpass, PGPASSFILE) or PGPASSWORD; for etcd, "
+                "?password_file=…, HOLDFAST_ETCD_PASSWORD, or client certificates (?cert=…&key=…) without any",
+            )
+        )
+    return found
+
+
+def _listing(url: str) -> Finding:
+    begun = time.monotonic()
+    try:
+        statuses = drive(engine_of(url).survey(environment(), url))
+    except (HoldfastError, OSError) as error:
+        return Finding("server", UNUSABLE, str(error), _NEXT)
+    took = time.monotonic() - begun
+    return Finding(
+        "server",
+        GOOD,
+        f"it has answered within {took * 1000:.0f} ms; {len(statuses)} locks there are held or waited for",
+    )
+
+
+def _holding(url: str) -> list[Finding]:
+    """Acquire a lock twice, which nobody else wants: that asks for all that a lock needs."""
+    probe = probe_of(url)
+    if probe is None:
+        return [
+            Finding("lock", NOTE, "whether a lock can be acquired was not tried: how one is named there is not known")
+        ]
+    tokens, begun = [], time.monotonic()
+    try:
+        for _ in range(2):
+            with Lock(probe, tag="holdfast doctor", timeout=_WITHIN) as hold:
+                tokens.append(hold.token or 0)
+    except (HoldfastError, OSError) as error:
+        return [Finding("lock", UNUSABLE, f"{masked(probe)} could not be acquired: {error}", _NEXT)]
+    took = (time.monotonic() - begun) / len(tokens)
+    found = [Finding("lock", GOOD, f"{NAME} was acquired and released, in {took * 1000:.0f} ms with all that it needs")]
+    if tokens[0] < tokens[1]:
+        found.append(Finding("fencing", GOOD, f"its tokens increase ({tokens[0]}, {tokens[1]})"))
+    else:
+        means = "a resource that checks tokens would refuse the later holder; has the database been restored?"
+        found.append(Finding("fencing", UNUSABLE, f"its tokens do not increase ({tokens[0]}, {tokens[1]})", means))
+    return found
+
+
+def probe_of(url: str) -> str | None:
+    """The URL of the lock that is tried, on the same server."""
+    kind, parts = engine_of(url).name, urlsplit(url)
+    if kind == "postgresql":
+        return url.partition("#")[0] + f"#{NAME}"
+    if kind == "etcd":
+        return parts._replace(path=f"{parts.path.rstrip('/')}/{NAME}").geturl()
+    return None
+
 
 _AMISS = 1
 _STATUS = {GOOD: DONE, NOTE: DONE, WEAKER: _AMISS, UNUSABLE: FAILED}
@@ -57,7 +136,6 @@ def doctor_(options: argparse.Namespace) -> int:
 
 
 def _of_server(options: argparse.Namespace) -> int:
-    from .url_doctor import findings_of
 
     findings, shown = findings_of(options.place), masked(options.place)
     verdict = worst(findings)

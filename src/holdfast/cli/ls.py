@@ -7,22 +7,20 @@ import os
 import sys
 import time
 
-from .._core.report import brief_command, printable
-from .._operator.findings import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Unseen
-from .._operator.survey import Survey
-from .._os import environment
-from . import DONE, FAILED, say, show
-from .output import as_json, of_survey, user_name
-from .table import OF_STATE, Column, age_of, lines, screen
-from .urls import found as found_at
-from .urls import is_url, masked
+from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unseen
+from .._core.messages import brief_command, printable
+from .._platform import environment
+from .console import OF_STATE, Column, age_of, as_json, lines, of_survey, user_name
+from .outcome import DONE, FAILED, masked, say, screen, show
+from .target import found as found_at
+from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from .table import Cell
+    from .console import Cell
 
 _MAGIC = frozenset("*?[")
 _ORDERS: dict[str, Callable[[Found], Any]] = {

@@ -10,8 +10,8 @@ import re
 import sys
 
 from .. import __version__
-from .arguments import overview_of
-from .catalogue import TOP, Command, commands
+from .completion import TOP, Command, commands
+from .options import overview_of
 
 _EXIT = "exit status: "
 _MAIN = ("run", "try", "release", "status", "ls")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..engines import engine_of
-from . import DONE, say
-from .urls import is_url, masked
+from .outcome import DONE, masked, say
+from .target import is_url
 
 
 def postgresql_(options: argparse.Namespace) -> int:

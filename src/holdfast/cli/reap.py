@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._drive.sync import drive
-from .._operator.reaper import Reaper
-from .._os import environment
-from . import say
-from .urls import is_url
+from .._admin.reaper import Reaper
+from .._drivers.sync import drive
+from .._platform import environment
+from .outcome import say
+from .target import is_url
 
 
 def reap_(options: argparse.Namespace) -> int:

@@ -24,23 +24,19 @@ import sys
 import threading
 from types import FrameType
 
-from .._os.tree import is_running, look_at, send
+from .._platform.tree import is_running, look_at, send
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..hold import Hold
-from ..lock import Acquirable, Lock
-from ..semaphore import Semaphore
-from . import FAILED, LOST, die_of, say
-from .basic import announced
-from .guardian import ENDED, Guardian
-from .output import lock_options
-from .tree import Tree, named
+from ..lock import Acquirable, Hold, Lock, Semaphore, file_hold
+from .console import announced, lock_options
+from .guardian import ENDED, Guardian, Tree, named
+from .outcome import FAILED, LOST, die_of, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._os.tree import Member
+    from .._platform.tree import Member
 
 _ENDING = tuple(
     getattr(signal, name)
@@ -66,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
     if options.record is not None:
-        from .._os import environment
-        from .recording import recorded
+        from .._platform import environment
+        from .console import recorded
 
         recorded(options.record, options.cmd, environment().identity().host)
     lock = announced(_wanted(options, child.stop_for_loss), options)
@@ -275,9 +271,8 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _let_go(hold: Hold) -> None:
     """Let go of the lock, but not of the guard, which another process has as well."""
-    from .shell_keeper import hand_over
 
-    hand_over(hold._held)
+    file_hold(hold).hand_over()
 
 
 def _guardless() -> int:

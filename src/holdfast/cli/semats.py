@@ -9,33 +9,21 @@ from __future__ import annotations
 
 import os
 
-from .._core.files import UNWRITABLE
-from .._core.policy import judge
-from .._core.remove import why_not_of
-from .._core.rivals import sweep_rivals
+from ..engines.file.interop import sweep_rivals
+from ..engines.file.policy import judge
+from ..engines.file.remove import why_not_of
+from ..engines.file.steps import UNWRITABLE
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
-from ..lock import Lock
-from . import DONE, HELD, STDOUT, show
-from .dropin import (
-    Kind,
-    acquire_and_leave,
-    clear,
-    complain,
-    json_of,
-    kind_of,
-    look_at,
-    remove,
-    speak_utf8,
-    system_error,
-)
+from ..lock import Lock, file_request
+from .outcome import DONE, HELD, STDOUT, show
+from .sema import Kind, acquire_and_leave, clear, complain, json_of, kind_of, look_at, remove, speak_utf8, system_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._core.liveness import Assessment
-    from .._core.observe import Observation
+    from ..engines.file.inspect import Assessment, Observation
     from ..model import Record
 
 _FAILED = HELD
@@ -248,13 +236,13 @@ def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
         record = found[0].record
         info = _info(record)
         age = int(lock._env.time()) - int(record.created or 0)
-        stale, mine = age > lock._request.stale_after, _is_ours(lock, seen, assessed)
+        stale, mine = age > file_request(lock).stale_after, _is_ours(lock, seen, assessed)
     return {"locked": locked, "info": info, "isStale": stale, "isOwnedByCurrentProcess": mine}
 
 
 def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
     """Remove the lock if it is stale; and the temporary files of attempts on this lock whose process has ended."""
-    env, request = lock._env, lock._request
+    env, request = lock._env, file_request(lock)
 
     def is_stale(seen: Observation, assessed: Assessment) -> bool:
         return seen.record is not None and judge(env, request, seen, assessed).reclaim

@@ -6,24 +6,34 @@ import argparse
 import os
 import time
 
-from .._core.environment import LockOwner
-from .._core.observe import mismatch, other_protocol
-from .._core.report import advice, duration, printable
-from .._operator.findings import EMPTY, FREE, HELD, LEFT_EMPTY, MALFORMED, STALE, Found
-from .._operator.ids import id_of
-from .._operator.outlook import heartbeat, in_words, outlook, own_view
-from .._operator.survey import Survey
-from .._os import environment
-from ..lock import Lock
+from .._admin.scan import (
+    EMPTY,
+    FREE,
+    HELD,
+    LEFT_EMPTY,
+    MALFORMED,
+    STALE,
+    Found,
+    Survey,
+    heartbeat,
+    id_of,
+    in_words,
+    outlook,
+    own_view,
+)
+from .._core.messages import advice, duration, printable
+from .._platform import environment
+from .._platform.interface import LockOwner
+from ..engines.file.inspect import mismatch, other_protocol
+from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
-from . import DONE, FAILED, say, show
-from . import HELD as HELD_CODE
-from .output import as_json, lock_options, of_survey, rows_of, rows_of_content, text_of
-from .slots import recognised
-from .slots import status_ as status_of_slots
-from .urls import is_url
-from .urls import status_ as status_of_url
+from .console import as_json, lock_options, of_survey, rows_of, rows_of_content, text_of
+from .outcome import DONE, FAILED, say, show
+from .outcome import HELD as HELD_CODE
+from .target import is_url, recognised
+from .target import slots_status as status_of_slots
+from .target import status_ as status_of_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,15 +60,15 @@ def status_(options: argparse.Namespace) -> int:
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
         return FAILED
     lock = Lock(named, **lock_options(options))
-    found = _found(survey, lock._request.path)
+    found = _found(survey, file_request(lock).path)
     status = _unopened(survey, lock, found) or lock.status()
-    other = other_protocol(lock._request, status.data, status.record) if status.locked else None
+    other = other_protocol(file_request(lock), status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
         show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
     elif not options.quiet:
         rows = _rows(status, found, keepers)
-        note = _note(status, found, given) if other is None else str(mismatch(lock._request, other))
+        note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
         if note:
             rows.insert(1, ("note", note))
         if options.verbose and (status.locked or status.data):
@@ -72,7 +82,7 @@ def status_(options: argparse.Namespace) -> int:
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
     """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
     closing it wakes whoever waits for it, or for an empty one by another protocol."""
-    request = lock._request
+    request = file_request(lock)
     if found is None or not is_persistent(lock.protocol) or request.shared or not environment().guards:
         return None
     if found.condition == EMPTY and lock.protocol == "flock":

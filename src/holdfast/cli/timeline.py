@@ -1,20 +1,230 @@
-"""`timeline`: recorded events as one page, which needs nothing else."""
+"""What recorded events say: who held each lock, and who waited, from when to when. Nothing is drawn here.
+
+An event that begins what has begun already, or ends what has ended, is told twice: a file may have events of the same
+process by `watch` and by itself. It counts once.
+
+Who waits for a semaphore waits for its base, and then has one of its slots, which is another path: that ends the wait.
+
+`timeline`: recorded events as one page, which needs nothing else.
+"""
 
 from __future__ import annotations
 
 import argparse
 import errno
 import json
+import math
 import os
+import re
 import stat
 import sys
 
-from . import DONE, FAILED, STDOUT, say
-from .history import History, percentiles, read
+from ..model import Value
+from .outcome import DONE, FAILED, STDOUT, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import Any
+
+KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})
+_SLOT = re.compile(r"(.+)\.[0-9]{1,3}\.lock|(.+://.+)#[0-9]{1,3}", re.DOTALL)
+"""The path of a slot, as a file and on a server, and its base."""
+_LONGEST_TEXT = 400
+_MOST_NAMED = 20
+_LATEST = 253_402_300_800.0
+"""The year 10000. A time beyond is none."""
+
+
+class Spell(Value):
+    """A time during which a process held a lock or waited for it. `end` says how it ended: released, lost, reclaimed,
+    acquired, gave-up; open: not while it was recorded;
+    unseen: before the next one held it."""
+
+    lock: int
+    holding: bool
+    start: float
+    stop: float
+    end: str
+    pid: int | None
+    host: str | None
+    tag: str | None
+    command: str | None
+    recovered_from: int | None = None
+
+
+class History(Value):
+    """All of it. `locks`: path and protocol of each. `marks`: when a lock was called stale. `bad`: the number of lines
+    that are no events; `named`: which, and why, for the first of them."""
+
+    locks: list[tuple[str, str]]
+    spells: list[Spell]
+    marks: list[tuple[int, float]]
+    events: int
+    bad: int
+    named: list[str]
+
+
+def read(lines: Iterable[bytes]) -> History:
+    """The history that these lines of JSON tell, in whatever order they are."""
+    events: list[dict[str, Any]] = []
+    bad = 0
+    named: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        problem = None
+        try:
+            event = json.loads(line)
+            problem = _problem(event)
+        except (ValueError, RecursionError):
+            problem = "it is no JSON" if line.endswith(b"\n") else "it is no JSON; it is the last one, and cut off"
+        if problem is None:
+            events.append(event)
+            continue
+        bad += 1
+        if len(named) < _MOST_NAMED:
+            named.append(f"line {number}: {problem}")
+    events.sort(key=lambda event: float(event["time"]))
+    teller = _Teller()
+    for event in events:
+        teller.hear(event)
+    return History(*teller.told(), len(events), bad, named)
+
+
+def _problem(event: Any) -> str | None:
+    if not isinstance(event, dict):
+        return "it is no JSON object"
+    kind, time, path = event.get("kind"), event.get("time"), event.get("path")
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"its kind is {str(kind)[:40]!r}, which is none"
+    if not 0 <= _number(time) < _LATEST:
+        return "it has no time"
+    return None if isinstance(path, str) else "it has no path"
+
+
+def _number(value: object) -> float:
+    """A number that can be reckoned with, or -1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -(2**63) < value < 2**63:
+        return -1.0
+    return float(value)
+
+
+class _Teller:
+    """Makes spells of events, which come in the order of their times."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, int] = {}
+        self._paths: list[str] = []
+        self._protocols: list[str] = []
+        self._holding: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
+        self._waiting: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
+        self._spells: list[Spell] = []
+        self._marks: list[tuple[int, float]] = []
+        self._stale: dict[int, float] = {}
+        self._latest = 0.0
+
+    def hear(self, event: dict[str, Any]) -> None:
+        path, slot = event["path"], _integer(event.get("slot"))
+        path = path if slot is None else f"{path}.{slot}.lock"
+        lock = self._locks.setdefault(path, len(self._locks))
+        if lock == len(self._paths):
+            self._paths.append(path)
+            self._protocols.append("")
+        self._protocols[lock] = _text(event.get("protocol")) or self._protocols[lock]
+        time, kind = float(event["time"]), event["kind"]
+        self._latest = max(self._latest, time)
+        who = (lock, (_integer(event.get("pid")), _text(event.get("host"))))
+        if kind == "waiting":
+            self._waiting.setdefault(who, (time - _seconds(event.get("waited")), event))
+        elif kind in ("gave-up", "joined"):
+            self._end_wait(who, time, "gave-up" if kind == "gave-up" else "acquired", event)
+        elif kind in ("acquired", "held"):
+            self._begin(who, time, event)
+        elif kind == "stale":
+            self._stale[lock] = time
+            self._marks.append((lock, time))
+        elif kind in ("released", "lost"):
+            self._end_hold(who, time, kind, event)
+
+    def _begin(self, who: tuple[int, Any], time: float, event: dict[str, Any]) -> None:
+        if who in self._holding:
+            return
+        before = _integer(event.get("recovered_from"))
+        shared = self._protocols[who[0]] == "flock"  # then others may go on holding it
+        for other in [other for other in self._holding if other[0] == who[0] and not shared]:
+            dead = other[1][0] == before or self._stale.get(who[0], -1.0) >= self._holding[other][0]
+            self._end_hold(other, time, "reclaimed" if dead else "unseen", {})
+        self._end_wait(who, time, "acquired", event)
+        self._holding[who] = (time, event)
+
+    def _end_wait(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
+        waited = _seconds(event.get("waited"))
+        if who not in self._waiting and event.get("waited") != 0:
+            who = self._for_any_slot(who)
+        start, told = self._waiting.pop(who, (time - waited, event))
+        if told is not event or waited > 0:
+            self._spells.append(_spell(who[0], start, time, end, {**told, "recovered_from": None}, holding=False))
+
+    def _for_any_slot(self, who: tuple[int, Any]) -> tuple[int, Any]:
+        """The same process, as one that waits for the semaphore of this slot, if it does."""
+        found = _SLOT.fullmatch(self._paths[who[0]])
+        base = self._locks.get(found[1] or found[2]) if found else None
+        return who if base is None or (base, who[1]) not in self._waiting else (base, who[1])
+
+    def _end_hold(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
+        held = _seconds(event.get("held"))
+        if who not in self._holding and not held:
+            return
+        if who not in self._holding and self._is_told(who[0], time, event):
+            return
+        start, told = self._holding.pop(who, (time - held, event))
+        self._spells.append(_spell(who[0], start, time, end, told, holding=True))
+
+    def _is_told(self, lock: int, time: float, event: dict[str, Any]) -> bool:
+        """Whether the same end has been told already, by somebody else who saw it."""
+        for one in reversed(self._spells[-50:]):
+            if one.holding and one.lock == lock and one.pid == _integer(event.get("pid")) and time - one.stop < 1.0:
+                return True
+        return False
+
+    def told(self) -> tuple[list[tuple[str, str]], list[Spell], list[tuple[int, float]]]:
+        for open_ones, holding in ((self._holding, True), (self._waiting, False)):
+            for (lock, _), (start, event) in open_ones.items():
+                self._spells.append(_spell(lock, start, max(self._latest, start), "open", event, holding=holding))
+        self._spells.sort(key=lambda one: one.start)
+        return list(zip(self._locks, self._protocols, strict=True)), self._spells, self._marks
+
+
+def _spell(lock: int, start: float, stop: float, end: str, event: dict[str, Any], *, holding: bool) -> Spell:
+    return Spell(
+        lock, holding, max(0.0, start), max(0.0, start, stop), end,
+        _integer(event.get("pid")), _text(event.get("host")), _text(event.get("tag")), _text(event.get("command")),
+        _integer(event.get("recovered_from")),
+    )  # fmt: skip
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float] | None:
+    """By the nearest rank; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    found = {f"p{part}": ordered[math.ceil(part / 100 * len(ordered)) - 1] for part in (50, 90, 99)}
+    return {**found, "max": ordered[-1]}
+
+
+def _seconds(value: object) -> float:
+    seconds = _number(value)
+    return seconds if 0 < seconds < _LATEST else 0.0
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
+
+
+def _text(value: object) -> str | None:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) and value else None
+
 
 _LONGEST = 25
 _PLACE = "/*EVENTS*/null"

@@ -1,33 +1,616 @@
-"""`top`: who holds and who waits, as it changes.
+"""A terminal that is used whole, and given back as it was, whatever ends that.
 
-Times move by the clock alone, once a second; locks are looked at again when an event tells of them (follow.py).
+The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing here waits for the
+terminal: one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+
+The rows of `top`: what is known of each lock at some moment, their order, and the words for it.
+
+How `top` fills a screen: some of the rows, below their sum and above the keys. Knows no terminal.
+
+`top`: who holds and who waits, as it changes.
+
+Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import select
+import signal
 import sys
 from collections import deque
 
-from .._operator.findings import EMPTY, FREE, Found
-from .._operator.survey import Survey
-from .._os import environment
-from . import DONE, FAILED, USAGE, die_of, say, show
-from .following import as_line, follow, happenings
-from .fullscreen import FullScreen, Signals, is_able, is_ending
-from .ls import as_object
-from .recording import Record
-from .table import screen
-from .top_rows import Row, Rows, ordered
-from .top_view import Scene, View, counts, table
+from .._admin.monitor import lock_of
+from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
+from .._core.messages import brief_command, printable
+from .._platform import environment
+from ..engines.file.paths import queue_of
+from ..model import Holder, Value
+from .console import OF_STATE, Column, fit, lines, user_name, width_of
+from .console import Recording as Record
+from .ls import as_object, short_path
+from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
+from .watch import as_line, follow, happenings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
-    from .._operator.follow import Follower
-    from .._operator.happening import Happening
+    from .._admin.monitor import Follower, Happening, Held, Waits
+    from .._platform.interface import Census
+    from .console import Cell
+
+try:
+    import termios
+except ImportError:  # a system without such terminals
+    termios = None  # type: ignore[assignment]
+
+
+# The alternate screen, no cursor, and no new line after the last column.
+_ENTER_AGAIN = "\x1b[?25l\x1b[?7l"
+_ENTER = "\x1b[?1049h" + _ENTER_AGAIN
+_LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[{height};1H\r\n\x1b[?1049l"
+"""Where there is no alternate screen, the shell goes on below."""
+_STYLE = re.compile("\x1b\\[[0-9;]*m")
+_KEY = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?|.", re.DOTALL)
+_NAMES = {
+    sequence: name
+    for name, sequences in {
+        "up": ("\x1b[A", "\x1bOA"),
+        "down": ("\x1b[B", "\x1bOB"),
+        "page up": ("\x1b[5~",),
+        "page down": ("\x1b[6~",),
+        "home": ("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"),
+        "end": ("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"),
+        "escape": ("\x1b",),
+        "redraw": ("\x0c",),
+        "q": ("\x04",),
+    }.items()
+    for sequence in sequences
+}
+_USUAL = (80, 24)
+_PARTING = 0.3
+"""Seconds that a terminal which takes nothing is given to take what restores it."""
+_SOONEST, _LATEST = 0.01, 1.0
+"""Seconds until the rest of a frame is tried again."""
+
+
+def is_able(out: int) -> bool:
+    """Whether this is a terminal on which anything can be put anywhere."""
+    return termios is not None and os.isatty(out) and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+class FullScreen:
+    """`enter` and `leave` may be called again. Between them, only `draw` writes to the terminal."""
+
+    def __init__(self, out: int, encoding: str = "utf-8") -> None:
+        self._out = out
+        self._encoding = encoding
+        self._own = _apart(out)
+        self.keyboard = self._own if self._own is not None else out
+        self._saved: list[object] | None = None
+        self._shown: list[str] | None = None
+        self._size = _USUAL
+        self._rest = b""
+        self.retry: float | None = None
+        """In how many seconds `draw` should be called again, as the terminal has not taken all of it."""
+
+    def enter(self) -> None:
+        first = self._saved is None
+        self._saved = self._saved or termios.tcgetattr(self._out)
+        modes = [*self._saved]
+        assert isinstance(modes[3], int)
+        modes[3] &= ~(termios.ICANON | termios.ECHO)
+        modes[6] = [*modes[6]]  # type: ignore[misc]
+        modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0  # type: ignore[index]
+        termios.tcsetattr(self._out, termios.TCSANOW, modes)  # type: ignore[arg-type]
+        self._rest += (_ENTER if first else _ENTER_AGAIN).encode()
+        self._shown = None
+
+    def leave(self) -> None:
+        """Never waits long, and never fails: there may be no terminal any more."""
+        if self._saved is None:
+            return
+        saved, self._saved = self._saved, None
+        try:
+            termios.tcsetattr(self._out, termios.TCSANOW, saved)  # type: ignore[arg-type]
+            rest = _LEAVE.format(height=self.size()[1]).encode()
+            self._rest = b""
+            while rest and select.select([], [self.keyboard], [], _PARTING)[1]:
+                rest = rest[os.write(self.keyboard, rest) :]
+        except (OSError, termios.error):
+            pass
+
+    def close(self) -> None:
+        self.leave()
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
+
+    def size(self) -> tuple[int, int]:
+        try:
+            width, height = os.get_terminal_size(self._out)
+        except OSError:
+            return _USUAL
+        return (width, height) if width and height else _USUAL
+
+    def anew(self) -> None:
+        """Draw everything the next time: something else may have been written."""
+        self._shown = None
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show these lines, as many as the screen has, each of them printable and no wider than it is."""
+        if self._rest and not self._write():
+            return
+        size = self.size()
+        parts = []
+        if self._shown is None or size != self._size:
+            self._shown, self._size = [], size
+            parts.append("\x1b[0m\x1b[2J")
+        for number, line in enumerate(lines):
+            if number >= len(self._shown) or self._shown[number] != line:
+                parts.append(f"\x1b[{number + 1};1H{line}")
+                if width_of(_STYLE.sub("", line)) < size[0]:  # else it would erase the last character
+                    parts.append("\x1b[K")
+        if parts:
+            self._rest = "".join(parts).encode(self._encoding, "replace")
+            self._write()
+        self._shown = [*lines]
+
+    def _write(self) -> bool:
+        """Whether all of it has been taken."""
+        try:
+            while self._rest:
+                self._rest = self._rest[os.write(self.keyboard, self._rest) :]
+        except BlockingIOError:
+            self.retry = min(_LATEST, 2 * (self.retry or _SOONEST / 2))
+            return False
+        self.retry = None
+        return True
+
+    def keys(self) -> list[str] | None:
+        """Those that have been pressed, by name or as they are; None when the terminal is gone."""
+        if not select.select([self.keyboard], [], [], 0)[0]:
+            return []
+        try:
+            data = os.read(self.keyboard, 4096)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        return [_NAMES.get(key, key) for key in _KEY.findall(data.decode("utf-8", "replace"))] if data else None
+
+
+def _apart(out: int) -> int | None:
+    """The same terminal by a description of our own, which can be told never to wait; the other is the shell's too."""
+    try:
+        return os.open(os.ttyname(out), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+class Signals:
+    """While it is `open`, signals that end, stop, continue or resize only wake whoever polls `fd`.
+
+    One that ends is obeyed at once all the same when it comes again before `take`, from a look that takes too long.
+    """
+
+    _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+    _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
+
+    def __init__(self) -> None:
+        self.fd, self._written = os.pipe()
+        for fd in (self.fd, self._written):
+            os.set_blocking(fd, False)
+        self._before: dict[int, object] = {}
+        self._woken = -1
+        self._pending: set[int] = set()
+        self.hushed = False
+        """Set while the terminal is given back: no signal keeps that from its end."""
+
+    def open(self) -> None:
+        self._woken = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
+        for name in (*self._ENDING, *self._OTHERS):
+            number = getattr(signal, name)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._came)
+
+    def _came(self, number: int, frame: object) -> None:
+        again = number in self._pending
+        self._pending.add(number)
+        before = self._before.get(number)
+        if again and not self.hushed and callable(before):
+            before(number, frame)
+
+    def take(self) -> list[int]:
+        """Those that have come, each once, in their order."""
+        try:
+            found = [*dict.fromkeys(os.read(self.fd, 4096))]
+        except BlockingIOError:
+            found = []
+        self._pending.clear()
+        return found
+
+    def stop(self) -> list[int]:
+        """Do what Ctrl-Z does to others; comes back when this process is continued, with what else has come."""
+        mine = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, mine)
+        return [number for number in self.take() if number != signal.SIGCONT]
+
+    def close(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        self._before.clear()
+        signal.set_wakeup_fd(self._woken)
+        for fd in (self.fd, self._written):
+            os.close(fd)
+
+
+def is_ending(number: int) -> bool:
+    return any(number == getattr(signal, name) for name in Signals._ENDING)
+
+
+WAITED_FOR = "waited for"
+"""The state of a lock that somebody waits for and nobody holds; of a semaphore, those who wait for any of its slots."""
+_STATES = (*CONDITIONS, WAITED_FOR)
+_NEVER = float("inf")
+_PIDS_SHOWN = 8
+_RUN = re.compile(r"(?:python[0-9.]* -m )?holdfast run .*? -- (.+)", re.DOTALL)
+
+
+class Row(Value):
+    """One lock. `since`: the moment since when it is held, or at least that long ago if not `exact`.
+
+    `waits`: since when, and who, those that have waited longest first; `all_seen`: whether their beginning was.
+    """
+
+    path: str
+    state: str
+    protocol: str = ""
+    pid: int | None = None
+    others: int = 0
+    user: str | None = None
+    host: str | None = None
+    command: str = ""
+    tag: str = ""
+    since: float | None = None
+    exact: bool = True
+    waits: tuple[tuple[float, int | None], ...] = ()
+    all_seen: bool = True
+
+
+class Rows:
+    """The rows of what is followed; those in which nothing has changed are made once."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._made: dict[str, tuple[object, tuple[Waits, ...], Row]] = {}
+        self._began: float | None = None
+
+    def now(self) -> list[Row]:
+        """As it is known; nothing is looked at."""
+        if self._began is None:
+            self._began = environment().time()
+        waiting: dict[str, list[Waits]] = {}
+        for wait in self._follower.crowd.waiting():
+            waiting.setdefault(wait.path, []).append(wait)
+        users = _Users()
+        before, self._made = self._made, {}
+        for path, held in self._follower.held.items():
+            where, _, name = path.rpartition("/")
+            known_as = path if path in waiting else lock_of(queue_of(where, name))  # the name of a queue may be cut
+            waits = tuple(waiting.pop(known_as, ()))
+            known = before.get(path)
+            if known is None or known[0] is not held.found or known[1] != waits:
+                known = (held.found, waits, self._row(held, waits, users))
+            self._made[path] = known
+        for path, found in waiting.items():
+            row = Row(path, WAITED_FOR, found[0].protocol, **self._of_waits(found))
+            self._made[path] = (None, (), row)
+        return [row for _, _, row in self._made.values()]
+
+    def _row(self, held: Held, waits: Sequence[Waits], users: _Users) -> Row:
+        status, holder = held.found.status, held.holder
+        uid = users.of(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
+        return Row(
+            status.path,
+            held.found.condition,
+            status.protocol,
+            holder.pid,
+            max(0, sum(one.pid is not None for one in status.holders) - 1),
+            user_name(held.found.uid if uid is None else uid),
+            _elsewhere(holder),
+            _command(holder.command),
+            holder.tag or "",
+            held.since,
+            not (holder.since is None and held.since <= (self._began or 0.0)),
+            **self._of_waits(waits),
+        )
+
+    def _of_waits(self, waits: Iterable[Waits]) -> dict[str, Any]:
+        """The kernel does not tell since when somebody waits."""
+        ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
+        unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
+        return {"waits": tuple(ordered), "all_seen": not unseen}
+
+
+class _Users:
+    """Of processes; the tables are opened only when somebody is asked for."""
+
+    def __init__(self) -> None:
+        self._census: Census | None = None
+
+    def of(self, pid: int) -> int | None:
+        if self._census is None:
+            self._census = environment().census()
+        return self._census.user(pid)
+
+
+def _elsewhere(holder: Holder) -> str | None:
+    here = environment().identity().host
+    return holder.host if holder.host is not None and holder.host.casefold() != here.casefold() else None
+
+
+def _command(text: str | None) -> str:
+    """As people think of it; of `holdfast run`, the command that it runs."""
+    brief = brief_command(text or "")
+    run = _RUN.match(brief)
+    return run[1] if run else brief
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+ORDERS: dict[str, tuple[str, Callable[[Row], Any]]] = {
+    "wait": ("longest wait", lambda row: (row.waits[0][0] if row.waits else _NEVER, _since(row), row.path)),
+    "held": ("longest hold", lambda row: (_since(row), row.path)),
+    "waiters": ("most waiters", lambda row: (-len(row.waits), _since(row), row.path)),
+    "path": ("path", lambda row: row.path),
+    "pid": ("pid", lambda row: (row.pid is None, row.pid or 0, row.path)),
+    "state": ("state", lambda row: (_STATES.index(row.state), row.path)),
+}
+"""By name: what they are called, and the key."""
+
+
+def _since(row: Row) -> float:
+    return _NEVER if row.since is None else row.since
+
+
+def ordered(rows: Iterable[Row], order: str, *, backwards: bool = False) -> list[Row]:
+    return sorted(rows, key=ORDERS[order][1], reverse=backwards)
+
+
+# -- one row -----------------------------------------------------------------------------------------------------------
+
+
+def clock_of(seconds: float) -> str:
+    """At most six characters that move as time does: `8s`, `2m05s`, `1h02m`, `3d04h`, `1234d`."""
+    whole = int(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    if whole < 100 * 86400:
+        return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+    return f"{whole // 86400}d" if whole < 10**5 * 86400 else "ages"
+
+
+def cells_of(row: Row, now: float) -> list[Cell]:
+    """The texts of one row at that moment, in the order of the columns."""
+    longest = row.waits[0][0] if row.waits else None
+    pids = [str(pid) for _, pid in row.waits[:_PIDS_SHOWN] if pid is not None]
+    more = len(row.waits) - len(pids)
+    if pids and more:
+        pids.append(f"+{more}")
+    pid = "-" if row.pid is None else str(row.pid)
+    return [
+        (row.state, OF_STATE.get(row.state, "")),
+        f"{pid}+{row.others}" if row.others else pid,
+        row.user or "-",
+        "-" if row.since is None else ("" if row.exact else ">") + clock_of(now - row.since),
+        str(len(row.waits) or "-"),
+        "-" if longest is None else (("" if row.all_seen else ">") + clock_of(now - longest), "yellow"),
+        short_path(row.path),
+        row.protocol or "?",
+        row.host or "",
+        row.command,
+        row.tag,
+        " ".join(pids),
+    ]
+
+
+_COLUMNS = (
+    Column("STATE", drop=2),
+    Column("PID", right=True, drop=3),
+    Column("USER", cut="end", least=4, drop=9),
+    Column("  HELD", right=True),
+    Column("WAITS", right=True, drop=4),
+    Column("LONGEST", right=True, drop=1),
+    Column("PATH", cut="start", least=16),
+    Column("PROTOCOL", drop=8),
+    Column("HOST", cut="end", least=6, drop=7),
+    Column("COMMAND", cut="end", least=10, drop=5),
+    Column("TAG", cut="end", least=8, drop=6),
+    Column("WAITERS", cut="end", least=7, drop=10),
+)
+_PATH, _ALWAYS = 6, 8
+"""Which is the path; and how many columns are shown even if nothing is in them."""
+_BESIDE_PATH = 8
+"""What the narrowest table has besides the path: for how long."""
+_FAR = 10**9
+_FIT_EVERY = 10.0
+"""Seconds for which columns only grow, so that they do not jump whenever a row comes or goes."""
+
+
+class Scene(Value):
+    """What is shown of which rows. `places` are those that are followed, `gone` those of them that are not there."""
+
+    rows: Sequence[Row]
+    order: str = "wait"
+    backwards: bool = False
+    places: Sequence[str] = ()
+    gone: Sequence[str] = ()
+    polled: bool = False
+    rate: float = 0.0
+    missed: int = 0
+
+
+def counts(rows: Sequence[Row]) -> str:
+    """How many are held, waiting and stale."""
+    stale = sum(row.state in (STALE, DEAD) for row in rows)
+    held = sum(row.state not in (STALE, DEAD, WAITED_FOR) for row in rows)
+    return f"{held} held, {sum(len(row.waits) for row in rows)} waiting, {stale} stale"
+
+
+def rate_of(rate: float) -> str:
+    number = f"{rate:.0f}" if rate >= 9.95 or not rate else f"{rate:.1f}"
+    return f"{number} events/s"
+
+
+def header(scene: Scene) -> list[str]:
+    """Two lines; on a small screen only the first is shown."""
+    words = [counts(scene.rows), rate_of(scene.rate)]
+    if scene.missed:
+        words.append(f"{scene.missed} too short to be seen")
+    words.append(f"by {ORDERS[scene.order][0]}" + (", backwards" if scene.backwards else ""))
+    if scene.gone:
+        named = ", ".join(printable(place, 200) for place in scene.gone)
+        return ["; ".join(words), f"not there, and looked for every 10 s: {named}"]
+    where = "in " + ", ".join(printable(place, 200) for place in scene.places)
+    return ["; ".join(words), f"without events, so looked at 4 times a second: {where}" if scene.polled else where]
+
+
+def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | None = None) -> list[str]:
+    """A line of titles and one for each row. `floors`: how wide each column is at least; made larger as it needs."""
+    width = on.width
+    cells = [cells_of(row, now) for row in rows]
+    columns = list(_COLUMNS)
+    if width is not None:
+        cells = [[_short(cell, width, at) for at, cell in enumerate(row)] for row in cells]
+        longest = max((len(row.path) for row in rows), default=0)
+        # A path says most where there is room, so it gives way last.
+        least = max(1, min(max(16, min(longest, width // 3)), width - _BESIDE_PATH))
+        columns[_PATH] = columns[_PATH].replaced(least=least)
+    unused = {at for at in range(_ALWAYS, len(columns)) if not any(row[at] for row in cells)}
+    unused -= {at for at, size in (floors or {}).items() if size}
+    kept = [at for at in range(len(columns)) if at not in unused]
+    chosen = [[row[at] for at in kept] for row in cells]
+    if floors is None or width is None:
+        return lines([columns[at] for at in kept], chosen, on)
+    for at in kept:
+        sizes = [len(cell if isinstance(cell := row[at], str) else cell[0]) for row in cells]
+        floors[at] = max(floors.get(at, 0), *sizes, 0)
+    keeps_width: list[Cell] = ["x" * floors[at] for at in kept]
+    return lines([columns[at] for at in kept], [*chosen, keeps_width], on)[:-1]
+
+
+def _short(cell: Cell, width: int, at: int) -> Cell:
+    """No more of a long text than a screen can show."""
+    if not isinstance(cell, str) or len(cell) <= width:
+        return cell
+    return cell[-width - 1 :] if at == _PATH else cell[: width + 1]
+
+
+HELP = """\
+q       quit                    Ctrl-L  draw the screen again
+s       sort by the next key:   {orders}
+r       reverse the order
+arrows, j, k, page up, page down, home, end: move
+
+Each row is a lock that is held, stale or waited for.
+HELD     for how long; > at least, where its begin was not seen
+WAITS    how many processes wait for it
+LONGEST  for how long the first of them has waited
+STATE    held; dead: the next contender gets it; stale by its protocol's
+         rule; elsewhere: on another host or in another container, counts
+         as held; malformed: cannot be read, counts as held
+
+Nothing that is shown is touched.""".format(orders=", ".join(ORDERS))
+
+
+class View:
+    """What a person has chosen to see: the order, the part, and the help. Makes the lines of a screen."""
+
+    def __init__(self, order: str, *, backwards: bool = False) -> None:
+        self.order = order
+        self.backwards = backwards
+        self.helping = False
+        self._first = 0
+        self._body = 1
+        self._floors: dict[int, int] = {}
+        self._fitted = 0.0
+
+    def press(self, key: str) -> None:
+        """What a key means; one that means nothing is passed over. Any key leaves the help."""
+        moves = {name: step for names, step in self._moves() for name in names}
+        if self.helping:
+            self.helping = False
+        elif key in ("?", "h"):
+            self.helping = True
+        elif key == "s":
+            names = [*ORDERS]
+            self.order = names[(names.index(self.order) + 1) % len(names)]
+            self._first = 0
+        elif key == "r":
+            self.backwards = not self.backwards
+            self._first = 0
+        elif key in moves:
+            self._first += moves[key]
+
+    def _moves(self) -> list[tuple[tuple[str, ...], int]]:
+        return [
+            (("up", "k"), -1),
+            (("down", "j"), 1),
+            (("page up", "b"), -self._body),
+            (("page down", " "), self._body),
+            (("home", "g"), -_FAR),
+            (("end", "G"), _FAR),
+        ]
+
+    def resized(self) -> None:
+        """What was as wide as the old screen needs not be so on the new one."""
+        self._floors.clear()
+
+    def frame(self, scene: Scene, now: float, size: tuple[int, int], *, colours: bool) -> list[str]:
+        """As many lines as the screen has, none wider than it is."""
+        width, height = size
+        if not 0 <= now - self._fitted < _FIT_EVERY:
+            self._floors.clear()
+            self._fitted = now
+        on = Screen(width, colours)
+        above = header(scene)[: 2 if height >= 8 else 1]
+        head = [
+            on.paint(fit(line, width), "bold" if at == 0 else "red" if scene.gone else "")
+            for at, line in enumerate(above)
+        ]
+        foot = height >= 6
+        room = height - len(head) - foot
+        self._body = max(1, room - 1)
+        self._first = max(0, min(self._first, len(scene.rows) - self._body))
+        if self.helping:
+            body = [fit(line, width) for line in HELP.splitlines()]
+        elif scene.rows:
+            shown = scene.rows[self._first : self._first + self._body]
+            body = table(shown, now, on, self._floors)
+        else:
+            body = ["", fit("nobody holds or waits for a lock here", width)]
+        body = [*body[: max(0, room)], *[""] * (room - len(body))]
+        return [*head, *body, *([on.paint(self._foot(scene, width), "dim")] if foot else [])][:height]
+
+    def _foot(self, scene: Scene, width: int) -> str:
+        keys = "q quit  s sort  r reverse  ? help"
+        total = len(scene.rows)
+        if self.helping:
+            keys = "any key goes back"
+        elif total > self._body:
+            keys = f"{self._first + 1}-{min(total, self._first + self._body)} of {total}  {keys}"
+        return fit(keys, width)
+
 
 _RATE_OVER = 5.0
 """Seconds of which the events are counted."""

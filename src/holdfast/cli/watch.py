@@ -1,21 +1,235 @@
-"""`watch`: what happens to lock files, one JSON line for each event, as it happens."""
+"""Following lock files from a command: what `watch` and `top` share.
+
+`watch` for locks on a server: what has changed from one look at all of them to the next, as events.
+
+`watch`: what happens to lock files, one JSON line for each event, as it happens.
+"""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+import select
+import signal
+import sys
 import time
 
-from . import DONE, say, show
-from .following import as_line, follow, happenings
-from .recording import Record
-from .urls import is_url
+from .._admin.monitor import Follower, Happening
+from .._core.wait import Wait
+from .._drivers.sync import drive
+from .._platform import environment, folder_watch, kernel_glimpse
+from ..engines import engine_of
+from ..model import Status, Waiter
+from .console import Recording as Record
+from .console import line_of, url_id_of
+from .outcome import DONE, die_of, say, show
+from .target import is_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+_LONGEST_WAIT = 3600.0
+_MOMENT = 0.002
+"""Seconds for which events are gathered, so that a storm of them costs one look at each file."""
+_MAGIC = frozenset("*?[")
+
+
+def as_line(one: Happening) -> str:
+    """One line of JSON: every field of the event."""
+    values = {name: getattr(one, name) for name in one._fields if name != "first_look"}
+    if one.first_look:
+        values["first_look"] = True
+    return line_of(values)
+
+
+def follow(places: Iterable[str]) -> Follower:
+    """A follower of these directories, locks and patterns; OSError for one whose directory is not there.
+
+    A pattern of directories is expanded now; one of names in them is also for those that come later.
+    """
+    env = environment()
+    follower = Follower(env, folder_watch(), kernel_glimpse)
+    for place in places:
+        if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
+            for directory, pattern in _expanded(place):
+                follower.add(directory, pattern, pattern=pattern is not None)
+            continue
+        path = os.path.abspath(place)
+        if os.path.isdir(path):
+            follower.add(path)
+        else:
+            directory, name = os.path.split(path)
+            follower.add(directory, name)
+    return follower
+
+
+def _expanded(place: str) -> list[tuple[str, str | None]]:
+    """What a pattern means: directories, each with a pattern of the names in it, or None for all of them."""
+    from glob import escape, glob
+
+    where, name = os.path.split(os.path.abspath(place))
+    parents = [where] if _MAGIC.isdisjoint(where) else sorted(glob(f"{where}/", recursive=True))
+    found: list[tuple[str, str | None]] = []
+    for parent in map(os.path.normpath, parents):
+        if name != "**":
+            found.append((parent, name))
+        below = sorted(glob(f"{escape(parent)}/{name}/", recursive=True))
+        found += [(os.path.normpath(directory), None) for directory in below]
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "no directory fits this pattern", place)
+    return found
+
+
+def happenings(
+    follower: Follower,
+    until: float | None,
+    *,
+    also: Iterable[int] = (),
+    pause: Callable[[], float] = lambda: _LONGEST_WAIT,
+) -> Iterator[list[Happening] | None]:
+    """What happens, as it happens; None where only the time of `pause` (in seconds) has passed, or one of `also` is
+    ready. Ends at `until` (monotonic).
+
+    `also`: descriptors whose readiness ends a wait, too. When nobody reads stdout any more, the process ends.
+    """
+    env = environment()
+    poll = select.poll()
+    watch = follower.watch
+    for fd in also:
+        poll.register(fd, select.POLLIN)
+    if watch is not None:
+        poll.register(watch.fd, select.POLLIN)
+    out = _output()
+    if out is not None and out not in also:
+        poll.register(out, 0)
+    # A terminal that is closed, or a pipe that nobody reads; when it is, it can no longer be told.
+    end = getattr(signal, "SIGHUP" if out is not None and os.isatty(out) else "SIGPIPE", signal.SIGTERM)
+    yield follower.first_look()
+    while True:
+        now = env.monotonic()
+        if until is not None and now >= until:
+            return
+        wait = min(follower.due - now, pause(), _LONGEST_WAIT if until is None else until - now)
+        ready = dict(poll.poll(max(0.0, wait) * 1000 + 0.5))
+        if out is not None and ready.get(out, 0) & (select.POLLERR | select.POLLHUP):
+            die_of(end)
+        found: list[Happening] | None = None
+        if watch is not None and watch.fd in ready:
+            select.select([], [], [], _MOMENT)
+            found = follower.heed(watch.take())
+        if env.monotonic() >= follower.due:
+            found = (found or []) + follower.tick()
+        yield found
+
+
+def _output() -> int | None:
+    try:
+        return sys.stdout.fileno() if sys.stdout is not None else None
+    except (OSError, ValueError):
+        return None
+
+
+def watch_url(options: argparse.Namespace) -> int:
+    """Tell until a signal, or the end of the time."""
+    if len(options.places) > 1:
+        raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
+    (url,) = options.places
+    record = Record(options.record) if options.record is not None else None
+    changes = Changes()
+
+    def tell(statuses: tuple[Status, ...]) -> None:
+        lines = [as_line(one) for one in changes.since(statuses, time.time())]
+        if record is not None:
+            for line in lines:
+                record.add(line)
+        if lines:
+            show("\n".join(lines))
+
+    steps = engine_of(url).follow(environment(), url, tell)
+    drive(steps if options.seconds is None else _bounded(steps, time.monotonic() + options.seconds))
+    return DONE
+
+
+def _bounded(steps: Generator[Wait, None, None], until: float) -> Generator[Wait, None, None]:
+    """The same, up to a moment."""
+    try:
+        for wait in steps:
+            if time.monotonic() >= until:
+                return
+            yield wait.replaced(deadline=min(wait.deadline, until))
+            if time.monotonic() >= until:
+                return
+    finally:
+        steps.close()
+
+
+class Changes:
+    """Makes events of what is seen. What begins and ends between two looks is not seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Status] = {}
+        self._since: dict[str, float] = {}
+        self._first = True
+
+    def since(self, statuses: tuple[Status, ...], now: float) -> list[Happening]:
+        """What has happened since the last call."""
+        seen = {status.path: status for status in statuses}
+        told: list[Happening] = []
+        for path in sorted({*self._seen, *seen}):
+            told += self._of_lock(self._seen.get(path), seen.get(path), now)
+        self._seen, self._first = seen, False
+        return told
+
+    def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[Happening]:
+        told: list[Happening] = []
+        before, after = old and url_id_of(old), new and url_id_of(new)
+        were = {_who(one): one for one in (old.waiters if old else ())}
+        are = {_who(one): one for one in (new.waiters if new else ())}
+        if old and before and before != after:
+            told.append(_of_holder("released", old, now, held=now - self._since.pop(old.path, now)))
+        if new and after and before != after:
+            holder = new.holder
+            waited = [one.since for who, one in were.items() if holder and who[0] == holder.pid and who not in are]
+            since = holder.since if holder is not None and holder.since is not None else now
+            self._since[new.path] = since
+            kind, moment = ("held", since) if self._first else ("acquired", now)
+            known = waited[0] if waited else None
+            told.append(_of_holder(kind, new, moment, waited=None if known is None else max(0.0, now - known)))
+            if self._first:
+                told[-1] = told[-1].replaced(first_look=True)
+        got = new.holder.pid if new and new.holder and before != after else None
+        for who, one in were.items():
+            if who not in are and one.pid != got and old is not None:
+                told.append(_of_waiter("gave-up", old, one, now))
+        for who, one in are.items():
+            if who not in were and new is not None:
+                at = one.since if self._first and one.since is not None else now
+                told.append(_of_waiter("waiting", new, one, at).replaced(first_look=self._first))
+        return told
+
+
+def _who(waiter: Waiter) -> tuple[object, ...]:
+    return waiter.pid, waiter.since, waiter.tag
+
+
+def _of_holder(
+    kind: str, status: Status, at: float, *, waited: float | None = None, held: float | None = None
+) -> Happening:
+    holder = status.holder
+    who = (None, None, None, None) if holder is None else (holder.pid, holder.host, holder.tag, holder.command)
+    return Happening(kind, at, status.path, status.protocol, *who, waited, held)
+
+
+def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> Happening:
+    waited = max(0.0, at - who.since) if kind == "gave-up" and who.since is not None else None
+    return Happening(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
 
 
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of whoever reads."""
     if any(map(is_url, options.places)):
-        from .url_watch import watch_ as watch_url
-
         return watch_url(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds
     record = Record(options.record) if options.record is not None else None

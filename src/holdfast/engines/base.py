@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .._core.environment import Wait
+from .._core.wait import Wait
 from ..errors import HoldfastError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Sequence
-    from typing import ClassVar
+    from typing import Any, ClassVar
 
-    from .._core.environment import Environment
     from .._core.hold import Share
-    from .._core.refusal import Refusal
-    from .._core.request import Options, Request
+    from .._core.messages import Refusal
+    from .._core.options import Options, Request
+    from .._platform.interface import Environment
     from ..model import Record, Status
 
 
@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.25
 
 
 class Engine(ABC):
-    """Instances hold no state that a lock depends on; one is shared by every lock."""
+    """No lock depends on the state of an instance: all locks share one. It is given only requests that it has made."""
 
     name: ClassVar[str]
     is_remote: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Engine(ABC):
 
     @abstractmethod
     def acquire(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Share | Refusal]:
         """A share in the first of these locks that can be had, or the reason why there is none.
 
@@ -54,20 +54,20 @@ class Engine(ABC):
 
     @abstractmethod
     def wait_until_free(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
         """None as soon as a contender would get one of them; nothing is acquired or changed."""
 
     @abstractmethod
-    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
+    def look(self, env: Environment, requests: Sequence[Any]) -> Generator[Wait, None, tuple[Status, ...]]:
         """One look at each of them, and at those who wait: for any of them, so the first tells of them all."""
 
     @abstractmethod
-    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
+    def break_lock(self, env: Environment, request: Any) -> Generator[Wait, None, Record | None]:
         """End the hold, whoever has it; what is known of it, or None if there was none."""
 
     def break_if(
-        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
+        self, env: Environment, request: Any, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
         """End the hold that is there, if `agreed` says so of its record; else None, and nothing has changed.
 
@@ -100,6 +100,6 @@ class Engine(ABC):
             tell((yield from self.survey(env, resource)))
             yield Wait((), env.monotonic() + _LOOK_EVERY)
 
-    def may_block(self, env: Environment, request: Request) -> bool:  # noqa: ARG002
+    def may_block(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
         """Whether a step takes long enough to be kept from an event loop."""
         return False

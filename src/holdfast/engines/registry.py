@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 
-from .. import _installed
+from .. import plugins
 from ..errors import EngineUnavailable, InvalidPath
 from .base import Engine
-from .files import FILES
+from .file import FILES
 
 GROUP = "holdfast.engines"
 _BUILT_IN: dict[str, tuple[str, str, str]] = {
@@ -38,7 +38,7 @@ def engine_of(resource: str | os.PathLike[str]) -> Engine:
         pass
     if scheme in _BUILT_IN:
         return _made.setdefault(scheme, _import(scheme))
-    found = _installed.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
+    found = plugins.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
     if found is not None:
         return _made.setdefault(scheme, found)
     known, plus, driver = scheme.partition("+")
@@ -65,7 +65,7 @@ def scheme_of(resource: str | os.PathLike[str]) -> str:
 
 def names() -> list[str]:
     """The schemes of all engines but files, sorted. Nothing is loaded."""
-    return sorted(_BUILT_IN.keys() | _installed.names(GROUP))
+    return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 
 def _import(scheme: str) -> Engine:

@@ -5,63 +5,43 @@ EH1  A hold is ours by what is known here, without asking the server: the engine
 EH2  A release tells the server and waits for its answer; whatever interrupts it, the connection or the lease is given
      up afterwards (`_close`), so the server frees the lock all the same. Only its beginning is decided under the mutex.
 EH3  A loss is told once, by whoever finds it; a release after it leaves the lock to whoever has it by then.
+
+Those in this process who want the same lock on a server: holds that an owner shares, and waits that never end.
+
+KN1  Of one owner's callers only one contends. The others wait for what it gets, and share that; if it gives up, the
+     next of them contends. In the server's queue they would stand behind themselves.
+     In line, they are told of and announced as all who wait.
+KN2  A caller that holds the lock itself, or every slot, and would wait for ever, is told so at once.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
+from .._core.attempt import Story
 from .._core.hold import Held
-from .._core.limits import Limits
-from .._core.refusal import Refusal
-from .._core.request import Options, Request, check_seconds
-from .._core.story import Story
-from .._drive.sync import drive
-from ..errors import MalformedRecord
+from .._core.messages import Refusal, deadlock
+from .._core.options import Options, Request, check_seconds
+from .._core.wait import Deadline as Limits
+from .._core.wait import Signal, Wait
+from .._drivers.sync import drive
+from .._platform.fork import forking
 from ..events import listeners
-from ..protocols import Protocol
-from .kin import enrol, forget, own_shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any
 
-    from .._core.environment import Environment, Wait
     from .._core.hold import Share
-    from ..model import Holder, Identity, Liveness, Record, Status
+    from .._platform.interface import Environment
+    from ..model import Holder, Record, Status
     from .base import Engine
 
+    Result = Share | Refusal
+
 _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})
-
-
-class Unfiled(Protocol):
-    """Stands where a lock file's protocol would: what a server stores is no lock file."""
-
-    mode = 0
-    stale_after = math.inf
-
-    def __init__(self, name: str) -> None:
-        self.name = name  # type: ignore[misc]  # one class for all engines
-
-    def decode(self, data: bytes) -> Record:  # noqa: ARG002
-        raise MalformedRecord(f"{self.name} stores no lock files", protocol=self.name)
-
-    def encode(self, record: Record) -> bytes:  # noqa: ARG002
-        raise ValueError(f"{self.name} stores no lock files")
-
-    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
-        raise ValueError(f"{self.name} stores no lock files")
-
-    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
-        return False
-
-    def stale_at(self, record: Record, stale_after: float) -> float | None:  # noqa: ARG002
-        return None
-
-    def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:  # noqa: ARG002
-        return None
 
 
 class RemoteRequest(Request):
@@ -75,15 +55,8 @@ class RemoteRequest(Request):
     def __init__(self, engine: Engine, given: str, shown: str, options: Options, allowed: frozenset[str]) -> None:
         _check_options(engine.name, options, _COMMON | allowed)
         self.engine = engine
-        self.given = given
-        self.path = self.target = self.name = shown
-        self.directory = self.queue = ""
-        self.protocol = Unfiled(engine.name)
-        self.more = {}
-        self._set_common(options)
-        self.fair, self.shared, self.durable = True, False, False
+        super().__init__(engine.name, given, shown, options)
         self.fencing = True  # a server gives a token with every hold
-        self.slot = None
         self.watched = True
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         self.beat_every = math.inf if every == 0 else every or 0.0
@@ -94,7 +67,7 @@ class RemoteRequest(Request):
     @property
     def key(self) -> tuple[object, ...]:
         """What this process knows the lock by, however many slots it has."""
-        return (self.protocol.name, self.target)
+        return (self.protocol_name, self.target)
 
 
 class Attempt(Limits):
@@ -136,7 +109,7 @@ class RemoteHeld(Held):
         self._record = record
         self.lapses = math.inf  # EH1
         self.why_lost = ""
-        super().__init__(env, request, -1, (0, 0), b"", guarded=False)
+        super().__init__(env, request)
         self.token = token
 
     # -- what an engine does -------------------------------------------------------------------------------------------
@@ -211,7 +184,7 @@ class RemoteHeld(Held):
         if self.env.holds.get(self._key) is self:
             del self.env.holds[self._key]
 
-    def _withdraw(self) -> None:
+    def _undo(self) -> None:
         self._forget()
         self._close()
 
@@ -225,3 +198,130 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
             )
     if options.get("fair") is False:
         raise ValueError(f"{engine} lets those who wait in by the order of their arrival, always; leave fair out")
+
+
+_held: dict[tuple[object, ...], list[RemoteHeld]] = {}
+"""By process and lock. What is in it of a parent is never looked at."""
+_waiting: dict[tuple[object, ...], list[Signal]] = {}
+"""Of each owner that contends, by process, lock and owner: the signals of its callers, the first of them contends."""
+
+
+class Contender(ABC):
+    """One caller who wants a lock on a server, as its engine makes it."""
+
+    attempt: Attempt
+
+    @abstractmethod
+    def acquire(self) -> Generator[Wait, None, Result]:
+        """Contend, until there is a hold or the time is up."""
+
+    @abstractmethod
+    def look_kindly(self) -> Generator[Wait, None, None]:
+        """See who holds it, for people; if nobody answers soon, what was seen before is told."""
+
+    @abstractmethod
+    def last(self) -> tuple[Status, ...]:
+        """What was seen last."""
+
+    def who(self) -> Holder | None:
+        """The holder that was seen last."""
+        return next((status.holder for status in self.last() if status.locked), None)
+
+    def refuse(self) -> Refusal:
+        """The time is up."""
+        self.attempt.story.gave_up(self.who)
+        return self.attempt.refusal(self.last)
+
+    def refuse_kindly(self) -> Generator[Wait, None, Refusal]:
+        yield from self.look_kindly()
+        return self.refuse()
+
+
+def enrol(held: RemoteHeld) -> None:
+    """This process has it from now on."""
+    with forking:
+        _held.setdefault(_name(held.env.generation, held.request), []).append(held)
+
+
+def forget(held: RemoteHeld) -> None:
+    """Idempotent."""
+    name = _name(held.generation, held.request)
+    with forking:
+        left = [one for one in _held.pop(name, ()) if one is not held]
+        if left:
+            _held[name] = left
+
+
+def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:
+    return (generation, *request.key)
+
+
+def _holds_of(attempt: Attempt) -> list[RemoteHeld]:
+    """What this process holds of it."""
+    holds = _held.get(_name(attempt.env.generation, attempt.request), ())
+    return [held for held in list(holds) if not held.released and not held.lost]
+
+
+def own_shares(attempt: Attempt) -> list[Share]:
+    """What the handles of this process have in it."""
+    return [share for held in _holds_of(attempt) for share in list(held.shares)]
+
+
+def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
+    """WouldDeadlock where the caller itself is in the way everywhere (KN2)."""
+    if attempt.deadline < math.inf:
+        return
+    context = attempt.context
+    own = [
+        held
+        for held in _holds_of(attempt)
+        if any(share.context[: len(context)] == context for share in list(held.shares))
+    ]
+    if len(own) >= slots:
+        raise deadlock(attempt.request, slots, [share for held in own for share in list(held.shares)])
+
+
+def _join(attempt: Attempt) -> Share | None:
+    """A share in what this owner holds already."""
+    for held in _holds_of(attempt):
+        if held.request.owner == attempt.request.owner:
+            share = held.join(attempt.context)
+            if share is not None:
+                attempt.story.joined()
+                return share
+    return None
+
+
+def together(contender: Contender) -> Generator[Wait, None, Result]:
+    """What it gets; or a share in what another caller of the same owner has got meanwhile (KN1)."""
+    attempt = contender.attempt
+    owner = attempt.request.owner
+    if owner is None:
+        return (yield from contender.acquire())
+    key = (*_name(attempt.env.generation, attempt.request), owner)
+    signal = Signal()
+    with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
+        line = _waiting.setdefault(key, [])
+        line.append(signal)
+    try:
+        while True:
+            share = _join(attempt)
+            if share is not None:
+                return share
+            if line[0] is signal:
+                return (yield from contender.acquire())
+            if attempt.is_over():
+                return (yield from contender.refuse_kindly())
+            if attempt.announces:
+                yield from contender.look_kindly()
+            attempt.waiting(contender.last, contender.who)
+            yield Wait((), attempt.bounded(attempt.deadline), signal)
+            signal.is_set = False
+    finally:
+        with forking:
+            line.remove(signal)
+            others = line.copy()
+            if not line:
+                _waiting.pop(key, None)
+        for other in others:
+            other.set()

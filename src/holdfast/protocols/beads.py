@@ -105,7 +105,7 @@ class Beads(Protocol):
         return _text(fields, tag, marker)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
-        # Another host's holder is never DEAD: liveness.py says UNKNOWN where `hostname` is not this one, in any case.
+        # Another host's holder is never DEAD: inspect.py says UNKNOWN where `hostname` is not this one, in any case.
         return liveness is Liveness.DEAD
 
     def stale_at(self, record: Record, stale_after: float) -> float | None:  # noqa: ARG002

@@ -6,7 +6,7 @@ of `Protocol`, and is called what that protocol's `name` says. What holdfast has
 
 from __future__ import annotations
 
-from .. import _installed
+from .. import plugins
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
@@ -20,7 +20,7 @@ GROUP = "holdfast.protocols"
 
 
 def _semats() -> Protocol:
-    from .semats import Semats
+    from .sema import Semats
 
     return Semats()
 
@@ -76,7 +76,7 @@ def names() -> list[str]:
 
     Nothing is loaded; but the installed packages are searched, which takes some milliseconds.
     """
-    return sorted(_BUILT_IN.keys() | _installed.names(GROUP))
+    return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 
 def _offered(name: str) -> Protocol | None:
@@ -85,7 +85,7 @@ def _offered(name: str) -> Protocol | None:
     def wrong(found: Protocol) -> str:
         return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
 
-    return _installed.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
+    return plugins.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
 
 
 def is_persistent(name: object) -> bool:

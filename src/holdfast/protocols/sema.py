@@ -7,6 +7,11 @@ wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock F
 What is read is not yet what may go. A file of somebody's data may have two such lines, too (`cfg.ini`): so a record
 without our marker is `mixed` if there is a line without `=`, one whose key is no plain word, or more than a few unknown
 keys.
+
+The `semats` protocol: the records of `sema` in a private file; stale is what is old *and* whose process is dead.
+
+Others publish by a look and a rename: `<lock>.<pid>.<16 hex digits>.tmp` beside the lock file, a look that finds no
+lock file, and the rename. Source: Protocol Specification, File-Based Semaphore (TS).
 """
 
 from __future__ import annotations
@@ -155,3 +160,13 @@ def _integer(text: str | None, name: str, maximum: int) -> int:
         if len(significant) <= _MAX_DIGITS and int(significant) <= maximum:
             return int(significant)
     raise ValueError(f"the record's {name} is not a number from 0 to {maximum}: {text[:40]!r}")
+
+
+class Semats(Sema):
+    name = "semats"
+    mode = 0o600
+    resolves = "path"
+    refuses_parent_components = True
+
+    def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:
+        return liveness is Liveness.DEAD and super().is_stale(record, liveness, now, stale_after)

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 
 from engines.etcd.servers import Node, nodes
-from holdfast._drive.agent import agent
-from holdfast._os import environment
+from holdfast._drivers.agent import agent
+from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from process.support import eventually
 

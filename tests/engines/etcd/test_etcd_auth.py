@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, nodes
 from holdfast import Lock
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd.wire import encoded
 from process.support import eventually

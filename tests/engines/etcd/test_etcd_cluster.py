@@ -10,8 +10,8 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node
 from holdfast import Lock
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.http import Unreachable

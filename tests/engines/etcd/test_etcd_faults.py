@@ -14,7 +14,7 @@ import holdfast
 from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, Proxy, keys, nodes, revision
 from holdfast import Lock, Semaphore
-from holdfast._os import environment
+from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd import hold as etcd_hold
 from holdfast.engines.etcd import lock as etcd_lock

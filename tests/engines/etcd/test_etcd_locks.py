@@ -17,16 +17,15 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, leases
 from holdfast import AsyncLock, Lock, Semaphore
-from holdfast._core.environment import Wait
-from holdfast._drive.agent import agent
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast._core.wait import Wait
+from holdfast._drivers.agent import agent
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
 from holdfast.engines.etcd import ENGINE, guard
-from holdfast.engines.etcd import lease as etcd_lease
+from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.hold import EtcdHeld
-from holdfast.engines.etcd.lease import Lease
-from holdfast.engines.etcd.queue import Entrant, Queue
+from holdfast.engines.etcd.queue import Entrant, Lease, Queue
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
@@ -515,7 +514,7 @@ def test_a_change_is_not_told_to_who_follows(url: str) -> None:
     stop = threading.Event()
 
     def run() -> None:
-        from holdfast._drive.sync import wait_for
+        from holdfast._drivers.sync import wait_for
 
         while not stop.is_set():
             wait = next(steps)

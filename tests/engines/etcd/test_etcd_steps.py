@@ -13,9 +13,9 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, leases
 from holdfast import AsyncLock, Lock, Semaphore
-from holdfast._core.environment import Wait
-from holdfast._drive.sync import caller, drive, wait_for
-from holdfast._os import environment
+from holdfast._core.wait import Wait
+from holdfast._drivers.sync import caller, drive, wait_for
+from holdfast._platform import environment
 from process.support import descriptors, eventually
 
 SOON = 5.0
@@ -89,7 +89,7 @@ def test_a_wait_that_is_stopped_leaves_a_place_in_the_queue(url: str, node: Node
 
 def test_ctrl_c_at_any_wait_leaves_a_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
     """ET14: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
-    from holdfast._drive import sync
+    from holdfast._drivers import sync
 
     lock = Lock(url)
     real = sync.wait_for

@@ -15,9 +15,9 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, free_ports
 from holdfast import Lock
-from holdfast._drive.sync import drive
-from holdfast._os import environment
-from holdfast.engines.etcd import connect as etcd_connect
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
+from holdfast.engines.etcd import http as etcd_connect
 from holdfast.engines.etcd.client import Cluster, cluster_of
 from holdfast.engines.etcd.http import Unreachable
 from holdfast.engines.etcd.url import Access, Endpoint
@@ -127,7 +127,7 @@ def test_an_answer_is_taken_for_that_of_the_next_request() -> None:
 
     with server(serve) as cluster:
         steps = cluster.call("/v3/x", {"n": 1}, soon())
-        from holdfast._drive.sync import wait_for
+        from holdfast._drivers.sync import wait_for
 
         while not asked:
             wait = next(steps)

@@ -27,8 +27,8 @@ def _server() -> Iterator[Postgres]:
 @pytest.fixture
 def postgres(_server: Postgres) -> Iterator[Postgres]:
     """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
-    from holdfast._os import environment
-    from holdfast.engines.postgresql import spare as postgresql_spare
+    from holdfast._platform import environment
+    from holdfast.engines.postgresql import pool as postgresql_spare
     from process.support import eventually
 
     yield _server

@@ -19,10 +19,10 @@ import holdfast
 from engines.arms import begun, peers, side_by_side
 from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock
-from holdfast._drive.sync import wait_for
-from holdfast._os import environment
+from holdfast._drivers.sync import wait_for
+from holdfast._platform import environment
 from holdfast.engines.postgresql import lock as postgresql_lock
-from holdfast.engines.postgresql import spare
+from holdfast.engines.postgresql import pool
 from process.support import Peer, eventually
 
 
@@ -277,7 +277,7 @@ def test_a_server_that_is_full_is_an_error_before_the_timeout(postgres: Postgres
         thread.join()
         results[0].release()
     finally:
-        spare.close_all(environment())
+        pool.close_all(environment())
         eventually(lambda: not postgres.sessions())
         postgres.ask("drop owned by limited")
         postgres.ask("drop role limited")

@@ -14,13 +14,13 @@ import pytest
 
 from engines.postgresql.server import Postgres, waits_for
 from holdfast import AsyncLock, Lock, LockLost
-from holdfast._core.environment import Wait
 from holdfast._core.hold import Share
-from holdfast._drive.agent import agent
-from holdfast._drive.sync import wait_for
-from holdfast._os import environment
-from holdfast.engines.postgresql import link as postgresql_link
-from holdfast.engines.postgresql import spare as postgresql_spare
+from holdfast._core.wait import Wait
+from holdfast._drivers.agent import agent
+from holdfast._drivers.sync import wait_for
+from holdfast._platform import environment
+from holdfast.engines.postgresql import connection as postgresql_link
+from holdfast.engines.postgresql import pool as postgresql_spare
 from process.support import Peer, descriptors, eventually
 
 
@@ -194,7 +194,7 @@ def test_a_short_hold_wakes_the_agents_thread(
     """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
     monkeypatch.setattr(postgresql_spare, "_sweeping", [env.generation])  # who closes what was left too long wakes it
-    monkeypatch.setattr("holdfast._drive.agent._MOST_VOID", math.inf)  # so does who ends the last of many holds
+    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)  # so does who ends the last of many holds
 
     def often() -> Iterator[Wait]:
         while True:

@@ -11,10 +11,10 @@ import pytest
 import holdfast
 from engines.postgresql.server import Postgres
 from holdfast import Lock
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
 from holdfast.engines.postgresql import survey
-from holdfast.engines.postgresql.url import key_of
+from holdfast.engines.postgresql.connect import key_of
 from process.support import eventually
 
 

@@ -14,13 +14,12 @@ import holdfast
 from engines.arms import side_by_side
 from engines.postgresql.server import Pgbouncer, Postgres, free_port
 from holdfast import Lock
-from holdfast._drive.sync import drive
-from holdfast._os import environment
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
 from holdfast.engines.postgresql import connect as postgresql_connect
 from holdfast.engines.postgresql import init
 from holdfast.engines.postgresql import lock as postgresql_lock
-from holdfast.engines.postgresql.connect import connect
-from holdfast.engines.postgresql.url import parse
+from holdfast.engines.postgresql.connect import connect, parse
 from process.support import eventually
 
 

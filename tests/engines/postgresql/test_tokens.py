@@ -16,7 +16,7 @@ from engines.postgresql.server import Postgres
 from holdfast import Hold, Lock
 from holdfast.engines.postgresql import connect as postgresql_connect
 from holdfast.engines.postgresql import lock as postgresql_lock
-from holdfast.engines.postgresql.url import key_of
+from holdfast.engines.postgresql.connect import key_of
 from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "0"))

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.engines.postgresql import ddl
+from holdfast.engines.postgresql.connect import key_of, parse
 from holdfast.engines.postgresql.hold import PostgresqlRequest
-from holdfast.engines.postgresql.url import key_of, parse
 
 pytest.importorskip("psycopg")
 

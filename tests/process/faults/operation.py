@@ -1,6 +1,6 @@
 """One operation, in a process whose system calls fail under strace.
 
-    python operation.py LOCK OPERATION
+    python operations.py LOCK OPERATION
 
 When all is prepared, it says so and waits for a line, so that strace may join it. It calls `stat` for two paths that
 are not there, at the beginning and at the end of the operation, so that a log shows which calls belong to it. It says
@@ -110,7 +110,7 @@ OPERATIONS: dict[str, Callable[[str], tuple[Callable[[], object], Callable[[], o
 
 
 def main(path: str, name: str) -> None:
-    for module in ("hashlib", "logging", "select", "holdfast._os.inotify", "holdfast._os.tables"):
+    for module in ("hashlib", "logging", "select", "holdfast._platform.inotify", "holdfast._platform.procfs"):
         importlib.import_module(module)
     act, undo = OPERATIONS[name](path)
     holdfast.Lock(path)._env.identity()

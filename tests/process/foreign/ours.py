@@ -16,9 +16,9 @@ import time
 
 from talk import serve
 
-import holdfast._core.queue as queue
-import holdfast._core.sight as sight
-import holdfast._core.takeover as takeover
+import holdfast.engines.file.queue as queue
+import holdfast.engines.file.takeover as takeover
+import holdfast.engines.file.watched as sight
 from holdfast import AcquireTimeout, Hold, Liveness, Lock, LockLost, LockStale, Status
 
 queue.RECHECK = sight.RECHECK = 600.0

@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import holdfast
 from holdfast import AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
-from holdfast._os import environment, forking, linux
+from holdfast._platform import environment, linux
+from holdfast._platform.fork import forking
 from holdfast.events import Event
 from process.interrupts.tracer import built, spelled
 
@@ -243,7 +244,7 @@ class Trials:
 
     def warm_up(self) -> None:
         """What is imported, and made once for a process, is not to be a part of each trial."""
-        for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._os.inotify"):
+        for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._platform.inotify"):
             importlib.import_module(name)
         linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
         for _ in range(2):

@@ -4,7 +4,7 @@ Not counted, because CPython never runs a signal handler there:
 
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
   has returned, at the beginning of a function, and at a jump backwards;
-- the return from a function that has delivered a hold: from there on it is the caller's (operation.py, J2);
+- the return from a function that has delivered a hold: from there on it is the caller's (operations.py, J2);
 - the way from an interruption in such a function to the statement that puts its operation back on the list.
 """
 

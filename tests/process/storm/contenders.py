@@ -46,7 +46,7 @@ class Contender:
 
     def _step_clock(self) -> None:
         """The wall clock of this process jumps."""
-        from holdfast._os import environment
+        from holdfast._platform import environment
 
         largest = CLOCK_STEPS.get(self.protocol, YEAR)
         offset = random.choice((0, random.uniform(-largest, largest)))

@@ -1,6 +1,6 @@
 """The storm of worker.py with contenders of every kind, which are killed, stopped and continued at random.
 
-    python crowd.py PLAN
+    python monitor.py PLAN
 
 PLAN is JSON: `path`, `protocol`, `state`, `seconds`, `kinds` (names of `KINDS`, repeated as often as wanted), and
 `modules`, where fs-safe is, by its versions. What happened is printed as JSON.

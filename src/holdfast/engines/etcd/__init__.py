@@ -1,7 +1,7 @@
 """Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
 
 url.py      what a URL says                   lock.py     acquiring, and waiting until it is free
-queue.py    the keys, and their order         hold.py     a hold: kept, lost, released
+queue.py    the keys, and their order         lock.py     a hold: kept, lost, released
 lease.py    what lives as long as we do       look.py     who holds and who waits, for people
 client.py   the cluster, whichever server answers
 http.py     one connection                    connect.py  how it is made
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from ...errors import EngineUnavailable, HoldfastError
 from ..base import Engine
-from ..remote import RemoteRequest
 from .client import cluster_of
 from .lock import acquire, wait_until_free
 from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
 from .queue import Queue, compare_of
-from .url import Place, lease_seconds, parse
+from .url import EtcdRequest, Place, parse
 from .wire import Refused
 
 TYPE_CHECKING = False
@@ -25,30 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Any, TypeVar
 
-    from ..._core.environment import Environment, Wait
     from ..._core.hold import Share
-    from ..._core.refusal import Refusal
-    from ..._core.request import Options, Request
+    from ..._core.messages import Refusal
+    from ..._core.options import Options, Request
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
     from ...model import Record, Status
     from .wire import Json
 
     T = TypeVar("T")
 
 _MOST_SLOTS = 1000
-
-
-class EtcdRequest(RemoteRequest):
-    """One lock, or one slot of a semaphore."""
-
-    __slots__ = ("lease_seconds", "place")
-
-    def __init__(self, engine: Engine, resource: str, options: Options, slot: int | None = None) -> None:
-        self.place = parse(resource)
-        super().__init__(engine, resource, self.place.shown, options, frozenset({"stale_after"}))
-        self.lease_seconds = lease_seconds(self.lease, self.place)
-        if slot is not None:
-            self.slot = slot
-            self.path = f"{self.target}#{slot}"
 
 
 class Etcd(Engine):

@@ -15,12 +15,11 @@ from __future__ import annotations
 import json
 import os
 
-from ..._core.environment import Signal, Wait
-from ..._drive.agent import agent
-from ..._os import forking
+from ..._core.wait import Signal, Wait
+from ..._drivers.agent import agent
+from ..._platform.fork import forking
 from ...errors import EngineUnavailable
-from .connect import connect
-from .http import Connection, Unreachable
+from .http import Connection, Unreachable, connect
 from .wire import Refused, Watch, answer_of
 
 TYPE_CHECKING = False
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from typing import Any
 
-    from ..._core.environment import Environment
+    from ..._platform.interface import Environment
     from .url import Access, Endpoint
 
     Json = dict[str, Any]

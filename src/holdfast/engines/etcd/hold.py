@@ -15,8 +15,9 @@ ET11  A release that cannot reach a server returns all the same, within `_PATIEN
 
 from __future__ import annotations
 
-from ..._core.environment import RECHECK, Wait
-from ..._drive.agent import agent
+from ..._core.wait import Wait
+from ..._drivers.agent import agent
+from ..._platform.interface import RECHECK
 from ...errors import EngineUnavailable
 from ..remote import RemoteHeld, RemoteRequest
 from .http import Unreachable
@@ -28,8 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ..._core.environment import Environment
-    from ..._drive.agent import Job
+    from ..._drivers.agent import Job
+    from ..._platform.interface import Environment
     from ...model import Record
     from .client import Cluster
     from .queue import Entrant

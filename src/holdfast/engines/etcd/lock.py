@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 
-from ..._core.environment import RECHECK, Signal, Wait
+from ..._core.wait import Signal, Wait
+from ..._platform.interface import RECHECK
 from ...errors import EngineUnavailable
-from ..kin import Contender, require_no_deadlock, together
-from ..remote import Attempt
+from ..remote import Attempt, Contender, require_no_deadlock, together
 from .client import cluster_of
 from .hold import EtcdHeld
 from .http import Unreachable
@@ -32,13 +32,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from ..._core.environment import Environment
     from ..._core.hold import Share
-    from ..._core.refusal import Refusal
+    from ..._core.messages import Refusal
+    from ..._platform.interface import Environment
     from ...model import Status
-    from . import EtcdRequest
     from .client import Cluster
     from .queue import Seen
+    from .url import EtcdRequest
     from .wire import Json, Watch
 
 _PATIENCE = 5.0

@@ -6,7 +6,8 @@ ET8  A look is one read of all keys of a lock, so it is true of one moment. It s
 
 from __future__ import annotations
 
-from ..._core.environment import RECHECK, Wait
+from ..._core.wait import Wait
+from ..._platform.interface import RECHECK
 from ...errors import EngineUnavailable
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .client import cluster_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from ..._core.environment import Environment
+    from ..._platform.interface import Environment
     from .client import Cluster
     from .url import Place
     from .wire import Json, Watch

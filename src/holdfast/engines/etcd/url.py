@@ -16,8 +16,11 @@ import math
 import os
 import re
 
+from ..._core.options import Options
 from ...errors import InvalidPath
 from ...model import Value
+from ..base import Engine
+from ..remote import RemoteRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -239,3 +242,17 @@ def _refuse(url: str, why: str) -> NoReturn:
     rest = rest.partition("?")[0].rpartition("@")[2]
     rest = re.sub(r":[^,/\]]*[^0-9,/\]][^,/\]]*(?=[,/]|$)", ":…", rest)
     raise InvalidPath(f"{scheme}://{rest} {why}", path=None, protocol="etcd")
+
+
+class EtcdRequest(RemoteRequest):
+    """One lock, or one slot of a semaphore."""
+
+    __slots__ = ("lease_seconds", "place")
+
+    def __init__(self, engine: Engine, resource: str, options: Options, slot: int | None = None) -> None:
+        self.place = parse(resource)
+        super().__init__(engine, resource, self.place.shown, options, frozenset({"stale_after"}))
+        self.lease_seconds = lease_seconds(self.lease, self.place)
+        if slot is not None:
+            self.slot = slot
+            self.path = f"{self.target}#{slot}"

@@ -1,10 +1,10 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
 url.py      what a URL says               lock.py    acquiring and waiting
-hosts.py    where the server is           hold.py    heartbeat, loss, release
+connect.py    where the server is           lock.py    heartbeat, loss, release
 connect.py  which sessions are fit        sight.py   who holds, who waits
-link.py     one connection, as steps      schema.py  the table
-spare.py    connections that are left
+connection.py     one connection, as steps      schema.py  the table
+pool.py    connections that are left
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import os
 
 from ...errors import HoldfastError, InvalidPath
 from ..base import Engine
-from .connect import refusal, unreachable
+from .connect import NAME, parse, refusal, unreachable
+from .connection import Broken, Refused
 from .hold import PostgresqlRequest
-from .link import Broken, Refused
 from .lock import acquire, wait_until_free
+from .pool import leave, obtain
 from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
 from .sight import look, look_at_all
-from .spare import leave, obtain
-from .url import NAME, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import TypeVar
 
-    from ..._core.environment import Environment, Wait
     from ..._core.hold import Share
-    from ..._core.refusal import Refusal
-    from ..._core.request import Options, Request
+    from ..._core.messages import Refusal
+    from ..._core.options import Options, Request
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
     from ...model import Record, Status
-    from .link import Link
-    from .url import Place
+    from .connect import Place
+    from .connection import Link
 
     T = TypeVar("T")
 

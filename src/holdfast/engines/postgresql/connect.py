@@ -1,4 +1,18 @@
-"""Reaching a server that can be trusted with a lock: one that can be written to, with a session that stays ours.
+"""What a postgresql:// URL says: everything before # is libpq's, but for `schema`; behind it is the lock's name.
+
+    postgresql://user:password@host:port,host2:port2/database?libpq=parameters&schema=holdfast#name
+
+PG1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
+     what libpq says of a URL that it cannot read is passed on only if no part of that can be secret.
+PG2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
+     exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
+
+Where a server is: the hosts that libpq would try, with their addresses.
+
+libpq looks names up while the caller waits, and does not know the time limit of a connection that is opened step by
+step. So its list is taken apart here: one attempt for each address, each with a limit.
+
+Reaching a server that can be trusted with a lock: one that can be written to, with a session that stays ours.
 
 PG7  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
      because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
@@ -12,20 +26,271 @@ PG9  The session does not end by a limit that its role or database has, and its 
 from __future__ import annotations
 
 import os
+import random
+import socket
+import threading
+from hashlib import blake2b
+from ipaddress import ip_address
+from urllib.parse import quote, unquote_to_bytes
 
-from ...errors import EngineUnavailable, HoldfastError
+from psycopg import Error, pq
+
+from ..._core.wait import Signal, Wait
+from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
-from .hosts import Known, attempts
-from .link import Broken, Link, Refused
-from .url import NAME, escaped
+from .connection import Broken, Link, Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ..._core.environment import Environment, Wait
-    from .link import Row
-    from .url import Place
+    from ..._platform.interface import Environment
+    from .connection import Row
+
+NAME = "postgresql"
+SCHEMA = "holdfast"
+_LONGEST_NAME = 2000
+"""Bytes of UTF-8; an index takes no more than 2700."""
+_LONGEST_SCHEMA = 63
+_SECRET = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
+_OURS = frozenset({"schema"})
+_TARGETS = frozenset({"any", "read-write", "primary"})
+_SHAPE = "postgresql://user@host:5432/database#name"
+_HOW = (
+    f"A lock in PostgreSQL is {_SHAPE}; write what is special in a user, a password or a name in percent-encoding "
+    "(# is %23, @ is %40, / is %2F)"
+)
+
+
+class Place:
+    """A database, a schema in it, and the name of a lock there; or its beginning, for those who list locks."""
+
+    __slots__ = ("base", "conninfo", "key", "name", "schema", "shown")
+
+    def __init__(self, conninfo: str, schema: str, name: str, base: str) -> None:
+        self.conninfo = conninfo
+        """For libpq; has the password."""
+        self.schema = schema
+        self.name = name
+        self.base = base
+        self.key = key_of(name)
+        self.shown = self.path_of(name)
+
+    @property
+    def table(self) -> str:
+        """As SQL takes it."""
+        return f"{quoted(self.schema)}.lock"
+
+    def path_of(self, name: str) -> str:
+        """The URL of a lock of that name here, as people may see it (PG1)."""
+        return f"{self.base}#{quote(name, safe='/:@!$&()*+,;=?~-._')}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shown!r}>"
+
+
+def key_of(name: str) -> int:
+    """The key of the advisory lock: the first 64 bits of BLAKE2b as a signed number, most significant byte first."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def quoted(identifier: str) -> str:
+    """An identifier as SQL takes it, whatever is in it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def check_schema(schema: object) -> str:
+    if not isinstance(schema, str):
+        raise TypeError(f"schema is a str, not {schema!r}")
+    if not schema or "\0" in schema or len(schema.encode()) > _LONGEST_SCHEMA:
+        raise InvalidPath(f"schema is the name of a PostgreSQL schema, of 1 to {_LONGEST_SCHEMA} bytes", protocol=NAME)
+    return schema
+
+
+def parse(url: str, *, named: bool = True) -> Place:
+    """What the URL says; InvalidPath for one that says nothing. Without `named`, the name may be missing."""
+    before, _, fragment = url.partition("#")
+    scheme, _, rest = before.partition("://")
+    path, _, query = rest.partition("?")
+    schema, kept = _ours(query)
+    authority, _, database = path.partition("/")
+    user, at, hosts = authority.rpartition("@")
+    if "@" in user:
+        raise InvalidPath(f"this URL has more than one @. {_HOW}", protocol=NAME)
+    public = [part for part in kept if part.partition("=")[0] not in _SECRET]
+    base = f"{NAME}://{user.partition(':')[0]}{at}{hosts}" + (f"/{database}" if database else "")
+    shown = public if schema == SCHEMA else [*public, f"schema={quote(schema, safe='')}"]
+    base += "?" + "&".join(shown) if shown else ""
+    masked = f"{scheme}://{user.partition(':')[0]}{at}{hosts}/{database}?{'&'.join(public)}"
+    given = _parsed(masked, f"{scheme}://{path}?{'&'.join(kept)}")
+    _check_url(given)
+    return Place(_conninfo(given), schema, _name(fragment, needed=named), base)
+
+
+def _ours(query: str) -> tuple[str, list[str]]:
+    """The schema, and the parameters that are libpq's."""
+    schema, kept = SCHEMA, []
+    for part in filter(None, query.split("&")):
+        key, _, value = part.partition("=")
+        if key in _OURS:
+            schema = check_schema(_decoded(value, "the schema"))
+        else:
+            kept.append(part)
+    return schema, kept
+
+
+def _name(fragment: str, *, needed: bool) -> str:
+    name = _decoded(fragment, "the name behind #")
+    if needed and not name:
+        raise InvalidPath(f"the URL names no lock: put its name behind a #. {_HOW}", protocol=NAME)
+    if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+        raise InvalidPath(
+            f"the name of a lock is any text without NUL, up to {_LONGEST_NAME} bytes of UTF-8", protocol=NAME
+        )
+    return name
+
+
+def _decoded(text: str, what: str) -> str:
+    try:
+        return unquote_to_bytes(text.encode()).decode()
+    except UnicodeError:
+        raise InvalidPath(f"{what} is no UTF-8 once it is percent-decoded. {_HOW}", protocol=NAME) from None
+
+
+def _parsed(masked: str, whole: str) -> dict[str, str]:
+    """What libpq makes of the URL, whose secrets are left out of the `masked` one (PG1)."""
+    try:
+        pq.Conninfo.parse(masked.encode())
+    except (Error, UnicodeError) as error:
+        secret = masked.partition("?")[0] != whole.partition("?")[0]
+        said = "" if secret else f" ({str(error).strip()})"
+        raise InvalidPath(f"libpq cannot read this URL{said}. {_HOW}", protocol=NAME) from None
+    try:
+        options = pq.Conninfo.parse(whole.encode())
+    except (Error, UnicodeError):
+        raise InvalidPath(f"libpq cannot read the password in this URL. {_HOW}", protocol=NAME) from None
+    return {option.keyword.decode(): option.val.decode() for option in options if option.val is not None}
+
+
+def _check_url(given: dict[str, str]) -> None:
+    for port in given.get("port", "").split(","):
+        if port and not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+            raise InvalidPath(f"a port in this URL is no number from 1 to 65535. {_HOW}", protocol=NAME)
+    wanted = given.pop("target_session_attrs", "any")
+    if wanted not in _TARGETS:
+        raise InvalidPath(
+            f"target_session_attrs={wanted} asks for a standby, which would grant a lock that the primary has granted "
+            "to somebody else. Leave it out: of several hosts, the one that can be written to is taken",
+            protocol=NAME,
+        )
+
+
+def _conninfo(given: dict[str, str]) -> str:
+    return " ".join(f"{key}={escaped(value)}" for key, value in sorted(given.items()))
+
+
+def escaped(value: str) -> str:
+    """A value as libpq takes it in a connection string."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_LOOKUP_WITHIN = 10.0
+_TIMEOUT = 10.0
+"""Seconds for a connection, where the caller has said nothing (connect_timeout)."""
+_DOOMED = " sslmode=tell-me-the-rest"
+"""libpq fills in what comes from its environment, its service files and its defaults, then finds that this is no mode:
+before it looks anything up or connects."""
+
+
+class Known:
+    """What libpq knows of a server, from wherever it does."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        with_mistake = pq.PGconn.connect_start((place.conninfo + _DOOMED).encode())
+        self._values = {o.keyword.decode(): o.val.decode() for o in with_mistake.info if o.val}
+        complaint = " ".join(with_mistake.get_error_message("utf-8").split())
+        with_mistake.finish()
+        if "sslmode" not in complaint:
+            raise EngineUnavailable(
+                f"{place.base} cannot be reached: libpq says: {complaint}. Check the URL, the service file, and the "
+                "environment variables whose names begin with PG",
+                path=place.shown,
+                protocol=NAME,
+            )
+
+    def get(self, name: str) -> str:
+        return self._values.get(name, "")
+
+    def number(self, name: str) -> int:
+        value = self.get(name).strip()
+        return int(value) if value.lstrip("-").isdecimal() else 0
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for one attempt."""
+        given = self.number("connect_timeout")
+        return float(given) if given > 0 else _TIMEOUT
+
+
+class Attempt:
+    """One address to try: its part of the connection string, and what people call it."""
+
+    def __init__(self, host: str, address: str, port: str) -> None:
+        self.conninfo = f" host={escaped(host)} hostaddr={escaped(address)} port={escaped(port)}"
+        shown = host or address or "the local socket"
+        self.label = shown if not port or shown.startswith("/") else f"{shown}:{port}"
+
+
+def attempts(env: Environment, known: Known, until: float, failed: list[str]) -> Generator[Wait, None, list[Attempt]]:
+    """In libpq's order. A host whose name is not known is left out; why goes to `failed`."""
+    hosts, addresses, ports = (known.get(name).split(",") for name in ("host", "hostaddr", "port"))
+    number = max(len(hosts), len(addresses))
+    found = []
+    for index in range(number):
+        host, address = (given[index] if index < len(given) else "" for given in (hosts, addresses))
+        port = ports[index] if index < len(ports) else ports[0]
+        if address or not host or host.startswith(("/", "@")) or _is_address(host):
+            found.append(Attempt(host, address, port))
+            continue
+        looked_up = yield from _look_up(env, host, port, until)
+        if isinstance(looked_up, str):
+            failed.append(f"{host}: {looked_up}")
+        else:
+            found += [Attempt(host, each, port) for each in looked_up]
+    if known.get("load_balance_hosts") == "random":
+        random.shuffle(found)
+    return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _look_up(env: Environment, host: str, port: str, until: float) -> Generator[Wait, None, list[str] | str]:
+    """The addresses of a name, or why there are none."""
+    until = min(until, env.monotonic() + _LOOKUP_WITHIN)
+    done, found = Signal(), list[list[str] | str]()
+
+    def look() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)
+            found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
+        except (OSError, UnicodeError) as error:
+            found.append(f"the name is not known ({error})")
+        done.set()
+
+    threading.Thread(target=look, name="holdfast-name", daemon=True).start()
+    while not found:
+        if env.monotonic() >= until:
+            return "the name could not be looked up in time"
+        yield Wait((), until, done)
+    return found[0]
+
 
 STALE_AFTER = 30.0
 """Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""

@@ -15,20 +15,21 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from ..._drive.agent import agent
+from ..._drivers.agent import agent
 from ..remote import RemoteHeld, RemoteRequest
 from .connect import STALE_AFTER
-from .link import Broken, Link, Refused
-from .spare import leave
+from .connection import Broken, Link, Refused
+from .pool import leave
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ..._core.environment import Environment, Wait
-    from ..._core.story import Story
+    from ..._core.attempt import Story
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
     from ...model import Record
-    from .url import Place
+    from .connect import Place
 
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2

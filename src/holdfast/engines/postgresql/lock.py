@@ -33,27 +33,25 @@ from __future__ import annotations
 import math
 import random
 
-from ..._core.environment import Wait
+from ..._core.wait import Wait
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record
-from ..kin import Contender, require_no_deadlock, together
-from ..remote import Attempt
-from .connect import connect, is_passing, only, refusal, unreachable
+from ..remote import Attempt, Contender, require_no_deadlock, together
+from .connect import NAME, connect, is_passing, only, refusal, unreachable
+from .connection import Broken, Link, Refused
 from .hold import PostgresqlHeld, PostgresqlRequest
-from .link import Broken, Link, Refused
+from .pool import leave, obtain
 from .sight import comment, free, look
-from .spare import leave, obtain
-from .url import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ..._core.environment import Environment
     from ..._core.hold import Share
-    from ..._core.refusal import Refusal
+    from ..._core.messages import Refusal
+    from ..._platform.interface import Environment
     from ...model import Status
-    from .link import Row
+    from .connection import Row
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..._drive.sync import drive
-from ..._os import environment
+from ..._drivers.sync import drive
+from ..._platform import environment
 from ...errors import HoldfastError
-from .connect import connect, unreachable
-from .link import Broken, Refused
-from .url import NAME, SCHEMA, check_schema, parse, quoted
+from .connect import NAME, SCHEMA, check_schema, connect, parse, quoted, unreachable
+from .connection import Broken, Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from ..._core.environment import Environment, Wait
-    from .url import Place
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from .connect import Place
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"

@@ -10,15 +10,16 @@ import re
 from urllib.parse import quote, unquote
 
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .url import NAME
+from .connect import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from ..._core.environment import Environment, Wait
-    from .link import Link, Row
-    from .url import Place
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from .connect import Place
+    from .connection import Link, Row
 
 _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from greenlet import greenlet
 
-from ..._core.environment import Wait
+from ..._core.wait import Wait
 from .base import Crash
 from .footprint import Footprint, both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ..._core.hold import Held
+    from ...engines.file.hold import FileHeld
     from .process import Process
     from .world import World
 
@@ -88,7 +88,7 @@ class Actor:
         """The lock file that it is acquiring."""
         self.inside: str | None = None
         """The lock file that it holds, as it believes."""
-        self.held: Held | None = None
+        self.held: FileHeld | None = None
         self.inode = -1
         """Of that lock file."""
         self.shared = False
@@ -157,7 +157,7 @@ class Actor:
         """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
         self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
 
-    def enter(self, path: str, inode: int, held: Held | None = None, *, shared: bool = False) -> None:
+    def enter(self, path: str, inode: int, held: FileHeld | None = None, *, shared: bool = False) -> None:
         """Be inside, from here on: the checkers look whether that is right."""
         self.step("enter", path, self.world.kernel.critical.w)
         there = self.world.kernel.names.get(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 from typing import TYPE_CHECKING, Any
 
-from ..._core.operation import Operations
+from ..._platform.operations import Operations
 from ...model import Identity
 from .events import FIRST_EVENT_FD
 from .footprint import Footprint, both
@@ -134,7 +134,7 @@ class BaseProcess:
     def has_created(self, fd: int) -> bool:  # noqa: ARG002
         return False
 
-    def publishing(self, fd: int, request: object, record: bytes) -> None:
+    def undo_by(self, fd: int, undo: object) -> None:
         pass
 
     def disown(self, fd: int) -> None:  # noqa: ARG002

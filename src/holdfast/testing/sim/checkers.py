@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.environment import RECHECK
-from ..._core.hold import Held
-from ..._core.kernel import KernelHeld
+from ..._platform.interface import RECHECK
+from ...engines.file.flock import KernelHeld
+from ...engines.file.hold import FileHeld
 from ...errors import HoldfastError
 from .kernel import EXCLUSIVE
 from .world import Violation
@@ -310,4 +310,4 @@ def usual(program: Program, *, slots: int = 1, bound: float = 0.1, may_stay: tup
     ]
 
 
-__all__ = ["RECHECK", "Checker", "Held"]
+__all__ = ["RECHECK", "Checker", "FileHeld"]

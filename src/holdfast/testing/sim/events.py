@@ -1,4 +1,4 @@
-"""Watches on inodes, as `_os/inotify.py` offers them: one queue for each process, which may overflow.
+"""Watches on inodes, as `_platform/inotify.py` offers them: one queue for each process, which may overflow.
 
 What an event says is kept as bits, and asking for it clears them. Whoever waits is woken by any bit.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.environment import CHANGED, CLOSED
+from ..._platform.interface import CHANGED, CLOSED
 
 if TYPE_CHECKING:
     from .kernel import Inode
@@ -18,7 +18,7 @@ FIRST_EVENT_FD = 10_000
 
 
 class SimWatch:
-    """A wait's interest in one inode. See `Watch` in `_core/environment.py`."""
+    """A wait's interest in one inode. See `Watch` in `_platform/interface.py`."""
 
     __slots__ = ("change", "fd", "inode", "process", "readers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import stat
 
-from ..._core.environment import CHANGED
+from ..._platform.interface import CHANGED
 from .base import BaseProcess, Crash
 from .footprint import Footprint, both
 from .kernel import UNLOCKED, File, Inode

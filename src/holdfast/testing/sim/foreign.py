@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.environment import Presence
+from ..._platform.interface import Presence
 
 if TYPE_CHECKING:
     from .actor import Actor, Program

@@ -16,7 +16,7 @@ import errno
 import stat
 from typing import TYPE_CHECKING
 
-from ..._core.environment import CHANGED, CLOSED
+from ..._platform.interface import CHANGED, CLOSED
 from .footprint import Footprint, Mark, mark
 
 if TYPE_CHECKING:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.acquire import acquire, wait_until_free
-from ..._core.refusal import Refusal
-from ..._core.remove import break_lock
-from ..._core.request import Request, slots_of
+from ..._core.messages import Refusal
+from ...engines.file.acquire import acquire, wait_until_free
+from ...engines.file.hold import FileHeld
+from ...engines.file.remove import break_lock
+from ...engines.file.request import FileRequest, slots_of
 from ...errors import HoldfastError, LockLost
 
 if TYPE_CHECKING:
-    from ..._core.hold import Held, Share
+    from ..._core.hold import Share
     from .actor import Actor, Program
 
-_made: dict[tuple[object, ...], tuple[Request, ...]] = {}
+_made: dict[tuple[object, ...], tuple[FileRequest, ...]] = {}
 
 
-def requests(who: int, path: str, slots: int | None = None, **options: object) -> tuple[Request, ...]:
+def requests(who: int, path: str, slots: int | None = None, **options: object) -> tuple[FileRequest, ...]:
     """The requests of one actor: made once, because that costs as much as a run, and as new each time."""
     key = (who, path, slots, *sorted(options.items()))
     found = _made.get(key)
     if found is None:
         given: dict[str, object] = dict(options)
-        made = (Request(path, given),) if slots is None else slots_of(path, slots, given)  # type: ignore[arg-type]
+        made = (FileRequest(path, given),) if slots is None else slots_of(path, slots, given)  # type: ignore[arg-type]
         found = _made[key] = made
     for request in found:
         request.method = "unnamed"
@@ -31,7 +32,7 @@ def requests(who: int, path: str, slots: int | None = None, **options: object) -
 
 
 def holder(
-    wanted: tuple[Request, ...],
+    wanted: tuple[FileRequest, ...],
     *,
     timeout: float | None = None,
     rounds: int = 1,
@@ -50,6 +51,7 @@ def holder(
             if share is None:
                 continue
             held = share.held
+            assert isinstance(held, FileHeld)
             me.enter(held.path, held.identity[1], held, shared=held.request.shared)
             _stay(me, held, inside_for, beat_every)
             me.leave()
@@ -66,7 +68,9 @@ def holder(
     return program
 
 
-def _acquire(me: Actor, wanted: tuple[Request, ...], timeout: float | None, *, may_be_refused: bool) -> Share | None:
+def _acquire(
+    me: Actor, wanted: tuple[FileRequest, ...], timeout: float | None, *, may_be_refused: bool
+) -> Share | None:
     me.wants = wanted[0].target
     result = me.drive(acquire(me.process, wanted, timeout, me.context))
     me.wants = ""
@@ -78,7 +82,7 @@ def _acquire(me: Actor, wanted: tuple[Request, ...], timeout: float | None, *, m
     return result
 
 
-def _stay(me: Actor, held: Held, seconds: float, beat_every: float) -> None:
+def _stay(me: Actor, held: FileHeld, seconds: float, beat_every: float) -> None:
     kernel = me.world.kernel
     until = kernel.now + seconds
     while beat_every and kernel.now + beat_every < until:
@@ -88,7 +92,7 @@ def _stay(me: Actor, held: Held, seconds: float, beat_every: float) -> None:
         me.sleep(until - kernel.now)
 
 
-def filler(wanted: tuple[Request, ...], slots: int) -> Program:
+def filler(wanted: tuple[FileRequest, ...], slots: int) -> Program:
     """Take all slots, and release them."""
 
     def program(me: Actor) -> None:
@@ -103,7 +107,7 @@ def filler(wanted: tuple[Request, ...], slots: int) -> Program:
     return program
 
 
-def waiter(wanted: tuple[Request, ...], *, timeout: float | None = None) -> Program:
+def waiter(wanted: tuple[FileRequest, ...], *, timeout: float | None = None) -> Program:
     """Wait until the lock is free, without acquiring it."""
 
     def program(me: Actor) -> None:
@@ -114,7 +118,7 @@ def waiter(wanted: tuple[Request, ...], *, timeout: float | None = None) -> Prog
     return program
 
 
-def canceller(wanted: tuple[Request, ...], waits: int) -> Program:
+def canceller(wanted: tuple[FileRequest, ...], waits: int) -> Program:
     """Want the lock, and be cancelled in the so many-th wait for it; or release it, if it did not come to that."""
 
     def program(me: Actor) -> None:
@@ -135,7 +139,7 @@ def canceller(wanted: tuple[Request, ...], waits: int) -> Program:
     return program
 
 
-def breaker(wanted: tuple[Request, ...]) -> Program:
+def breaker(wanted: tuple[FileRequest, ...]) -> Program:
     """Break the lock, whoever holds it. It may give up: it does not wait for one that was stopped while it probed."""
 
     def program(me: Actor) -> None:
@@ -148,13 +152,14 @@ def breaker(wanted: tuple[Request, ...]) -> Program:
     return program
 
 
-def command(wanted: tuple[Request, ...], child_pid: int) -> Program:
+def command(wanted: tuple[FileRequest, ...], child_pid: int) -> Program:
     """Hold the lock for a child that inherits its descriptors, and may outlive us: `holdfast run`."""
 
     def program(me: Actor) -> None:
         share = _acquire(me, wanted, None, may_be_refused=False)
         assert share is not None
         held = share.held
+        assert isinstance(held, FileHeld)
         me.enter(held.path, held.identity[1], held)
         child = me.world.process(f"{me.name}-child", child_pid)
         child.inherit(me.process)

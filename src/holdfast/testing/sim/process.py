@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._core.environment import Presence
-from ..._core.environment import Process as Seen
+from ..._platform.interface import Presence
+from ..._platform.interface import Process as Seen
 from .events import SimWatch
 from .files import FileProcess
 from .kernel import EXCLUSIVE, SHARED, UNLOCKED
@@ -13,7 +13,7 @@ from .kernel import EXCLUSIVE, SHARED, UNLOCKED
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..._core.environment import DirectoryLog, LockOwner, WatchSet
+    from ..._platform.interface import DirectoryLog, LockOwner, WatchSet
 
 
 class Process(FileProcess):

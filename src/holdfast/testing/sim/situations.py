@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.queue import Place
+from ...engines.file.queue import Place
 from . import foreign
 from .checkers import (
     Daemon,

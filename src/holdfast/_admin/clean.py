@@ -1,0 +1,405 @@
+"""What may go: of the lock files in a directory, and of what lies beside them. Finding changes nothing.
+
+M10  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
+     (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
+     never one that is known to live, never a lock of the kernel alone, never what cannot be read.
+M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
+     number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
+     be until no living one of another container could still need them, as they need a millisecond (interop.py, Y2).
+M12  A claim whose claimant is proven gone counts for nobody (takeover.py, C2), and may go at any time.
+M14  What may be somebody's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
+     one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
+     `createdAt`.
+
+Cleaning: removing what may go (clean.py), with the care of a takeover.
+
+M7  What was found decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it
+    was: a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
+M8  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
+    claim (remove.py, R1, R2), and announced where the protocol can say so. Nothing has to settle.
+M9  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
+    path were free for that moment, a newcomer could publish a lock there, and that process would remove it. So a stale
+    lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). Who
+    looks in the meantime finds a fresh lock that is held; who acts on an older look removes ours, where nobody is
+    inside. A removal that settled *after* the path is free would protect nobody.
+    The same where there are no guards: nothing is proven there but by the process. And what
+    was created and never written is finished, and released, as its first contender would do (publish.py, X2).
+M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
+    opened when it is entered, never through a link, and all that is done in it goes by that descriptor (anchors.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from .._core.wait import Wait
+from .._platform.interface import Environment
+from ..engines.file import queue
+from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
+from ..engines.file.interop import announce_removal, end_removal, has_ended, why_left
+from ..engines.file.policy import Verdict, judge
+from ..engines.file.remove import remove_if
+from ..engines.file.request import FileRequest
+from ..engines.file.takeover import complete, is_claim, take_over, why_over
+from ..errors import HoldfastError, LockLost, MalformedRecord
+from ..model import Liveness, Value, temporary_name
+from ..protocols import get
+from . import detect
+from .scan import Found, Unseen, joined, subdirectories
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from typing import TypeVar
+
+    from .._platform.interface import Surroundings
+    from ..model import Record, Status
+    from ..protocols import Protocol
+    from .scan import Survey
+
+    T = TypeVar("T")
+
+    Judge = Callable[[Environment, FileRequest, Observation, Assessment], Verdict]
+
+LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
+RECLAIM = ".reclaim"
+_YOUNG = 1.0
+"""Seconds for which a temporary file of semats, or a ticket without content, is let be (interop.py, Y2)."""
+
+
+class Leftover(Value):
+    """What may go, and why. `protocol` is empty for what is holdfast's own."""
+
+    kind: str
+    path: str
+    protocol: str
+    why: str
+
+
+class Kept(Value):
+    """A lock that its protocol's rule calls stale, and that goes only if the caller approves; and why it stays."""
+
+    path: str
+    protocol: str
+    why: str
+
+
+def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
+    """The directory, and those in it; no links are followed, and none of the kernel's inventions are entered."""
+    census = env.census()
+    pending = [top]
+    while pending:
+        where = pending.pop()
+        yield where
+        if not recursive:
+            return
+        try:
+            pending.extend(reversed(subdirectories(env, census, where)))
+        except OSError:
+            continue  # whoever looks for locks in there hears of it
+
+
+def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) -> Iterator[Leftover | Kept | Unseen]:
+    """What may go in one directory. Changes nothing (scan.py, E1)."""
+    for one in survey.directory(where):
+        found = one if isinstance(one, Unseen) else of_lock(env, one, approved=approved)
+        if found is not None:
+            yield found
+    yield from beside(env, where)
+
+
+def beside(env: Environment, where: str) -> Iterator[Leftover | Unseen]:
+    """What may go of what lies beside the lock files of one directory. Changes nothing."""
+    try:
+        names = sorted(env.list_directory(where))
+    except OSError:
+        return  # the survey has told
+    for name in names:
+        if not detect.is_beside(name):
+            continue
+        path = joined(where, name)
+        try:
+            yield from _beside(env, where, name, path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            continue  # what may not be looked at is not recognised
+        except OSError as error:
+            yield Unseen(path, error)
+
+
+def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
+    """Whether a lock file may go, as it was found (M10)."""
+    status = found.status
+    if not status.protocol and not status.stale:
+        return None
+    protocol = get(status.protocol or "sema")
+    if protocol.persistent:
+        return None
+    if _may_be_data(status):
+        return None
+    if status.stale:
+        return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
+    if not may_be_approved(env, protocol, status.record, status.liveness):
+        return None
+    rule = f"the {protocol.name} rule calls it stale"
+    if approved:
+        return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
+    return Kept(status.path, protocol.name, f"{rule}, but nothing proves that its holder is dead")
+
+
+def _may_be_data(status: Status) -> bool:
+    """Whether nothing but two words in it says that it is a lock, and its name says that it is not (M14)."""
+    record = status.record
+    if record is None or record.marker is not None:
+        return False
+    name = os.path.basename(status.path)
+    if record.protocol == "sidecar":
+        return record.fields["payload"].get("createdAt") is None
+    return record.mixed or detect.is_called_otherwise(name)
+
+
+def may_be_approved(env: Environment, protocol: Protocol, record: Record | None, liveness: Liveness) -> bool:
+    """Whether the rule calls it stale, and nothing says that its holder lives (M10)."""
+    if record is None or record.mixed or (record.marked and record.marker is None) or liveness is Liveness.ALIVE:
+        return False
+    return protocol.is_stale(record, liveness, env.time(), protocol.stale_after)
+
+
+def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Leftover]:
+    if detect.is_queue(name):
+        yield from _of_queue(env, path)
+    elif name.endswith(RECLAIM):
+        why = why_left(env, path)
+        if why is not None:
+            yield Leftover(ANNOUNCEMENT, path, "sidecar", why)
+    elif detect.is_rival(name):
+        why = why_no_rival(env, where, name)
+        if why is not None:
+            yield Leftover(TEMPORARY, path, "semats", why)
+    else:
+        why = why_orphan(env, where, name)
+        if why is not None:
+            yield Leftover(TEMPORARY, path, "", why)
+
+
+def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
+    try:
+        opened = queue.Queue(env, directory)
+    except NotADirectoryError:
+        return  # a file, or a link
+    with opened:
+        names = opened.names()
+        if not names and opened.is_empty():
+            yield Leftover(QUEUE, directory, "", "nobody waits: it is empty")
+        for name in names:
+            if _is_abandoned(env, opened, name):
+                yield Leftover(TICKET, f"{directory}/{name}", "", "who waited has ended: its kernel lock is gone")
+
+
+def _is_abandoned(env: Environment, queue: queue.Queue, name: str) -> bool:
+    try:
+        fd = queue.open(name)
+    except OSError:
+        return False
+    try:
+        found = env.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        if not found.st_size and abs(env.time() - found.st_mtime) < _YOUNG:
+            return False  # it may be being made (queue.py, Q2)
+        return env.guarded(fd) is False
+    except OSError:
+        return False
+    finally:
+        env.close(fd)
+
+
+def why_orphan(env: Environment, where: str, name: str) -> str | None:
+    """Why a temporary file or a claim of ours is nobody's (M11, M12)."""
+    if is_claim(name):
+        return why_over(env, joined(where, name))
+    who = env.identity()
+    prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
+    if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
+        return None
+    return _why_ended(env, name[len(prefix) :].partition("-")[0], joined(where, name))
+
+
+def why_no_rival(env: Environment, where: str, name: str) -> str | None:
+    """Why a temporary file of semats is nobody's (M11): by its name, its age and its content."""
+    path = joined(where, name)
+    base = name.rsplit(".", 3)[0]
+    pid = get("semats").rival(name, base)
+    if pid is None or abs(env.time() - env.stat(path).st_mtime) < _YOUNG:
+        return None
+    why = _why_ended(env, str(pid), path)
+    if why is None:
+        return None
+    fd = env.open_existing(path, write=False)
+    try:
+        data = read_record(env, fd)
+        if data and get("semats").decode(data).pid != pid:
+            return None
+    except MalformedRecord:
+        return None
+    finally:
+        env.close(fd)
+    return why
+
+
+def _why_ended(env: Environment, pid: str, path: str) -> str | None:
+    if not stat.S_ISREG(env.stat(path).st_mode):
+        return None
+    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not has_ended(env, int(pid)):
+        return None
+    return f"process {pid}, which made it, has ended"
+
+
+REMOVED, CHANGED, BLOCKED = "removed", "changed", "blocked"
+_TAG = "holdfast clean"
+_FORBIDDEN = "this user may not remove it"
+
+
+class Removal(Value):
+    """What became of a leftover: REMOVED; CHANGED, so that it is none any more; or BLOCKED, and by what."""
+
+    result: str
+    why: str = ""
+
+
+def safe_or_approved(*, approved: bool) -> Judge:
+    """The judgement of M10."""
+
+    def verdict(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
+        found = judge(env, request, seen, assessed)
+        if found.reclaim or not approved or seen.blocked is not None:
+            return found
+        if not may_be_approved(env, request.protocol, seen.record, assessed.liveness):
+            return found
+        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale, and that was approved")
+
+    return verdict
+
+
+def proven(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
+    """The judgement of who removes only what is proven dead."""
+    if assessed.is_dead and assessed.evidence.proven:
+        return judge(env, request, seen, assessed)
+    return Verdict(False, False, "its holder is not proven dead")
+
+
+def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator[Wait, None, Removal]:
+    """Remove one of them, if it is still what it was (M7). OSError and HoldfastError where that cannot be done."""
+    path = leftover.path
+    if leftover.kind == LOCK:
+        request = request_of(path, leftover.protocol)
+        return (yield from remove_lock(env, request, safe_or_approved(approved=approved)))
+    where, _, name = path.rpartition("/")
+    try:
+        if leftover.kind == TICKET:
+            return _remove_ticket(env, where, name)
+        if leftover.kind == ANNOUNCEMENT:
+            return _remove_announcement(env, path)
+        if leftover.kind == QUEUE:
+            env.remove_directory(path)
+        elif (why_no_rival if detect.is_rival(name) else why_orphan)(env, where or "/", name) is None:
+            return Removal(CHANGED)
+        else:
+            env.unlink(path)
+    except FileNotFoundError:
+        return Removal(CHANGED)
+    except OSError as error:
+        if leftover.kind == QUEUE and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return Removal(CHANGED)
+        raise
+    return Removal(REMOVED)
+
+
+def _remove_ticket(env: Environment, where: str, name: str) -> Removal:
+    try:
+        opened = queue.Queue(env, where)
+    except NotADirectoryError:
+        return Removal(CHANGED)  # a file, or a link to a directory
+    with opened:
+        if opened.is_guarded(name):
+            return Removal(CHANGED)
+        left = name in opened.names()
+    queue.remove_queue(env, where)
+    return Removal(BLOCKED, _FORBIDDEN) if left else Removal(REMOVED)
+
+
+def _remove_announcement(env: Environment, path: str) -> Removal:
+    if why_left(env, path) is None:
+        return Removal(CHANGED)
+    request = request_of(path.removesuffix(RECLAIM), "sidecar")
+    announced = announce_removal(env, request)  # it becomes ours, unless another one was faster
+    if announced is None:
+        return Removal(CHANGED)
+    end_removal(env, request, announced)
+    return Removal(BLOCKED, _FORBIDDEN) if env.exists(path) else Removal(REMOVED)
+
+
+def request_of(path: str, protocol: str) -> FileRequest:
+    """A request for the lock file at this very path."""
+    return FileRequest(path, {"protocol": protocol, "tag": _TAG}, lock_file=path)
+
+
+def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Generator[Wait, None, Removal]:
+    """Remove the lock if it is judged so now (M8, M9)."""
+    seen = observe(env, request)
+    if seen is None:
+        return Removal(CHANGED)
+    try:
+        verdict = judged(env, request, seen, assess(env, seen))
+        if not verdict.reclaim:
+            return Removal(CHANGED, verdict.reason)
+        if seen.unfinished:
+            held = yield from complete(env, request, seen, insist=True)
+        elif not verdict.by_proof or seen.fd < 0:
+            held = yield from take_over(env, request, seen, verdict, insist=True)
+        else:
+            return (yield from _remove_proven(env, request, judged))
+    finally:
+        forget(env, seen)
+    if held is None:
+        return Removal(CHANGED) if seen.blocked is None else Removal(BLOCKED, seen.blocked)
+    try:
+        held.release()
+    except LockLost:
+        return Removal(CHANGED)  # who removed it acted on an older look (M9)
+    return Removal(REMOVED)
+
+
+def _remove_proven(env: Environment, request: FileRequest, judged: Judge) -> Generator[Wait, None, Removal]:
+    def still(seen: Observation, assessed: Assessment) -> bool:
+        verdict = judged(env, request, seen, assessed)
+        return verdict.reclaim and verdict.by_proof and not seen.unfinished
+
+    return Removal(CHANGED if (yield from remove_if(env, request, still)) is None else REMOVED)
+
+
+def side_by_side(jobs: Sequence[Generator[Wait, None, T]]) -> Generator[Wait, None, list[T | OSError | HoldfastError]]:
+    """Run several at once, so that all of them settle in the time of one; what each returns, or its error."""
+    results: dict[int, T | OSError | HoldfastError] = {}
+    pending = dict(enumerate(jobs))
+    try:
+        while pending:
+            deadline = 0.0
+            for number, job in [*pending.items()]:
+                try:
+                    deadline = max(deadline, next(job).deadline)
+                    continue
+                except StopIteration as done:
+                    results[number] = done.value
+                except (OSError, HoldfastError) as error:
+                    results[number] = error
+                del pending[number]
+            if pending:
+                yield Wait((), deadline)
+    finally:
+        for job in pending.values():
+            job.close()
+    return [results[number] for number in range(len(jobs))]

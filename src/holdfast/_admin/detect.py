@@ -1,0 +1,152 @@
+"""Whose lock file a file is, when nobody says: by its content, its name and its mode. For showing.
+
+A protocol is chosen by whoever acquires, never by this. Two implementations write the same records: what only its owner
+may read is taken for one of `semats`, which makes its files so, else for one of `sema`.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+
+from ..engines.file.inspect import NO_RECORD
+from ..errors import MalformedRecord
+from ..model import Record
+from ..protocols import get
+from ..protocols.base import MAX_RECORD_BYTES
+from ..protocols.flock import SIGNATURE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._platform.interface import Stat
+
+BEADS_NAME = ".exclusive-lock"
+QUEUE = ".queue"
+_HIDDEN = ".holdfast-"
+_RECLAIM = ".reclaim"
+_RIVAL = re.compile(r"\.[0-9]{1,10}\.[0-9a-f]{16}\.tmp\Z")
+_SLOT = re.compile(r"(.+)\.([0-9]{1,3})\.lock", re.DOTALL)
+# Every writer begins with one of these; a text file that has such lines further down is something else.
+_SEMA = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:pid|timestamp|tag|holdfast)\s*=")
+_MARKED = re.compile(rb"^holdfast=[12] [gn] ", re.MULTILINE)
+_SIDECAR = (b'"holdfast"', b'"createdAt"', b'"pid"')
+_OTHERWISE = frozenset(
+    """
+    .txt .md .rst .html .htm .css .scss .xml .svg .tex .pdf .po .mo .csv .tsv .diff .patch .py .pyc .pyi .pyx
+    .pxd .c .cc .cpp .h .hh .hpp .inc .rs .go .java .class .js .mjs .cjs .ts .tsx .jsx .map .rb .pl .pm .pod
+    .php .lua .sh .bash .zsh .fish .el .elc .vim .sql .s .S .m .swift .kt .scala .hs .ml .mli .cmake .mk .am .m4
+    .ac .tcl .json .yaml .yml .toml .ini .cfg .conf .cnf .socket .desktop .rules .md5sums .sha256 .so .o .a .ko
+    .lo .la .pc .exe .dll .bin .rlib .rmeta .wasm .db .sqlite .gz .bz2 .xz .zst .zip .tar .tgz .deb .rpm .whl
+    .jar .png .jpg .jpeg .gif .ico .webp .mp3 .mp4 .ttf .otf .woff .woff2 .pack .idx .gem .crt .pem .key
+    .service .list .log
+    """.split()  # noqa: SIM905 - a list that takes a page to read
+)
+"""Endings. Not `.pid`, `.lck`, `.tmp`, `.data`, `.state` …, nor whatever is not known."""
+_MUCH = 65_536
+_TOKEN = b"\n" + 8 * b"\t"
+"""fs-safe 0.21 ends its records with blanks that are its own."""
+
+
+def is_beside(name: str) -> bool:
+    """Whether a name is one of those that lie beside lock files, and are none themselves."""
+    return name.startswith(_HIDDEN) or name.endswith(_RECLAIM) or bool(_RIVAL.search(name))
+
+
+def is_queue(name: str) -> bool:
+    """Whether a name is that of a directory of those who wait."""
+    return name.startswith(_HIDDEN) and name.endswith(QUEUE)
+
+
+def is_rival(name: str) -> bool:
+    """Whether a name is that of a temporary file of semats."""
+    return bool(_RIVAL.search(name))
+
+
+def is_named_so(name: str) -> bool:
+    """Whether a name alone says that the file is a lock."""
+    return name.endswith(".lock") or name == BEADS_NAME
+
+
+def is_called_otherwise(name: str) -> bool:
+    """Whether a name is one that text, data or programs have, and hardly ever a lock file."""
+    at = name.rfind(".")
+    return at > 0 and name[at:] in _OTHERWISE
+
+
+def slot_of(name: str) -> tuple[str, int] | None:
+    """The base and the number of a semaphore's lock file, if it is called like one."""
+    found = _SLOT.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def may_be_record(size: int) -> bool:
+    """Whether a file of this size is worth reading."""
+    return 0 < size <= MAX_RECORD_BYTES
+
+
+def is_likely(found: Stat) -> bool:
+    """Whether a file without a lock's name is worth reading where all files of a disk are asked about: its writer could
+    write to it, and has not written much."""
+    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
+
+
+def may_begin(name: str, data: bytes) -> bool:
+    """Whether a file that begins so, under this name, is worth a closer look."""
+    return is_named_so(name) or data.startswith(SIGNATURE) or _SEMA.match(data) is not None
+
+
+def recognise(name: str, mode: int, data: bytes) -> Record | None:
+    """The record of a lock file; None for what is none, or is damaged."""
+    try:
+        if name == BEADS_NAME:
+            return get("beads").decode(data)
+        if data.startswith(SIGNATURE):
+            return get("flock").decode(data)
+        if _SEMA.match(data):
+            record = get("semats" if stat.S_IMODE(mode) == 0o600 else "sema").decode(data)
+            return None if record.mixed and not is_named_so(name) else record
+        if _is_sidecar(name, data):
+            record = get("sidecar").decode(data)
+            return record if record.legible and _has_own_member(record, data) else None
+    except MalformedRecord:
+        pass
+    return None
+
+
+def damaged(name: str, data: bytes) -> str | None:
+    """The protocol of a record that is there, but is none; empty if it may be anybody's. None: it is no lock file."""
+    if name == BEADS_NAME:
+        return "beads"
+    if not data:
+        return "" if is_named_so(name) else None
+    if _SEMA.match(data) and (is_named_so(name) or _MARKED.search(data)):
+        return "sema"
+    return "sidecar" if _is_sidecar(name, data) and not _is_object(data) else None
+
+
+def problem(protocol: str, data: bytes) -> str:
+    """What is wrong with a damaged record."""
+    if not data:
+        return NO_RECORD
+    try:
+        get(protocol).decode(data)
+    except MalformedRecord as error:
+        return str(error)
+    return "its content does not say whose it is"
+
+
+def _is_sidecar(name: str, data: bytes) -> bool:
+    return name.endswith(".lock") and data.lstrip(b" \t\r\n")[:1] == b"{" and any(member in data for member in _SIDECAR)
+
+
+def _has_own_member(record: Record, data: bytes) -> bool:
+    """Any object may be a sidecar's payload; but so are the lock files of package managers, which lock nothing."""
+    payload = record.fields["payload"]
+    return record.pid is not None or record.marked or isinstance(payload.get("createdAt"), str) or _TOKEN in data[-256:]
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return get("sidecar").decode(data).legible
+    except MalformedRecord:
+        return False

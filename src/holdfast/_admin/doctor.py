@@ -1,0 +1,223 @@
+"""What the abilities of a directory mean for the promises of docs/guarantees.md, in words.
+
+What dead processes have left beside lock files, in the words of `doctor`; clean.py decides what that is.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from .._platform.interface import Abilities, Environment, Limits
+from ..model import Value
+from .clean import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
+LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)
+_FEW_BYTES, _FEW_FILES = 1 << 20, 100
+_NEARLY = 0.9
+
+
+class Finding(Value):
+    """One thing that was looked at. `level`: good; note, which weakens no promise; weaker; unusable.
+
+    `means`: the consequence for the promises, and what can be done; empty where all is good.
+    """
+
+    name: str
+    level: str
+    text: str
+    means: str = ""
+
+
+def worst(findings: list[Finding]) -> str:
+    """The level of the whole."""
+    return max((finding.level for finding in findings), key=LEVELS.index, default=GOOD)
+
+
+def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
+    """What the filesystem and its permissions mean."""
+    yield _filesystem(can)
+    yield _permissions(can, uid)
+    if can.exclusive:
+        yield Finding("exclusive creation", GOOD, "two processes cannot create the same lock file (O_EXCL)")
+    else:
+        yield Finding(
+            "exclusive creation", UNUSABLE, "a file that exists can be created once more (O_EXCL does not hold)",
+            "two processes can hold the lock at once: no lock file of any implementation is safe here",
+        )  # fmt: skip
+    yield _publishing(can)
+    yield _guard(can)
+    if can.guard:
+        yield _visibility(can)
+    yield _events(can)
+    if can.sync:
+        yield Finding("fsync", GOOD, "files and directories can be synchronised (durable=True, --durable)")
+    else:
+        yield Finding(
+            "fsync", WEAKER, "fsync fails here", "locks with durable=True (--durable, and the sema face) cannot be had"
+        )
+
+
+def _filesystem(can: Abilities) -> Finding:
+    kind = can.filesystem or "of a kind that cannot be known"
+    if can.network:
+        return Finding(
+            "filesystem", WEAKER, f"{kind}: a network filesystem",
+            "between machines exclusion rests on its server, and holders of other machines are told apart by host and "
+            "boot only; dead ones are waited for until their protocol's age. Waiters poll",
+        )  # fmt: skip
+    if can.served:
+        return Finding("filesystem", NOTE, f"{kind}: served by a process, which may be slow, or change files unseen")
+    return Finding("filesystem", GOOD, f"{kind}: local" if can.filesystem else kind)
+
+
+def _permissions(can: Abilities, uid: int | None) -> Finding:
+    mode = f"mode {can.mode:04o}, owner {can.uid}"
+    others = "everybody" if can.mode & stat.S_IWOTH else "the group"
+    if can.mode & stat.S_IWOTH and not can.mode & stat.S_ISVTX:
+        return Finding(
+            "permissions", WEAKER, f"{mode}: everybody may remove or replace any file here",
+            "any user can break any lock; the holder is told of it. Use another directory, or set the sticky bit "
+            "(chmod +t)",
+        )  # fmt: skip
+    if can.mode & (stat.S_IWOTH | stat.S_IWGRP) and can.mode & stat.S_ISVTX:
+        return Finding(
+            "permissions", NOTE, f"{mode}: {others} may make files, only their owners may remove them",
+            "another user's dead lock can be taken over only if its mode lets you write to it; else it stays held",
+        )  # fmt: skip
+    if can.mode & stat.S_IWGRP:
+        return Finding("permissions", NOTE, f"{mode}: the group may remove or replace any file here")
+    if uid is not None and uid not in (can.uid, 0):
+        return Finding("permissions", NOTE, f"{mode}: yours to write by other rights (an access control list)")
+    return Finding("permissions", GOOD, f"{mode}: nobody else may make or remove files here")
+
+
+def _publishing(can: Abilities) -> Finding:
+    links = [way for way, works in (("procfs", can.link_proc), ("AT_EMPTY_PATH", can.link_empty)) if works]
+    if can.unnamed and links:
+        return Finding("publishing", GOOD, f"a lock file appears whole (unnamed file, linked by {' or '.join(links)})")
+    why = "unnamed files cannot be given a name" if can.unnamed else "there are no unnamed files"
+    if can.link:
+        return Finding(
+            "publishing", NOTE, f"{why}; a temporary name and a link do",
+            "a crash within microseconds may leave a file .holdfast-*, which the next process to publish removes",
+        )  # fmt: skip
+    if can.bits:
+        return Finding(
+            "publishing", NOTE, f"{why}, nor hard links; exclusive creation does",
+            "a crash within microseconds may leave an empty file, which the next contender takes over",
+        )  # fmt: skip
+    return Finding(
+        "publishing", WEAKER, f"{why}, nor hard links, nor mode bits; exclusive creation does",
+        "a creator that dies within microseconds leaves an empty lock file that counts as held (holdfast release -f)",
+    )  # fmt: skip
+
+
+def _guard(can: Abilities) -> Finding:
+    if can.guard:
+        return Finding("guard", GOOD, "a kernel lock (flock) on a lock file is proof of life")
+    text = "there are no kernel locks (flock) here" if can.guard is None else "kernel locks exclude nobody here"
+    return Finding(
+        "guard", WEAKER, text,
+        "a dead holder is known by its process alone: another process under its number counts as the holder until the "
+        "protocol's age, there is no queue, and -p flock cannot be used",
+    )  # fmt: skip
+
+
+def _visibility(can: Abilities) -> Finding:
+    if can.guard_by_mounts:
+        return Finding(
+            "visibility", NOTE, f"a guard taken here looks free through {', '.join(can.guard_by_mounts)}",
+            "a holder there is not proven dead from here, as the device differs, but counts as held until its "
+            "protocol's age; -p flock does not exclude between the two. Use one path for all",
+        )  # fmt: skip
+    if can.guard_by_names is False:
+        return Finding(
+            "visibility", NOTE, "a guard is not seen through another name of the same file",
+            "holdfast keeps to the lock path; do not link lock files",
+        )  # fmt: skip
+    seen = "" if can.guard_by_names is None else ", and through another name of it"
+    return Finding("visibility", GOOD, f"a guard is seen by whoever opens the file{seen}")
+
+
+def _events(can: Abilities) -> Finding:
+    if can.events:
+        return Finding("events", GOOD, "waiters are woken by an event (inotify)")
+    pause = "100 ms" if can.network else "25 ms"
+    return Finding(
+        "events", WEAKER, "not every change of a file here makes an event, or there are no events",
+        f"waiters poll: a release is noticed after up to {pause} by the next one, later by those behind it",
+    )  # fmt: skip
+
+
+def of_limits(limits: Limits) -> Iterator[Finding]:
+    """What may run out, and how near that is."""
+    used, most = limits.instances, limits.most_instances
+    if most is not None:
+        text = f"{used} of {most} inotify instances of this user are in use"
+        means = "a process that waits needs one; without, it polls. Raise fs.inotify.max_user_instances"
+        yield _near("inotify instances", used, most, text, means)
+    used, most = limits.watches, limits.most_watches
+    if most is not None:
+        text = f"{used} of {most} inotify watches of this user are in use"
+        means = "each lock that is waited for needs one, and each hold; without, one polls. Raise max_user_watches"
+        yield _near("inotify watches", used, most, text, means)
+    if limits.descriptors is not None:
+        more = "" if limits.most_descriptors in (None, limits.descriptors) else f" (up to {limits.most_descriptors})"
+        text = f"a process may have {limits.descriptors} descriptors open{more}"
+        means = "each hold needs one: raise the limit (ulimit -n)" if limits.descriptors < 256 else ""
+        yield Finding("descriptors", NOTE if means else GOOD, text, means)
+    free, files = limits.free_bytes, limits.free_files
+    text = f"{_size(free)} free" + ("" if files is None else f", and {files} files")
+    scarce = free < _FEW_BYTES or (files is not None and files < _FEW_FILES)
+    means = "a lock file that cannot be written cannot be acquired; make room" if scarce else ""
+    yield Finding("space", WEAKER if scarce else GOOD, text, means)
+
+
+def _near(name: str, used: int, most: int, text: str, means: str) -> Finding:
+    if used >= most:
+        return Finding(name, WEAKER, text, means)
+    return Finding(name, NOTE, text, means) if used >= most * _NEARLY else Finding(name, GOOD, text)
+
+
+def _size(count: float) -> str:
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.0f} {units[0]}"
+
+
+_SHOWN = 3
+_KINDS = {
+    (TEMPORARY, ""): ("our temporary files", NOTE, "they do no harm; the next takeover, or holdfast clean"),
+    (TEMPORARY, "semats"): ("temporary files of semats", NOTE, "they do no harm; semats clean, or holdfast clean"),
+    (ANNOUNCEMENT, "sidecar"): (
+        "announced removals",
+        WEAKER,
+        "fs-safe waits for them for ever, also if the lock is free; holdfast clean, or remove them",
+    ),
+    (TICKET, ""): ("tickets", NOTE, "the next one who waits for that lock removes them"),
+}
+"""By the kind of leftover and its protocol: what it is called, how much it matters, what becomes of it."""
+
+
+def of_leftovers(env: Environment, directory: str) -> Iterator[Finding]:
+    """One finding for each kind."""
+    left: dict[tuple[str, str], list[str]] = {}
+    for one in beside(env, directory):
+        if isinstance(one, Leftover):
+            left.setdefault((one.kind, one.protocol), []).append(one.path.removeprefix(directory).lstrip("/"))
+    found = False
+    for kind, (name, level, means) in _KINDS.items():
+        paths = left.get(kind, [])
+        if paths:
+            found = True
+            shown = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+            yield Finding("leftovers", level, f"{name} of dead processes: {shown}", means)
+    if not found:
+        yield Finding("leftovers", GOOD, "nothing was left here by dead processes")

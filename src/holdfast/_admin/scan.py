@@ -1,0 +1,634 @@
+"""What a survey finds, and what it needs of the system (scan.py).
+
+Walking through a tree of directories of which hardly any file is a lock file.
+
+E4  No link is followed, and nothing of the kernel's inventions is entered (`/proc`, `/sys` …): looking at those may
+    take for ever, or make something happen. What is gone by the time that it is reached is passed over.
+E5  In the order of their paths as texts, so that what was found can be shown before the walk has ended. A directory
+    comes where its name with a `/` behind it belongs. What is kept meanwhile are the names in the directories on the
+    way down, and of the files only those that are worth a look.
+E6  Going through a whole tree, a name alone decides that a file is not looked at, if it is one that text, data or
+    programs have, unless the kernel's table shows its number: asking for each file would read the whole disk. Of the
+    others, those without a lock's name are not opened if they are large, or are not their owner's to write.
+
+Finding lock files without being told of them, and describing many at the price of one.
+
+E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is too large, or empty (but
+    E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event,
+    but for those who wait for a kernel lock (flock.py, F8): a file that somebody watches so is described without
+    it.
+E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
+    protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
+    damaged, or may not be read. A file of text or data is none, whatever it is called.
+E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
+    is of about one moment, as a look at one of them is; nothing is decided by it.
+E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
+    is called empty, if a probe finds nobody's lock on it, and it is too old for a creator to be about to write its
+    record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
+
+Which acquisition it is: a short name for what was seen at a path, to say later "this one, and no other".
+
+I1  The name stays as long as an acquisition lasts. What a heartbeat rewrites is left out: the timestamp in the record
+    of a holdfast process, and the times of the file. Others refresh nothing that is in their record.
+I2  Another acquisition has another name. Another process, or the same one at another pid, writes another record. One
+    process that acquires again may write the same record, and get the same inode number for it; but its file was born
+    at another time. A takeover in place keeps the inode, and changes the record. Where a filesystem keeps no times of
+    birth, two acquisitions of one process with one tag may have the same name.
+I3  The name is of the record that was seen and of the file that the path names now. Where these two are not of one
+    acquisition, it is nobody's name.
+
+When others would call a lock stale: each implementation of its protocol by its own rule. For people.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+
+from .._core.messages import duration, moment, printable
+from .._platform.interface import Census, Entry, Environment, LockOwner, Registry, Surroundings
+from ..engines.file.fencing import is_counter
+from ..engines.file.inspect import NO_RECORD, UNFINISHED, Assessment, Observation, assess, read_record
+from ..engines.file.paths import queue_of
+from ..engines.file.policy import Verdict, describe, judge
+from ..engines.file.queue import read_tickets
+from ..engines.file.request import FileRequest
+from ..errors import MalformedRecord
+from ..model import Evidence, Holder, Liveness, Record, Status, Value, Waiter
+from ..protocols import get, is_persistent
+from . import detect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+    from typing import Any, TypeVar
+
+    from .._platform.interface import Process, Stat
+
+    T = TypeVar("T")
+
+    Step = tuple[str, str, frozenset[str]]
+
+    """A directory, a name in it, and the queues that are in it."""
+
+
+HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
+MALFORMED, EMPTY = "malformed", "empty"
+UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
+LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, FREE)
+
+
+class Found(Value):
+    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
+
+    `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
+    rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
+    as held; empty: held by all protocols but `flock`, by which nobody holds it; free, of a `flock` file. `uid` is the
+    user of the holder's process, or else of the file. `slot`: its number, if it is one of a semaphore for which
+    somebody waits.
+    """
+
+    status: Status
+    condition: str
+    identity: tuple[int, int]
+    uid: int | None = None
+    slot: int | None = None
+
+
+class Unseen(Value):
+    """What could not be looked at, and why."""
+
+    path: str
+    error: OSError
+
+
+class Seen(Observation):
+    """One file that was seen, and whose it is."""
+
+    __slots__ = ("uid",)
+
+    def __init__(self, found: Stat, fd: int = -1) -> None:
+        super().__init__(found, fd)
+        self.uid = found.st_uid
+
+
+class Once:
+    """An environment that asks about each process once."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._processes: dict[int, Process] = {}
+        self._commands: dict[int, str | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        self.__dict__[name] = value
+        return value
+
+    def inspect(self, pid: int) -> Process:
+        found = self._processes.get(pid)
+        if found is None:
+            found = self._processes[pid] = self._env.inspect(pid)
+        return found
+
+    def command(self, pid: int) -> str | None:
+        if pid not in self._commands:
+            self._commands[pid] = self._env.command(pid)
+        return self._commands[pid]
+
+
+_GLANCE = 256
+"""Bytes that tell how a file begins."""
+
+
+def walk(
+    env: Surroundings, census: Census, top: str, entering: Callable[[str], object] | None = None
+) -> Iterator[Step | Unseen]:
+    """The files below `top` that may be lock files, and what could not be looked at.
+
+    `entering` is called with each directory before it is listed.
+    """
+    open_: list[tuple[str, frozenset[str], Iterator[str]]] = []
+
+    def enter(where: str) -> Unseen | None:
+        try:
+            found = env.stat(where)
+            if open_ and (not stat.S_ISDIR(found.st_mode) or census.is_artificial(found.st_dev)):
+                return None  # E4
+            if entering is not None:
+                entering(where)
+            open_.append((where, *_listed(env, where, census.locked_numbers(found.st_dev))))
+        except OSError as error:
+            if not open_ or not isinstance(error, FileNotFoundError):
+                return Unseen(where, error)
+        return None
+
+    unseen = enter(top)
+    if unseen is not None:
+        yield unseen
+    while open_:
+        where, queues, names = open_[-1]
+        name = next(names, None)
+        if name is None:
+            open_.pop()
+        elif not name.endswith("/"):
+            yield where, name, queues
+        elif (unseen := enter(joined(where, name[:-1]))) is not None:
+            yield unseen
+
+
+def is_worth_it(env: Environment, census: Census, name: str, path: str, found: Stat) -> bool:
+    """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
+    if detect.is_named_so(name) or found.st_mode & UNFINISHED or census.is_locked((found.st_dev, found.st_ino)):
+        return True
+    if not detect.is_likely(found):
+        return False
+    try:
+        fd = env.open_existing(path, write=False)
+    except PermissionError:
+        return False
+    try:
+        return detect.may_begin(name, env.read(fd, _GLANCE))
+    finally:
+        env.close(fd)
+
+
+def joined(where: str, name: str) -> str:
+    """The path of what is in a directory."""
+    return where + name if where.endswith("/") else f"{where}/{name}"
+
+
+def subdirectories(env: Surroundings, census: Census, where: str) -> list[str]:
+    """The paths of the directories in it that are to be entered (E4), in the order of their names."""
+    found = []
+    for name in sorted(env.scan(where, _directory)):
+        path = joined(where, name)
+        try:
+            seen = env.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(seen.st_mode) and not census.is_artificial(seen.st_dev):
+            found.append(path)
+    return found
+
+
+def _directory(entry: Entry) -> str | None:
+    return entry.name if entry.is_dir(follow_symlinks=False) and not detect.is_beside(entry.name) else None
+
+
+def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tuple[frozenset[str], Iterator[str]]:
+    """The names of the queues in a directory; and in their order those of what is to be looked at, `/` behind those of
+    directories."""
+    queues = []
+    is_otherwise, is_beside = detect.is_called_otherwise, detect.is_beside
+
+    def kept(entry: Entry) -> str | None:
+        name = entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if not is_beside(name):
+                return name + "/"
+            if detect.is_queue(name):
+                queues.append(name)
+            return None
+        if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
+            return None  # E6
+        return name if entry.is_file(follow_symlinks=False) and not is_beside(name) else None
+
+    names = sorted(env.scan(where, kept))
+    return frozenset(queues), iter(names)
+
+
+_YOUNG = 1.0
+"""Seconds for which an empty file may be one whose creator is about to write its record. It needs microseconds."""
+
+
+class Survey:
+    """Looks at many files at about one moment. To be made anew for the next look."""
+
+    def __init__(self, env: Surroundings) -> None:
+        self._surroundings = env
+        self._env: Environment = Once(env)
+        self._census = env.census()
+        self._requests: dict[str, FileRequest] = {}
+        self._here = env.identity()
+
+    # -- directories ---------------------------------------------------------------------------------------------------
+
+    def directory(self, directory: str) -> Iterator[Found | Unseen]:
+        """The lock files in it, in the order of their names."""
+        try:
+            listed = sorted(self._env.list_directory(directory))
+        except OSError as error:
+            yield Unseen(directory, error)
+            return
+        queues = frozenset([name for name in listed if detect.is_queue(name)])
+        for name in listed:
+            if not detect.is_beside(name) and (one := self._one(directory, name, queues)) is not None:
+                yield one
+
+    def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unseen]:
+        """The lock files in this directory and in those further down, in the order of their paths (scan.py).
+
+        `entering` is called with each directory before it is listed.
+        """
+        for step in walk(self._surroundings, self._census, top, entering):
+            one = step if isinstance(step, Unseen) else self._one(*step, hasty=True)
+            if one is not None:
+                yield one
+
+    def _one(self, where: str, name: str, queues: frozenset[str], *, hasty: bool = False) -> Found | Unseen | None:
+        path = joined(where, name)
+        try:
+            found = self._env.stat(path)
+            if hasty and not is_worth_it(self._env, self._census, name, path, found):
+                return None
+            return self._look(where, name, path, found, queues)
+        except FileNotFoundError:
+            return None  # gone by now: its holder has released it
+        except OSError as error:
+            return Unseen(path, error)
+
+    def file(self, path: str) -> Found | None:
+        """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
+        where, _, name = path.rpartition("/")
+        queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
+        return self._look(where, name, path, self._env.stat(path), queues)
+
+    def owners(self, path: str) -> list[LockOwner]:
+        """Who has the kernel lock on the file at this path, as far as can be seen."""
+        try:
+            found = self._env.stat(path)
+        except OSError:
+            return []
+        return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
+
+    def of_the_kernel(self, path: str) -> Found:
+        """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
+        return self._by_the_kernel(path, Seen(self._env.stat(path)), None)
+
+    def alone(self, path: str) -> Found | None:
+        """The same, without those who queue for it."""
+        where, _, name = path.rpartition("/")
+        return self._look(where, name, path, self._env.stat(path), frozenset())
+
+    # -- one file ------------------------------------------------------------------------------------------------------
+
+    def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        locked = self._census.is_locked(_identity(found))
+        unfinished = not found.st_size and found.st_mode & UNFINISHED
+        one: Found | None = None
+        if unfinished or detect.may_be_record(found.st_size):
+            try:
+                one = self._open(where, name, path, found, locked=locked)
+            except PermissionError:
+                one = self._unreadable(name, path, found, locked=locked)
+        elif locked:
+            one = self._by_the_kernel(path, Seen(found), None)
+        elif not found.st_size:
+            one = self._left_by_flock(name, path, found) or self._damaged(name, path, Seen(found))
+        if one is None or one.condition in (FREE, EMPTY):
+            return one
+        return self._with_waiters(where, name, one, queues)
+
+    def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
+        env = self._env
+        if locked and self._census.heeds_readers(_identity(found)):
+            one = self._by_the_kernel(path, Seen(found), None)  # E1
+            return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
+        fd = env.open_existing(path, write=False)
+        try:
+            opened = env.fstat(fd)
+            if not stat.S_ISREG(opened.st_mode):
+                return None
+            seen = Seen(opened, fd)
+            seen.data = read_record(env, fd)
+            if is_counter(seen.data):
+                return None  # of fencing tokens; it is locked while somebody counts
+            if not locked and not detect.may_begin(name, seen.data) and not seen.unfinished:
+                return None
+            record = detect.recognise(name, opened.st_mode, seen.data)
+            if record is not None and record.protocol == "flock":
+                return self._by_the_kernel(path, seen, record)
+            if record is not None or seen.unfinished:
+                return self._judged(record, where, name, path, seen)
+            if locked and detect.damaged(name, seen.data) is None:
+                return self._by_the_kernel(path, seen, None)
+            return self._damaged(name, path, seen)
+        finally:
+            env.close(fd)
+
+    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found:
+        request = self._request("sema" if record is None else record.protocol, where, name, path)
+        if record is None:
+            seen.problem = NO_RECORD
+        elif record.created is None and request.protocol.ages_by_mtime:
+            record = record.replaced(created=seen.modified)
+        seen.record = record
+        assessed = assess(self._env, seen)
+        verdict = judge(self._env, request, seen, assessed)
+        status = describe(self._env, request, seen, assessed, verdict)
+        return self._found(status, self._condition(record, assessed, verdict), seen)
+
+    def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
+        if verdict.reclaim:
+            return DEAD if verdict.by_proof or assessed.evidence.proven else STALE
+        if verdict.closed:
+            return STALE
+        if assessed.evidence.source == "guard" and assessed.liveness is Liveness.ALIVE:
+            return HELD
+        if record is None or record.mixed or (record.marked and record.marker is None):
+            return MALFORMED
+        return ELSEWHERE if self._is_elsewhere(record) else HELD
+
+    def _is_elsewhere(self, record: Record) -> bool:
+        here = self._here
+        if record.marker is None:
+            return record.host is not None and record.host.casefold() != here.host.casefold()
+        there = record.marker.identity
+        return (there.boot, there.pid_namespace) != (here.boot, here.pid_namespace)
+
+    def _found(self, status: Status, condition: str, seen: Seen) -> Found:
+        pid = status.holder.pid if status.holder is not None and condition == HELD else None
+        uid = self._census.user(pid) if pid is not None else None
+        return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
+
+    # -- files that say little -----------------------------------------------------------------------------------------
+
+    def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
+        """A lock of the kernel alone: who holds it, and who waits, by the tables."""
+        owners = self._census.owners(seen.identity)
+        holding = [owner for owner in owners if not owner.waiting]
+        if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
+            holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
+        holders = tuple(self._holder(owner, record) for owner in holding)
+        first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
+        believed = first is not None and record is not None and first.pid == record.pid
+        text = "the kernel lock on its file is held" if holders else "nobody has the kernel lock on its file"
+        status = Status(
+            path, "flock", bool(holders), False,
+            Liveness.ALIVE if holders else Liveness.UNKNOWN,
+            Evidence("guard", text, proven=bool(holders)),
+            first,
+            record if believed else None,
+            "its holder is alive" if holders else "nobody holds it",
+            max(0.0, self._env.time() - first.since) if first is not None and first.since is not None else None,
+            tuple(self._waiter(owner.pid) for owner in owners if owner.waiting and owner.pid is not None),
+            holders,
+            seen.modified,
+            seen.data,
+        )  # fmt: skip
+        return self._found(status, HELD if holders else FREE, seen)
+
+    def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
+        """E7."""
+        env = self._env
+        if detect.damaged(name, b"") != "" or abs(env.time() - found.st_mtime) < _YOUNG or not env.guards:
+            return None
+        try:
+            fd = env.open_existing(path, write=False)
+        except PermissionError:
+            return None
+        try:
+            opened = env.fstat(fd)
+            if opened.st_size or not stat.S_ISREG(opened.st_mode):
+                return None
+            one = self._by_the_kernel(path, Seen(opened, fd), None)
+        finally:
+            env.close(fd)
+        if one.condition != FREE:
+            return one
+        empty = self._unusable("", path, Seen(found), NO_RECORD)
+        return empty.replaced(condition=EMPTY, status=empty.status.replaced(reason=LEFT_EMPTY))
+
+    def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
+        command = None if owner.pid is None else self._env.command(owner.pid)
+        if record is None or record.pid != owner.pid:
+            return Holder(owner.pid, command=command, shared=not owner.exclusive)
+        return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
+
+    def _damaged(self, name: str, path: str, seen: Seen) -> Found | None:
+        """E2."""
+        protocol = detect.damaged(name, seen.data)
+        if protocol is None:
+            return None
+        return self._unusable(protocol, path, seen, detect.problem(protocol, seen.data))
+
+    def _unreadable(self, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
+        if not locked and not detect.is_named_so(name):
+            return None
+        seen = Seen(found)
+        problem = "the lock file may not be read by this user"
+        one = self._unusable("beads" if name == detect.BEADS_NAME else "", path, seen, problem)
+        if not locked:
+            return one
+        holders = [self._holder(owner, None) for owner in self._census.owners(seen.identity) if not owner.waiting]
+        evidence = Evidence("guard", "the kernel lock on its file is held", proven=True)
+        first = holders[0] if holders else Holder()
+        status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
+        return self._found(status, HELD, seen)
+
+    def _unusable(self, protocol: str, path: str, seen: Seen, problem: str) -> Found:
+        evidence = Evidence("none", problem)
+        status = Status(
+            path, protocol, True, False, Liveness.UNKNOWN, evidence, Holder(), None,
+            "what cannot be read counts as held", None, (), (), seen.modified, seen.data,
+        )  # fmt: skip
+        return self._found(status, MALFORMED, seen)
+
+    # -- who waits -----------------------------------------------------------------------------------------------------
+
+    def _with_waiters(self, where: str, name: str, one: Found, queues: frozenset[str]) -> Found:
+        waiting: list[Waiter] = []
+        slot = None
+        for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
+            if queue.rpartition("/")[2] in queues:
+                waiting += self._queue(queue)
+                slot = detect.slot_of(name) if number else None
+        arrived = [waiter.replaced(position=place) for place, waiter in enumerate(waiting, 1)]
+        status = one.status
+        known = {waiter.pid for waiter in arrived}
+        arrived += [waiter for waiter in status.waiters if waiter.pid not in known]
+        watching = self._census.watchers(one.identity) if one.condition == HELD else ()
+        if watching:
+            # A holder may watch its own lock file, and so may the keeper of a shell's.
+            known.update(owner.pid for owner in self._census.owners(one.identity) if owner.pid and not owner.waiting)
+            known.update(who.pid for who in (*arrived, *status.holders, status.holder) if who and who.pid)
+            arrived += [self._waiter(pid) for pid in watching if pid not in known]
+        if not arrived and slot is None:
+            return one
+        return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)
+
+    def _queues_of(self, where: str, name: str) -> list[str]:
+        """Where those queue who wait for this lock; and if it is a slot's, those who wait for any slot."""
+        slot = detect.slot_of(name)
+        return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
+
+    def _queue(self, queue: str) -> list[Waiter]:
+        return [waiter for _, waiter in read_tickets(self._env, queue)]
+
+    def _waiter(self, pid: int) -> Waiter:
+        return Waiter(None, pid, None, None, self._env.command(pid))
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _request(self, protocol: str, where: str, name: str, path: str) -> FileRequest:
+        """One for each protocol, pointed at one file after the other: checking ten thousand would take a second."""
+        request = self._requests.get(protocol)
+        if request is None:
+            request = self._requests[protocol] = FileRequest(path, {"protocol": protocol}, lock_file=path)
+        request.path = request.target = path
+        request.directory, request.name = where, name
+        return request
+
+
+def _identity(found: Stat) -> tuple[int, int]:
+    return (found.st_dev, found.st_ino)
+
+
+_BYTES = 6
+"""As twelve hexadecimal digits: short enough to be typed, too long to be met by chance."""
+
+
+def id_of(env: Registry, status: Status) -> str | None:
+    """The name of the acquisition that `status` is about; None where there is none, or it is the kernel's alone."""
+    if not (status.locked or status.stale) or is_persistent(status.protocol):
+        return None
+    return name_of(env, status.path, status.protocol, status.data)
+
+
+def name_of(env: Registry, path: str, protocol: str, data: bytes) -> str | None:
+    """The name of the acquisition with the record `data` in the file at the path; None where nothing is there."""
+    file = env.born(path)
+    if file is None:
+        return None
+    from hashlib import blake2b
+
+    return blake2b(file.encode() + b"\0" + _lasting(env, protocol, data), digest_size=_BYTES).hexdigest()
+
+
+def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
+    """The record without what a heartbeat rewrites (I1)."""
+    if not protocol or not data:
+        return data
+    speaks = get(protocol)
+    try:
+        if not speaks.decode(data).marked:
+            return data
+    except MalformedRecord:
+        return data
+    fresh = speaks.refreshed(data, env.time())
+    if fresh is None:
+        return data
+    offset, digits = fresh
+    return data[:offset] + data[offset + len(digits) :]
+
+
+_READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
+"""Who reads the records of a protocol, besides holdfast."""
+_RULE_OF = {"fs-safe": "sidecar"}
+_CONDITIONS_OF_OTHERS = {
+    "sema": "",
+    "semats": "if its process has ended by then",
+    "fs-safe": "and removes it only if its caller has opted into that and agrees",
+    "beads": "as soon as its process has ended, on the same host",
+}
+"""Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
+
+
+class Outlook(Value):
+    """`implementation` would call it stale `at` that moment (epoch seconds; None: no age does it), and under that
+    `condition` only, if it is not empty."""
+
+    implementation: str
+    at: float | None
+    condition: str
+
+
+def outlook(status: Status) -> tuple[Outlook, ...]:
+    """What is to be expected of every other implementation, if nothing refreshes the record until then."""
+    record = status.record
+    if record is None:
+        return ()
+    found = []
+    for name in _READERS.get(status.protocol, ()):
+        protocol = get(_RULE_OF.get(name, name))
+        found.append(Outlook(name, protocol.stale_at(record, protocol.stale_after), _CONDITIONS_OF_OTHERS[name]))
+    return tuple(found)
+
+
+def in_words(one: Outlook, now: float) -> str:
+    """`sema would call it stale at 14:02:11, in 41 min`."""
+    condition = f", {one.condition}" if one.condition else ""
+    if one.at is None:
+        return f"{one.implementation} calls it stale {one.condition}" if condition else ""
+    if one.at <= now:
+        return f"{one.implementation} calls it stale since {moment(one.at)}{condition.replace('by then', 'by now')}"
+    return f"{one.implementation} would call it stale at {moment(one.at)}, in {duration(one.at - now)}{condition}"
+
+
+def own_view(status: Status) -> str:
+    """The same of holdfast, as long as it is asked for nothing else."""
+    record = status.record
+    if record is None:
+        return "holdfast takes over nothing that it cannot read"
+    if status.liveness is Liveness.ALIVE and status.evidence.source == "guard":
+        return "holdfast never robs a holder that has the kernel lock, whatever its age"
+    if status.stale:
+        return f"holdfast takes it over at once: {printable(status.reason)}"
+    if status.liveness is Liveness.ALIVE:
+        return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
+    if status.liveness is Liveness.DEAD:
+        return "holdfast takes it over as soon as it is old enough for its protocol"
+    return "holdfast never takes over what it cannot know to be dead"
+
+
+def heartbeat(status: Status) -> float | None:
+    """Seconds between refreshes of the record, if its holder is one of holdfast and has changed nothing; else None."""
+    record = status.record
+    if record is None or record.marker is None or not record.marker.guarded:
+        return None
+    every = get(status.protocol).stale_after / 3
+    return every if math.isfinite(every) else None

@@ -1,0 +1,247 @@
+"""What is told of one acquisition, and when: it decides what is due, `events.py` calls those who listen.
+
+U4  Each event is told at most once, in their order: what is due is decided, and put into the outbox, under the mutex of
+    the story. What comes before an event that is due comes before it in the outbox as well, whoever was to tell it: a
+    release tells of a loss that another thread has found and not told yet.
+U5  No mutex is held while a callback runs, so that it may use locks, and other threads, as it likes. Whoever finds that
+    a thread delivers already leaves its event to that one: so the order stays.
+U6  No event is made that nobody hears. An acquisition that takes the short way has no story unless somebody listens.
+U7  A forked child tells nothing of what its parent began, nor of what that held.
+"""
+
+from __future__ import annotations
+
+import _thread
+import itertools
+
+from ..events import Event, deliver, is_heard, name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from .._platform.interface import Environment
+    from ..events import Kind
+    from ..model import Holder, Record
+    from .options import Request
+
+    class Told(Protocol):
+        """What is told of a hold (hold.py)."""
+
+        env: Environment
+
+        @property
+        def request(self) -> Request: ...
+
+        shares: list[Any]
+        acquired: float
+        lost: bool
+        recovered_from: Record | None
+
+
+_numbers = itertools.count(1)
+
+
+class Story:
+    """One acquisition, from its first step until its hold has ended."""
+
+    __slots__ = (
+        "_acquired",
+        "_context",
+        "_delivering",
+        "_ended",
+        "_env",
+        "_generation",
+        "_holder",
+        "_lost",
+        "_mutex",
+        "_name",
+        "_outbox",
+        "_request",
+        "_since",
+        "_started",
+        "_waited",
+        "_waiting",
+        "number",
+    )
+
+    def __init__(self, env: Environment, request: Request, context: tuple[object, ...]) -> None:
+        self.number = next(_numbers)
+        self._env = env
+        self._request = request
+        self._context = context
+        self._name: str | None = None
+        self._generation = env.generation
+        self._mutex = _thread.RLock()  # re-entrant: a signal handler or a finaliser may release the hold
+        self._outbox: list[Event] = []
+        self._delivering = False
+        self._waiting = self._acquired = self._lost = self._ended = False
+        self._holder: Holder | None = None
+        self._started = self._since = env.monotonic()
+        self._waited: float | None = 0.0
+
+    @classmethod
+    def of(cls, held: Told) -> Story:
+        """The rest of the story of a hold that was acquired while nobody listened."""
+        shares = held.shares.copy()
+        story = cls(held.env, held.request, shares[0].context if shares else ())
+        story._acquired, story._since, story._waited = True, held.acquired, None
+        return story
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def waiting(self, who: Callable[[], Holder | None]) -> None:
+        """The wait begins; `who` tells who is in the way. Only the first time counts."""
+        if self._waiting or self._is_inherited():
+            return
+        self._waiting = True
+        self._look(who, "waiting")
+        with self._mutex:
+            self._put("waiting")
+        self._deliver()
+
+    def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
+        """The caller gets no hold; or another's, if the story has gone on already."""
+        if self._ended or self._is_inherited():
+            return
+        if who is not None:
+            self._look(who, "gave-up")
+        self._end_without("gave-up")
+
+    def joined(self) -> None:
+        """The caller shares a hold that has a story of its own; that is told of one who has waited for it."""
+        if self._waiting:
+            self._end_without("joined")
+        self._ended = True
+
+    def acquired(self, held: Told) -> None:
+        """The caller is about to have its hold."""
+        if self._acquired or self._is_inherited():
+            return
+        with self._mutex:
+            self._begin(held)
+        self._deliver()
+
+    def lost(self, held: Told) -> None:
+        """The lock was found lost."""
+        if self._is_inherited():
+            return
+        with self._mutex:
+            self._lose(held)
+        self._deliver()
+
+    def released(self, held: Told) -> None:
+        """The hold has ended, in whatever way."""
+        if self._is_inherited():
+            return
+        with self._mutex:
+            if held.lost:
+                self._lose(held)
+            self._begin(held)
+            if not self._ended:
+                self._ended = True
+                self._put("released", held)
+        self._deliver()
+
+    def undone(self, held: Told) -> None:
+        """The hold was given back, as its caller will not hear of it."""
+        if self._acquired:
+            self.released(held)
+        else:
+            self.gave_up()
+
+    def describe(self, kind: Kind, held: Told | None = None, holder: Holder | None = None) -> Event:
+        """An event, as of now."""
+        env, request = self._env, self._request
+        if self._name is None:
+            self._name = name_of(self._context)
+        now = env.monotonic()
+        over = kind in ("lost", "released")
+        slot = None if held is None else held.request.slot
+        record = None if held is None else held.recovered_from
+        waited = self._waited if self._acquired else now - self._started if self._waiting else 0.0
+        return Event(
+            kind,
+            env.time(),
+            request.target,
+            request.protocol_name,
+            env.identity().pid,
+            self.number,
+            self._name,
+            request.tag,
+            slot,
+            waited,
+            now - self._since if over else None,
+            holder,
+            record,
+        )
+
+    # -- telling it ----------------------------------------------------------------------------------------------------
+
+    def _is_inherited(self) -> bool:
+        return self._generation != self._env.generation  # U7
+
+    def _is_heard(self, kind: Kind) -> bool:
+        return is_heard(kind, self._request.on_event)
+
+    def _look(self, who: Callable[[], Holder | None], kind: Kind) -> None:
+        if self._is_heard(kind):
+            try:
+                self._holder = who()
+            except Exception:  # the contest meets the same, and knows what it means
+                self._holder = None
+
+    def _begin(self, held: Told) -> None:
+        if self._acquired or self._ended:
+            return
+        self._since = self._env.monotonic()
+        self._waited = self._since - self._started if self._waiting or held.recovered_from is not None else 0.0
+        self._acquired = True
+        if held.recovered_from is not None:
+            self._put("reclaimed", held)
+        self._put("acquired", held)
+
+    def _lose(self, held: Told) -> None:
+        self._begin(held)
+        if not self._lost and not self._ended:
+            self._lost = True
+            self._put("lost", held)
+
+    def _end_without(self, kind: Kind) -> None:
+        """The end of a story without a hold."""
+        with self._mutex:
+            if not self._acquired and not self._ended:
+                self._ended = True
+                self._put(kind)
+        self._deliver()
+
+    def _put(self, kind: Kind, held: Told | None = None) -> None:
+        if self._is_heard(kind):
+            self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
+
+    def _deliver(self) -> None:
+        """Call those who listen, unless another thread does so, or a call of ours farther up (U5)."""
+        if not self._outbox:
+            return
+        interruption: BaseException | None = None
+        with self._mutex:
+            if self._delivering:
+                return
+            self._delivering = True
+        try:
+            while True:
+                with self._mutex:
+                    if not self._outbox:
+                        self._delivering = False
+                        break
+                    event = self._outbox.pop(0)
+                try:
+                    deliver(event, self._request.on_event)
+                except BaseException as error:  # Ctrl-C in a callback: what came before it is told all the same
+                    interruption = interruption or error
+        except BaseException:
+            self._delivering = False
+            raise
+        if interruption is not None:
+            raise interruption

@@ -1,0 +1,284 @@
+"""Why a lock could not be had.
+
+What people are told: who holds, since when, why, and what to do next. Safe to print on a terminal.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..errors import AcquireTimeout, LockStale, WouldDeadlock
+from ..model import Holder, Liveness, Status
+from ..protocols import is_persistent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..events import Event
+    from .attempt import Story
+    from .hold import Held, Share
+    from .options import Request
+
+
+class Refusal:
+    """The lock was held all the time; what was seen last says by whom: one status for each lock file.
+
+    Most are thrown away, and who holds a lock may take long to find out; so `look` is called when that is asked for.
+    `own` are the shares that this very process has in what it waited for.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        waited: float,
+        look: Callable[[], tuple[Status, ...]],
+        story: Story,
+        own: Sequence[Share] = (),
+    ) -> None:
+        self.target = target
+        self.waited = waited
+        self.own = own
+        self._look = look
+        self._story = story
+        self._statuses: tuple[Status, ...] | None = None
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        if self._statuses is None:
+            self._statuses = self._look()
+        return self._statuses
+
+    @property
+    def status(self) -> Status:
+        return self.statuses[0]
+
+    def event(self) -> Event:
+        """That somebody waits, and for whom, as of now."""
+        return self._story.describe("waiting", None, self.status.holder)
+
+
+def deadlock(request: Request, slots: int, own: Sequence[Share]) -> WouldDeadlock:
+    """The caller itself holds it, or each of so many slots, and would wait for ever; `own` are its shares."""
+    target = request.target
+    held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
+    if own and all(share.dropped for share in own):
+        why = "by a handle that was dropped without release(), and would wait for itself for ever. Keep the handle and "
+        why += "release it, or use `with`."
+    else:
+        why = "which would wait for itself for ever. Release first, pass a timeout, or pass the same owner= to both"
+        why += " for a re-entrant lock."
+    return WouldDeadlock(
+        f"{held} held by this very thread or task, {why}",
+        path=target,
+        protocol=request.protocol_name,
+    )
+
+
+_SHOWN_TAG = 200
+_SHOWN_COMMAND = 120
+_SHOWN_SLOTS = 3
+_SHOWN_RACE = 4500
+"""Two paths of the greatest length."""
+
+
+def _in_the_library(_status: Status) -> str:
+    return "Lock.break_lock()"
+
+
+_way_to_break: Callable[[Status], str] = _in_the_library
+
+
+def say_how_to_break(way: Callable[[Status], str] | None) -> None:
+    """How people break a lock where this process's messages are read: a command, or None for the method."""
+    global _way_to_break
+    _way_to_break = _in_the_library if way is None else way
+
+
+def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> AcquireTimeout:
+    """The error for a lock, or a slot, that could not be had in time; `together` with how many."""
+    status = refusal.statuses[0]
+    within = f"within {timeout:g} s" if timeout else "at once"
+    all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
+    what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
+    return AcquireTimeout(
+        f"could not get {what} {within}: {situation(refusal)}. {_by_itself(refusal) or _way_out(refusal)}{all_or_none}",
+        path=refusal.target,
+        protocol=status.protocol,
+        holder=status.holder,
+    )
+
+
+def stale(refusal: Refusal) -> LockStale:
+    """The error for a lock that is stale, and that its protocol leaves to the caller to remove."""
+    status = refusal.statuses[0]
+    how = "pass a callable as stale=, which says so, or " if _way_to_break is _in_the_library else ""
+    return LockStale(
+        f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol removes no such lock by itself. "
+        f"Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",
+        path=status.path,
+        protocol=status.protocol,
+        holder=status.holder,
+    )
+
+
+def waiting(refusal: Refusal) -> str:
+    """The one line that a wait of more than a second is announced with."""
+    itself = _by_itself(refusal)
+    return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
+
+
+def situation(refusal: Refusal) -> str:
+    """Why one has to wait: who holds the lock, or the first few of those who hold all slots."""
+    statuses = refusal.statuses
+    if refusal.target == statuses[0].path:
+        return sentence(statuses[0])
+    shown = [f"slot {slot}: {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
+    more = len(statuses) - len(shown)
+    taken = "its one slot is" if len(statuses) == 1 else f"all {len(statuses)} slots are"
+    return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
+
+
+def _by_itself(refusal: Refusal) -> str | None:
+    """What to do, for a process that is in its own way; None where others are."""
+    holds: dict[Held, bool] = {}
+    for share in refusal.own:
+        holds[share.held] = bool(share.dropped) and holds.get(share.held, True)
+    dropped = sum(holds.values())
+    if len(refusal.statuses) > 1:
+        if not dropped:
+            return None
+        return (
+            f"This very process holds {dropped} of the slots by handles that were dropped without release(), so they "
+            "stay held until it ends. Keep the handles and release them, or use `with`"
+        )
+    holder = refusal.statuses[0].holder
+    if not holds or holder is None or holder.pid not in {held.env.identity().pid for held in holds}:
+        return None
+    if dropped:
+        return (
+            "This very process holds it, by a handle that was dropped without release(), so it stays held until the "
+            "process ends. Keep the handle and release it, or use `with`"
+        )
+    return "This very process holds it, by another handle: wait until that is released, or release it first"
+
+
+def _way_out(refusal: Refusal) -> str:
+    """The next step. A slot whose holder may be gone is the one that somebody can do something about."""
+    statuses = refusal.statuses
+    if len(statuses) == 1:
+        return advice(statuses[0])
+    for slot, status in enumerate(statuses):
+        if status.liveness is not Liveness.ALIVE:
+            return f"Slot {slot}, {status.path}: {advice(status)}"
+    return "Wait until one of these processes releases its slot or ends"
+
+
+def sentence(status: Status, *, brief: bool = False) -> str:
+    """Who holds it, since when, why, and how that is known; in brief, the latter only of one who may be gone."""
+    holder = status.holder
+    if status.evidence.source == "counter":
+        who = "" if holder is None else f": {_process(holder)}"
+        return f"{printable(status.evidence.text)}{who}"
+    if status.evidence.source == "race":
+        return printable(status.evidence.text, _SHOWN_RACE)
+    if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
+        return _by_the_kernel(status, brief=brief)
+    if holder is None or holder.pid is None:
+        return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
+    words = ["held by a reader," if holder.shared else "held by", _process(holder)]
+    unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container: its number is another's here
+    if holder.host and (unseen or status.evidence.source in ("none", "server")):
+        words.append(f"on {printable(holder.host)}")
+    if holder.since is not None:
+        words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))
+    if holder.tag:
+        words.append(f"for {printable(holder.tag, _SHOWN_TAG)!r}")
+    if brief and status.liveness is Liveness.ALIVE:
+        return " ".join(words)
+    known = f"{status.liveness.value}: {printable(status.evidence.text)}"
+    return f"{' '.join(words)}; {known}" + (
+        "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"
+    )
+
+
+def _by_the_kernel(status: Status, *, brief: bool) -> str:
+    """The same for a lock that names nobody, where several hold it, or nobody is seen."""
+    seen = [holder for holder in status.holders if holder.pid is not None]
+    if not seen and status.liveness is Liveness.ALIVE:
+        who = "held by a process that cannot be seen from here, or that has let go of it since"
+    elif not seen:
+        return status.reason
+    else:
+        number = f"{len(seen)} or more" if len(seen) < len(status.holders) else f"{len(seen)}"
+        kind = "readers" if seen[0].shared else "processes, which inherited it"
+        who = f"held by {number} {kind}; the first is {_process(seen[0])}"
+    return who if brief else f"{who}; {status.liveness.value}: {printable(status.evidence.text)}"
+
+
+def _process(holder: Holder) -> str:
+    command = f" ({printable(brief_command(holder.command), _SHOWN_COMMAND)})" if holder.command else ""
+    return f"process {holder.pid}{command}"
+
+
+def advice(status: Status) -> str:
+    """The next step."""
+    way = _way_to_break(status)
+    if status.evidence.source == "counter":
+        return "Find out who has that file open (fuser, lsof), and why it does not go on"
+    if status.evidence.source == "race":
+        return "Try again"
+    if is_persistent(status.protocol):
+        if status.holder is None or status.holder.pid is None:
+            return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
+        return f"Wait until process {status.holder.pid} releases it, or end that process"
+    if status.record is None:
+        return f"Look at the file; if nobody uses it, break the lock ({way})"
+    pid, command = (status.holder.pid, status.holder.command) if status.holder else (None, None)
+    if status.liveness is Liveness.ALIVE and pid is None:
+        return f"Wait until it is released; if nobody uses it, break the lock ({way})"
+    if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not command:
+        # Its process cannot be seen: it may have ended, and left the kernel lock to what it had started.
+        return f"Wait until process {pid}, or what it has left the lock to, releases it or ends"
+    if status.liveness is Liveness.ALIVE:
+        return f"Wait until process {pid} releases it or ends"
+    if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
+        return f"Whoever may write to the file can take it over, or break the lock ({way})"
+    if status.liveness is Liveness.DEAD:
+        return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({way})"
+    return f"Ask where it was written; if its holder is gone, break the lock ({way})"
+
+
+def brief_command(command: str) -> str:
+    """A command line as people think of it: without the interpreter and its directory."""
+    words = command.split()
+    if not words:
+        return ""
+    if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
+        del words[0]
+    words[0] = words[0].rpartition("/")[2]
+    return " ".join(words)
+
+
+def moment(epoch: float) -> str:
+    """Local time, to the second."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
+    except (OverflowError, ValueError, OSError):
+        return f"second {epoch:.0f} of the epoch"
+
+
+def duration(seconds: float) -> str:
+    """Roughly, in the largest unit that fits."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """One line that no terminal takes for a command: what is not printable is escaped, what is long is cut."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

@@ -1,0 +1,153 @@
+"""What a caller asks for, checked once, before anything is touched."""
+
+from __future__ import annotations
+
+import math
+
+from ..events import check_callback
+from ..protocols.base import clean_tag
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+    from typing import Any, Literal, TypedDict
+
+    from ..errors import LockLost
+    from ..events import Event
+    from ..model import Status
+
+    Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
+else:
+
+    class TypedDict:
+        """Stands in for `typing.TypedDict`, whose import costs 6 ms; only the annotations are needed here."""
+
+        def __init_subclass__(cls, *, total: bool) -> None: ...
+
+
+class Options(TypedDict, total=False):
+    """Every option of a lock, spelled here and nowhere else. `Lock` documents them."""
+
+    protocol: str
+    tag: str | None
+    timeout: float | None
+    stale: Stale
+    stale_after: float | None
+    mode: int | None
+    durable: bool
+    fencing: bool
+    heartbeat: float | None
+    owner: Hashable | None
+    fair: bool
+    shared: bool
+    parents: bool | None
+    on_lost: Callable[[LockLost], object] | None
+    on_event: Callable[[Event], object] | None
+    payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+    holder: str | None
+    version: str | None
+
+
+class Request:
+    """One lock as it is asked for, as far as that means the same wherever locks are stored."""
+
+    __slots__ = (
+        "beat_every",
+        "check_every",
+        "fencing",
+        "given",
+        "kept_for",
+        "notice",
+        "on_behalf_of",
+        "on_event",
+        "on_lost",
+        "owner",
+        "path",
+        "protocol_name",
+        "released_by_path",
+        "retained",
+        "shared",
+        "slot",
+        "tag",
+        "target",
+        "timeout",
+        "tries",
+        "watched",
+    )
+
+    def __init__(self, protocol_name: str, given: str, path: str, options: Options) -> None:
+        self.protocol_name = protocol_name
+        self.given = given
+        self.path = path
+        # What the caller named, and the number of the slot if that is a semaphore.
+        self.target = path
+        self.slot: int | None = None
+        self.tag = check_tag(options.get("tag"))
+        self.timeout = check_timeout(options.get("timeout"))
+        self.owner = options.get("owner")
+        hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
+        self.on_lost = options.get("on_lost")
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError("on_lost is a callable that takes the LockLost error")
+        self.on_event = options.get("on_event")
+        if self.on_event is not None:
+            check_callback("on_event", self.on_event)
+        # Called once, with a `Refusal` that says what was seen so far, when a wait has lasted a second.
+        self.notice: Callable[[Any], None] | None = None
+        # How many tries there are after the first, and the pause before each, in seconds, by its number from 0.
+        self.tries: tuple[int, Callable[[int], float]] | None = None
+        # Seconds between looks whether the hold is lost, where somebody waits to be told and no event tells.
+        self.check_every = 1.0
+        # Whether the lock file stays when the process ends while it holds.
+        self.released_by_path = False
+        """Whether a face releases it without its handle, which may then be dropped (lock.py, H8)."""
+        self.retained = False
+        # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
+        self.on_behalf_of: int | None = None
+        # The same, but a keeper process has the guard, and with it the proof of life.
+        self.kept_for: int | None = None
+        # Whether somebody waits to be told of a loss: then it is to be noticed at once.
+        self.watched = self.on_lost is not None or self.on_event is not None
+        self.shared = bool(options.get("shared", False))
+        self.fencing = bool(options.get("fencing", False))
+        self.beat_every = math.inf
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """None waits for ever, 0 tries once; negative and NaN are mistakes, not requests."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
+    timeout = _float(timeout)
+    if math.isnan(timeout) or timeout < 0:
+        raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (for ever), not {timeout!r}")
+    return None if timeout == math.inf else timeout
+
+
+def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None:
+    """A number of seconds, or None; TypeError or ValueError, by that name, for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    value = _float(value)
+    if math.isnan(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
+    return value
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int that is longer than any time
+        return math.inf if value > 0 else -math.inf
+
+
+def check_tag(tag: str | None) -> str | None:
+    """The tag as it is written, or None; TypeError for what is none."""
+    if tag is None:
+        return None
+    if not isinstance(tag, str):
+        raise TypeError(f"tag is a str, not {tag!r}")
+    return clean_tag(tag)

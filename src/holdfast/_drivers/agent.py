@@ -1,0 +1,351 @@
+"""One thread of this process that runs generators side by side: what keeps the holds on servers, and cleans up.
+
+EG1  A generator runs in this thread only, one step at a time; nobody else resumes or closes it. Who wants it to end
+     says so (`Job.stop`), and the thread closes it.
+EG2  The thread starts with the first job and ends when there has been none for a while. It is a daemon: it never keeps
+     a process from ending, and what must be done before that is done by those who wait for it.
+EG3  A job that raises is reported, and ends; the others go on.
+EG4  In a forked child there is no thread, and the jobs are its parent's: they are neither resumed nor closed there, and
+     stay referenced, because collecting a generator closes it.
+EG5  What is started as `last` has a moment at the end of the process: a release or a revocation that nobody waits for.
+EG6  A job that begins with a wait costs its caller no wake-up of the thread: the caller puts it among those that wait,
+     where the kernel watches its descriptors for the sleeper, and rings only if the thread would sleep past its
+     deadline. Ended before its first step, it is taken out by the caller again, and nothing of it has ever run. All
+     of that happens under the agent's mutex, as does the thread's plan until when to sleep: what is put in before it
+     is part of it, what is put in behind it knows it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import os
+import selectors
+import threading
+import time
+from collections import deque
+
+from .._core.wait import Wait
+from .._platform.interface import Environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator
+
+_IDLE = 10.0
+"""Seconds without a job after which the thread ends."""
+_LONGEST = 3600.0
+_MOST_VOID = 256
+"""Timers that are let lie in the heap, whatever their share of it."""
+_LIVE = tuple(getattr(selectors, name) for name in ("EpollSelector", "KqueueSelector") if hasattr(selectors, name))
+"""Those that heed what another thread registers while they wait."""
+_AT_EXIT = 1.0
+"""Seconds that what is `last` has at the end of the process, all of it together (EG5)."""
+
+
+class Job:
+    """A generator that the agent runs."""
+
+    def __init__(self, agent: Agent, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> None:
+        self.what = what
+        self.last = last
+        self._agent = agent
+        self._steps = steps
+        self._first: Wait | None = None
+        """What it has yet to begin to wait for, before its first step."""
+        self._wait: Wait | None = None
+        """What it waits for."""
+        self._turn = 0
+        """How often it has been resumed: what was planned in an earlier turn is void."""
+        self._begun = self._stopped = False
+
+    def stop(self) -> None:
+        """Have it closed soon. Idempotent; returns at once."""
+        self._stopped = True
+        if not self._agent._dropped(self):
+            self._wake()
+
+    def _wake(self) -> None:
+        self._agent._ripe.append(self)
+        self._agent._ring()
+
+
+class Agent:
+    """One per process."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._orphans: list[Job] = []
+        self._jobs: dict[Job, None] = {}
+        self._idle = _IDLE
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+        import atexit
+
+        atexit.register(self.settle)  # before the keeper's, which is made with the first hold: so it runs after it
+
+    def _forked(self) -> None:
+        self._orphans += self._jobs  # EG4
+        self._jobs = {}
+        if self._waits is not None:
+            self._waits.close()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._mutex = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._doorbell: tuple[int, int] | None = None
+        self._waits: _Waits | None = None
+        self._ripe: deque[Job] = deque()
+        """Those that are to be resumed, or closed."""
+
+    def start(
+        self, steps: Generator[Wait, None, None], what: str, *, last: bool = False, first: Wait | None = None
+    ) -> Job:
+        """Run a generator; `what` it does is said if it fails. What is `last` is waited for at the end (EG5).
+
+        `first` is what it waits for before its first step: as if it had yielded that already, but cheaper (EG6).
+        """
+        job = Job(self, steps, what, last=last)
+        with self._mutex:
+            if self._doorbell is None:
+                self._doorbell = self._env.pipe()
+            if self._waits is None:
+                self._waits = _Waits(self._doorbell[0], self._jobs)  # may fail: the table of descriptors is full
+            self._jobs[job] = None
+            try:
+                if self._thread is None:
+                    self._start()
+                if first is not None and self._waits.is_live:
+                    self._waits.add(job, first)
+                    if first.deadline >= self._waits.until:
+                        return job
+                else:
+                    job._first = first
+                    self._ripe.append(job)
+            except BaseException:
+                self._dropped(job)
+                raise
+        self._ring()
+        return job
+
+    def _dropped(self, job: Job) -> bool:
+        """Whether it had not begun, or has ended, so that nothing is left to be closed (EG6)."""
+        with self._mutex:
+            if job in self._jobs and not job._begun and self._waits is not None:
+                self._waits.drop(job)
+                self._jobs.pop(job, None)
+                if self._waits.is_littered:
+                    self._ring()
+            return job not in self._jobs
+
+    def settle(self, seconds: float = _AT_EXIT) -> None:
+        """Wait until what was started as `last` is done, so many seconds at the most (EG5)."""
+        until = time.monotonic() + seconds
+        while any(job.last for job in list(self._jobs)) and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def call(self, callback: Callable[[], object], what: str) -> None:
+        """Call it in a thread of its own, so that what it does keeps no job waiting."""
+
+        def run() -> None:
+            try:
+                callback()
+            except Exception as error:
+                _report(what, error)
+
+        try:
+            threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
+        except RuntimeError:
+            run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
+
+    def _start(self) -> None:
+        import signal
+
+        # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread = threading.Thread(target=self._run, name="holdfast-agent", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _ring(self) -> None:
+        doorbell = self._doorbell
+        if doorbell is not None:
+            try:
+                os.write(doorbell[1], b"!")
+            except BlockingIOError:
+                pass  # it is ringing already
+
+    def _run(self) -> None:
+        generation, ripe, waits = self._env.generation, self._ripe, self._waits
+        assert waits is not None
+        idle_since = time.monotonic()
+        while generation == self._env.generation:
+            while ripe:
+                self._step(ripe.popleft(), waits)
+            with self._mutex:
+                if self._jobs:
+                    idle_since = time.monotonic()
+                elif not ripe and time.monotonic() - idle_since >= self._idle:
+                    self._thread = None
+                    return
+                waits.plan(idle_since + self._idle)
+            found = waits.sleep()
+            with self._mutex:
+                ripe += waits.over(found)
+
+    def _step(self, job: Job, waits: _Waits) -> None:
+        with self._mutex:
+            if job not in self._jobs:
+                return  # it has ended since it was called ripe
+            waits.drop(job)
+            first, job._first = job._first, None
+            if first is not None:
+                waits.add(job, first)
+                return
+            job._begun = True
+        try:
+            if job._stopped:
+                job._steps.close()
+            else:
+                wait = next(job._steps)
+                with self._mutex:
+                    waits.add(job, wait)
+                return
+        except StopIteration:
+            pass
+        except Exception as error:
+            _report(job.what, error)
+        with self._mutex:
+            self._jobs.pop(job, None)
+
+
+class _Waits:
+    """What the jobs wait for. A wake-up costs as much as there is to be done, however many jobs there are.
+
+    A descriptor is registered anew for each turn: its number may be another file's by then. All but `sleep` is called
+    under the agent's mutex.
+    """
+
+    def __init__(self, doorbell: int, jobs: Collection[Job]) -> None:
+        self.until = -math.inf
+        """Until when the thread sleeps; long ago while it is awake, because then it makes a plan before it sleeps."""
+        self._doorbell = doorbell
+        self._jobs = jobs
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(doorbell, selectors.EVENT_READ)
+        self.is_live = isinstance(self._selector, _LIVE)
+        """Whether the thread hears of what is put in while it sleeps (EG6)."""
+        self._by_fd: dict[int, dict[Job, int]] = {}
+        self._registered: set[int] = set()
+        self._timers: list[tuple[float, int, int, Job]] = []
+        """When, which turn of the job, and a number that orders what is due at once."""
+        self._numbers = itertools.count()
+
+    def add(self, job: Job, wait: Wait) -> None:
+        job._wait = wait
+        for fd in {*wait.fds, *wait.writes}:
+            mask = selectors.EVENT_READ * (fd in wait.fds) | selectors.EVENT_WRITE * (fd in wait.writes)
+            jobs = self._by_fd.setdefault(fd, {})
+            jobs[job] = mask
+            self._register(fd, jobs)
+        if wait.deadline < math.inf:
+            heapq.heappush(self._timers, (wait.deadline, next(self._numbers), job._turn, job))
+        if wait.signal is not None:
+            wait.signal.subscribe(job._wake)
+
+    def drop(self, job: Job) -> None:
+        """It is to be resumed, or has ended: it waits for nothing any more."""
+        wait, job._wait = job._wait, None
+        job._turn += 1
+        if wait is None:
+            return
+        if wait.signal is not None:
+            wait.signal.unsubscribe()
+        for fd in {*wait.fds, *wait.writes}:
+            jobs = self._by_fd.get(fd, {})
+            jobs.pop(job, None)
+            self._register(fd, jobs)
+
+    @property
+    def is_littered(self) -> bool:
+        """Whether most timers are void, so that the next plan does without them."""
+        void = len(self._timers) - len(self._jobs)  # no job has more than one that is not
+        return void > _MOST_VOID and void * 2 > len(self._timers)
+
+    def plan(self, until: float) -> None:
+        """Decide until when to sleep; that moment at the latest.
+
+        Only this thread throws timers away: no signal handler interrupts it, which could put another one in meanwhile.
+        """
+        if self.is_littered:
+            self._timers = [timer for timer in self._timers if timer[2] == timer[3]._turn]
+            heapq.heapify(self._timers)
+        while self._timers and self._timers[0][2] != self._timers[0][3]._turn:
+            heapq.heappop(self._timers)
+        self.until = min(until, self._timers[0][0]) if self._timers else until
+
+    def sleep(self) -> list[int]:
+        """Until then, or a descriptor is ready; those that are."""
+        pause = min(max(0.0, self.until - time.monotonic()), _LONGEST)
+        return [key.fd for key, _ in self._selector.select(pause)]
+
+    def over(self, ready: list[int]) -> list[Job]:
+        """The jobs that are to be resumed."""
+        self.until = -math.inf
+        found: dict[Job, None] = {}
+        for fd in ready:
+            if fd == self._doorbell:
+                os.read(fd, 1024)
+            else:
+                found.update(dict.fromkeys(self._by_fd.get(fd, ())))
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, turn, job = heapq.heappop(self._timers)
+            if turn == job._turn:
+                found[job] = None
+        return list(found)
+
+    def close(self) -> None:
+        """In a forked child: only the descriptor here; what is registered is the parent's."""
+        self._selector.close()
+
+    def _register(self, fd: int, jobs: dict[Job, int]) -> None:
+        if fd in self._registered:
+            self._registered.discard(fd)
+            self._selector.unregister(fd)
+        mask = 0
+        for more in jobs.values():
+            mask |= more
+        if not mask:
+            self._by_fd.pop(fd, None)
+            return
+        try:
+            self._selector.register(fd, mask)
+            self._registered.add(fd)
+        except OSError:
+            pass  # closed by whoever gave the job up, and has told it to stop; else its deadline comes
+
+
+def _report(what: str, error: Exception) -> None:
+    import logging
+
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)
+
+
+_agent: Agent | None = None
+
+
+def agent(env: Environment) -> Agent:
+    """The agent of this process."""
+    global _agent
+    if _agent is None:
+        _agent = Agent(env)
+    return _agent

@@ -1,0 +1,336 @@
+"""The asyncio driver: runs the same generators as the synchronous one, and leaves the waiting to the event loop.
+
+A step of the engine is microseconds of system calls, and runs on the loop. Cleaning up never yields, so it cannot be
+cancelled half-way. Only where a step may take long (a network filesystem, `fsync`) each runs in a thread of its own:
+
+B1  Nobody resumes or closes the generator while a step of it runs. Who is cancelled meanwhile waits for its end, then
+    cleans up in a thread as well, and only then lets the cancellation go on, however often it was cancelled.
+B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
+    it cleans up in the end.
+B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
+B4  A task that waits for itself under an `asyncio.timeout` (or `wait_for`, since Python 3.12) does not wait for ever,
+    and is left to wait. asyncio tells nobody that there is one. But it refers to its task, and the collector can say
+    what does: a look at all objects, tens of milliseconds, where otherwise an error is raised. Any other timeout
+    (another task that cancels this one, anyio's scopes) is not known, and WouldDeadlock is raised inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import math
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+
+from .._core.wait import Signal, Wait
+from .._platform.interface import waiting_loop
+from . import sync
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import TypeVar
+
+    from .._platform.interface import Environment
+    from .._platform.operations import Operation
+
+    T = TypeVar("T")
+
+_LONGEST = 3600.0
+_SPARE = 1.0
+"""Seconds that a timeout of asyncio may be late, on a busy loop, before we ask whether it still is to come."""
+_POLL = 0.025
+"""Seconds between looks on a loop that cannot wait for descriptors."""
+
+
+async def perform(env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False) -> T:
+    """Run to the end, as one operation: see `sync.perform`."""
+    operation = begin(env)
+    result = await drive(steps, lambda: env.operations.abort(operation), in_threads=in_threads, part_of=operation)
+    env.operations.end(operation)
+    return result
+
+
+def begin(env: Environment) -> Operation:
+    """An operation of the task that runs now."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return env.operations.begin(env, _Untasked(None) if task is None else weakref.ref(task))
+
+
+class _Untasked:
+    """In place of the task of a coroutine that none runs: it lives as long as the steps that it drives."""
+
+    def __init__(self, steps: Generator[Wait, None, object] | None) -> None:
+        self._steps = None if steps is None else weakref.ref(steps)
+
+    def __call__(self) -> _Untasked | None:
+        if self._steps is not None:
+            steps = self._steps()
+            if steps is None or getattr(steps, "gi_frame", None) is None:
+                return None
+        return self
+
+    def done(self) -> bool:
+        return False
+
+
+async def drive(
+    steps: Generator[Wait, None, T],
+    undo: Callable[[], object],
+    *,
+    in_threads: bool = False,
+    part_of: Operation | None = None,
+) -> T:
+    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
+    if part_of is not None:
+        steps = _as_part_of(part_of, steps)
+        if isinstance(part_of.task, _Untasked):
+            part_of.task = _Untasked(steps)
+    if in_threads:
+        return await _drive_in_threads(steps, undo, part_of)
+    loop = id(asyncio.get_running_loop())
+    try:
+        while True:
+            await wait_for(_next(steps, loop))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    except BaseException:
+        _clean_up(steps, undo)
+        raise
+
+
+def _as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+    """The same steps, each of which is one of the operation, in whatever thread it is taken."""
+    resume = operation.env.operations.resume
+    try:
+        while True:
+            resume(operation)
+            yield next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        resume(operation)
+        steps.close()
+
+
+async def wait_for(wait: Wait) -> None:
+    """Return when a descriptor is ready or the signal is set, or at the deadline. Nothing stays in the loop."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+    pause = min(wait.deadline - time.monotonic(), _LONGEST)
+    readers: list[int] = []
+    writers: list[int] = []
+    timer: asyncio.TimerHandle | None = None
+    try:
+        try:
+            for fd in wait.fds:
+                loop.add_reader(fd, _wake, woken)
+                readers.append(fd)
+            for fd in wait.writes:
+                loop.add_writer(fd, _wake, woken)
+                writers.append(fd)
+        except (NotImplementedError, OSError):  # Windows' proactor; the kernel's table of watched descriptors is full
+            pause = min(pause, _POLL)
+        timer = loop.call_later(max(0.0, pause), _wake, woken)
+        if wait.signal is not None:
+            wait.signal.subscribe(_Subscription(woken))
+        await woken
+    finally:
+        if wait.signal is not None:
+            wait.signal.unsubscribe()
+        if timer is not None:
+            timer.cancel()
+        for fd in readers:
+            loop.remove_reader(fd)
+        for fd in writers:
+            loop.remove_writer(fd)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+async def drive_to_the_end(env: Environment, steps: Generator[Wait, None, T]) -> T:
+    """Run to the end, whatever is cancelled meanwhile; a cancellation is raised then, and not before."""
+    task = asyncio.ensure_future(perform(env, steps))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    return task.result()
+
+
+class _Subscription:
+    """Wakes a wait from any thread. It does not keep the wait alive: what waits on a dropped loop can be collected."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self, woken: asyncio.Future[None]) -> None:
+        self._woken = weakref.ref(woken)
+
+    def __call__(self) -> None:
+        woken = self._woken()
+        if woken is None:
+            raise RuntimeError("nobody waits here any more")
+        woken.get_loop().call_soon_threadsafe(_wake, woken)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """The result of `call`, which runs to its end in a thread whatever is cancelled meanwhile (B1)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()  # closed after its loop was: nobody is kept waiting
+    return await _end_of(_start(call))
+
+
+def caller() -> tuple[object, ...]:
+    """A name for this task that begins with its thread's; see `sync.caller`.
+
+    The task by a weak reference: a task that waits or holds on a loop that was dropped can then be collected.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None  # collected when its loop was closed, and leaves an `async with`
+    return (*sync.caller(), None if task is None else weakref.ref(task))
+
+
+def seconds_to_timeout() -> float | None:
+    """How long an `asyncio.timeout` of this task leaves it, and a second more; None where it has none (B4)."""
+    task = asyncio.current_task()
+    if task is None:
+        return None
+    around = gc.get_referrers(task)
+    # Where an object's attributes are a dictionary already, that refers to the task, and the object to that.
+    around += gc.get_referrers(*[one for one in around if type(one) is dict])
+    moments = [moment for one in around if type(one) is asyncio.Timeout and (moment := _ends(one)) is not None]
+    if not moments:
+        return None
+    return max(0.0, min(moments) - asyncio.get_running_loop().time()) + _SPARE
+
+
+def _ends(timeout: asyncio.Timeout) -> float | None:
+    """When it cancels its task, by the loop's clock; None if it never will."""
+    when = timeout.when()
+    if when is None or when == math.inf:
+        return None
+    try:
+        timeout.reschedule(when)  # as it is; RuntimeError if it has been left
+    except RuntimeError:
+        return None
+    return when
+
+
+def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:
+    token = waiting_loop.set(loop)
+    try:
+        return next(steps)
+    finally:
+        waiting_loop.reset(token)
+
+
+def _clean_up(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> None:
+    try:
+        steps.close()
+    finally:
+        undo()
+
+
+async def _drive_in_threads(
+    steps: Generator[Wait, None, T], undo: Callable[[], object], part_of: Operation | None
+) -> T:
+    loop = id(asyncio.get_running_loop())
+
+    def step() -> tuple[Wait | None, T | None]:
+        try:
+            return _next(steps, loop), None
+        except StopIteration as done:  # no future takes this one
+            return None, done.value
+
+    job: Future[tuple[Wait | None, T | None]] | None = None
+    cleaning = threading.Lock()
+
+    def clean_up() -> None:
+        if job is not None:
+            job.exception()  # waits for its end, which a KeyboardInterrupt may have kept us from seeing (B1)
+        with cleaning:
+            _clean_up(steps, undo)
+
+    try:
+        while True:
+            job = _start(step)
+            wait, result = await _end_of(job, clean_up)
+            if wait is None:
+                return result  # type: ignore[return-value]
+            await wait_for(wait)
+    except GeneratorExit:
+        assert job is not None  # it is closed where it awaits something
+        if part_of is not None:
+            part_of.task = _Untasked(None)  # the task may end now, the operation does when the thread has (J4)
+        job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
+        raise
+    except BaseException:
+        await _end_of(_start(clean_up))
+        raise
+
+
+def _start(call: Callable[[], T]) -> Future[T]:
+    job: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        if not job.set_running_or_notify_cancel():
+            return
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            job.set_exception(error)
+        else:
+            job.set_result(result)
+
+    try:
+        threading.Thread(target=run, name="holdfast-step").start()
+    except RuntimeError:
+        run()  # no thread is to be had: better late than never
+    except BaseException:  # a KeyboardInterrupt; whether the thread has begun is not known
+        if not job.cancel():
+            job.exception()  # waits for its end (B1)
+        raise
+    return job
+
+
+async def _end_of(job: Future[T], unheard: Callable[[], object] | None = None) -> T:
+    """The result of a job, once it has ended; a cancellation is raised then, and not before (B1).
+
+    `unheard` is called in its thread if the loop was closed meanwhile (B2).
+    """
+    ended = Signal()
+
+    def tell(_job: object) -> None:
+        if not ended.set() and unheard is not None:
+            unheard()
+
+    job.add_done_callback(tell)
+    cancelled: asyncio.CancelledError | None = None
+    while not job.done():
+        try:
+            await wait_for(Wait((), math.inf, ended))
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled from job.exception()
+    return job.result()

@@ -1,0 +1,352 @@
+"""What runs beside the holds of a process: one thread for heartbeats and loss, and the clean-up at exit.
+
+K1  The thread starts with the first hold that needs it, and ends when it wakes and finds none. A steady stream of short
+    holds therefore neither wakes it nor starts it anew.
+K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table. With that beat
+    come those that are nearly due, so that thousands of holds are looked through once for many beats.
+K3  A hold with `on_lost` or `on_event` is watched, so that loss is told in milliseconds; where no events arrive it is
+    looked at once a second, or as often as it asks for. All of them make one wait: thousands cost one descriptor, and
+    an event costs a look at one hold. A thread of its own tells a loss: the caller's code takes its time, while the
+    beats of other holds fall due and this thread may be the one that reads the events for all waits of the process
+    (inotify.py, N1).
+K4  In a forked child there is no thread and nothing to keep: the table is emptied.
+K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
+K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
+    process waits for have ended, because their work may be what the lock protects. Such a child ends by `os._exit`, so
+    this must be asked for anew in each process, and where `multiprocessing` is loaded it goes through its finalizers.
+K7  A hold knows of the keeper before it is on the table, and is on the table before its watch is made, and until that
+    has ended. So it can be forgotten whatever was interrupted; a watch whose key is not known belongs to no other hold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import math
+import os
+import signal
+import sys
+import threading
+import time
+
+from .._core.wait import Signal, Wait
+from .sync import wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._core.hold import Held
+    from .._platform.interface import Environment, WatchSet
+
+_LOOK_EVERY = 1.0
+_LONGEST = 3600.0
+_NEARLY = 1 / 16
+"""The share of its interval by which a beat may come early (K2)."""
+_AT_EXIT = "at interpreter shutdown"
+"""Of the error of a Python that starts no thread any more, because it is about to end: nothing to complain about."""
+_LAST = -1_000_000
+"""The priority of a finalizer of `multiprocessing` that runs after its children have been joined, and after others."""
+
+
+class Keeper:
+    """One per process."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
+        self._mutex = threading.RLock()
+        self._kept: dict[Held, int | None] = {}
+        """All that are kept, with their keys among the watches."""
+        self._due = math.inf
+        """No beat is due earlier."""
+        self._watches: WatchSet | None = None
+        self._watched: dict[int, Held] = {}
+        self._unwatched: dict[Held, None] = {}
+        """Those of K3 that are to be looked at each second, because no event can be relied on."""
+        self._next_look = 0.0
+        self._awaited = False
+        """Whether the thread waits for the watches: then a new one needs no wake-up."""
+        self._next_wake = 0.0
+        self._thread: threading.Thread | None = None
+        self._doorbell: tuple[int, int] | None = None
+        self._bell: Signal | None = None
+        """In place of the doorbell, on a system whose pipes cannot be waited for (Windows). It has no events either."""
+        self.is_prepared = False
+
+    def prepare(self) -> None:
+        """Have what this process holds released when it ends (K6)."""
+        if self.is_prepared:
+            return
+        finalizer = getattr(sys.modules.get("multiprocessing.util"), "Finalize", None)
+        if finalizer is None:
+            atexit.register(self.release_all)
+        else:
+            finalizer(None, self._release_after_threads, exitpriority=_LAST)
+        self.is_prepared = True
+
+    def keep(self, held: Held, every: float) -> None:
+        """Beat for this hold every so many seconds until it is released."""
+        with self._mutex:
+            if held in self._kept or held.released:  # another handle of it came first
+                return
+            held.keeper = self  # K7
+            now = time.monotonic()
+            held.next_beat = now + every
+            if held.next_beat < self._due:
+                self._due = held.next_beat
+            self._kept[held] = None
+            if not held.request.watched:
+                if self._thread is None or held.next_beat < self._next_wake:
+                    self._see_to(held, now)
+                return
+        self._watch(held)
+        with self._mutex:
+            self._see_to(held, now)
+
+    def _see_to(self, held: Held, now: float) -> None:
+        """Have the thread run, and wake in time."""
+        if held not in self._kept:
+            return  # released meanwhile
+        if self._thread is None:
+            self._next_wake = min(held.next_beat, now + _LONGEST)
+            try:
+                self._start()
+            except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
+                self._thread = None
+                if _AT_EXIT not in str(error):
+                    _report(f"{held.path} is held, but not kept fresh", error)
+        elif (
+            held.next_beat < self._next_wake
+            or (held in self._unwatched and now + held.request.check_every < self._next_wake)
+            or (self._watched and not self._awaited)
+        ):
+            self._ring()  # K2
+
+    def forget(self, held: Held) -> None:
+        """The hold has ended."""
+        with self._mutex:
+            if held.request.watched:
+                self._unwatch(held)
+            self._kept.pop(held, None)
+            held.keeper = None
+
+    def _unwatch(self, held: Held) -> None:
+        self._unwatched.pop(held, None)
+        if self._watches is not None:
+            key = self._kept.get(held)
+            if key is None:
+                self._watches.discard_all_but(self._watched)  # K7
+            else:
+                self._watches.discard(key)
+                self._watched.pop(key, None)
+            if not self._watched:
+                self._watches.close()
+                self._watches, self._awaited = None, False
+
+    def _release_after_threads(self) -> None:
+        """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
+        if sys.version_info < (3, 13):
+            threading._shutdown()  # type: ignore[attr-defined]  # what it is about to call; at the second call a no-op
+        self.release_all()
+
+    def release_all(self) -> None:
+        """At exit: what this process still holds is released, unless it is to stay; a lost lock stays as it is.
+
+        Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
+        one that came in now would die inside.
+        """
+        for line in list(self._env.lines.values()):
+            for place in line.places.copy():
+                place._drop_ticket()
+        for held in list(self._env.holds.values()):
+            try:
+                if held.request.retained:
+                    held.abandon()
+                else:
+                    held.release()
+            except Exception as error:  # the interpreter is going down: say it, and go on with the next
+                print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
+
+    def _watch(self, held: Held) -> None:
+        """Have events tell of its loss; one that came before that is found here."""
+        reached = self._env.events_reach(held.path)
+        with self._mutex:
+            if held not in self._kept:
+                return
+            try:
+                if reached and self._watches is None:
+                    self._watches = self._env.watch_set()
+                if reached and self._watches is not None:
+                    key = self._watches.add(held.path)
+                    self._kept[held], self._watched[key] = key, held
+            except OSError:
+                pass  # lost already, or no watch is left
+            if self._kept[held] is None:
+                self._look_at(held)
+                return
+        try:
+            if held.verify():
+                return
+        except OSError:
+            pass  # a look will tell
+        with self._mutex:
+            if held in self._kept:
+                self._look_at(held)
+
+    def _look_at(self, held: Held) -> None:
+        self._unwatched[held] = None
+        self._next_look = min(self._next_look, time.monotonic() + held.request.check_every)
+
+    def _start(self) -> None:
+        if self._doorbell is None and self._bell is None:
+            try:
+                self._doorbell = self._env.pipe()
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._bell = Signal()
+        self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+        # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
+        blocking = hasattr(signal, "pthread_sigmask")
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
+        try:
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
+        finally:
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.set()
+        elif self._doorbell is not None:
+            try:
+                os.write(self._doorbell[1], b"!")
+            except BlockingIOError:
+                pass  # it is ringing already
+
+    def _run(self) -> None:
+        try:
+            self._keep_all()
+        finally:
+            with self._mutex:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _keep_all(self) -> None:
+        generation = self._env.generation
+        while generation == self._env.generation:
+            try:
+                wait = self._turn()
+            except Exception as error:  # K5; a full descriptor table, for one
+                _report("while keeping holds", error)
+                wait = Wait((), time.monotonic() + _LOOK_EVERY)
+            if wait is None:
+                return
+            wait_for(wait)
+            with self._mutex:
+                if self._awaited and self._watches is not None:
+                    self._watches.woken()
+                self._awaited = False
+
+    def _turn(self) -> Wait | None:
+        """Do what is due; say what to wait for, or None to end the thread (K1)."""
+        self._answer()
+        now = time.monotonic()
+        with self._mutex:
+            if not self._kept:
+                if now < self._next_wake:
+                    return self._until_next_wake()
+                self._thread = None
+                return None
+            look = []
+            if self._unwatched and now >= self._next_look:
+                look = list(self._unwatched)
+                self._next_look = now + min(held.request.check_every for held in look)
+            if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
+                look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
+            beat = [held for held in self._kept if _is_nearly_due(held, now)] if now >= self._due else []
+        for held in look:
+            self._attend(held, self._look)
+        for held in beat:
+            self._attend(held, self._beat)
+        with self._mutex:
+            if not self._kept:
+                return self._until_next_wake()  # the turn after that ends the thread
+            if now >= self._due:
+                self._due = min(held.next_beat for held in self._kept)
+            self._next_wake = min(self._due, now + _LONGEST)
+            events: tuple[int, ...] = ()
+            if self._watches is not None:
+                events, self._awaited = self._watches.fds(), True
+            if self._unwatched:
+                self._next_wake = min(self._next_wake, self._next_look)
+            if self._watched and not events:
+                self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
+            return self._until_next_wake(events)
+
+    def _answer(self) -> None:
+        """Whoever rings from now on rings anew."""
+        if self._doorbell is None:
+            with self._mutex:
+                self._bell = Signal()
+            return
+        try:
+            os.read(self._doorbell[0], 1024)
+        except BlockingIOError:
+            pass
+
+    def _until_next_wake(self, events: tuple[int, ...] = ()) -> Wait:
+        if self._doorbell is None:
+            return Wait((), self._next_wake, signal=self._bell)
+        return Wait((self._doorbell[0], *events), self._next_wake)
+
+    def _attend(self, held: Held, do: Callable[[Held], None]) -> None:
+        try:
+            do(held)
+        except Exception as error:  # K5
+            _report(f"while keeping {held.path}", error)
+        if held.lost or held.released:
+            self.forget(held)
+
+    def _look(self, held: Held) -> None:
+        if not held.released and not held.verify():
+            self._tell_lost(held)
+
+    def _beat(self, held: Held) -> None:
+        held.next_beat = time.monotonic() + held.request.beat_every
+        if not held.released and not held.verify():
+            self._tell_lost(held)
+        else:
+            held.beat()
+
+    def _tell_lost(self, held: Held) -> None:
+        """K3."""
+        self.forget(held)
+        threading.Thread(target=_tell_lost, args=(held,), name="holdfast-lost", daemon=True).start()
+
+
+def _is_nearly_due(held: Held, now: float) -> bool:
+    every = held.request.beat_every
+    return held.next_beat - (every * _NEARLY if every < math.inf else 0.0) <= now
+
+
+def _tell_lost(held: Held) -> None:
+    try:
+        held.check()
+    except Exception as error:  # whatever the caller's on_lost raises
+        _report(f"in on_lost for {held.path}", error)
+
+
+def _report(what: str, error: Exception) -> None:
+    import logging
+
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)

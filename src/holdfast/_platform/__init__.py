@@ -1,0 +1,68 @@
+"""The operating system, and the only place that knows which one it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .fork import forking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .inotify import FolderWatch
+    from .interface import Census
+    from .portable import GenericEnvironment
+
+_current: GenericEnvironment | None = None
+
+
+def environment() -> GenericEnvironment:
+    """This process's environment, made at first use.
+
+    `HOLDFAST_OS=generic` forces the portable one; `HOLDFAST_WITHOUT` names abilities to do without, for tests and for
+    finding out whether one of them is at fault: `unnamed, proc, link, flock, events`.
+    """
+    if _current is None:
+        with forking:
+            if _current is None:
+                _make()
+    assert _current is not None
+    return _current
+
+
+def _make() -> None:
+    global _current
+    without = frozenset(filter(None, os.environ.get("HOLDFAST_WITHOUT", "").split(",")))
+    forced = os.environ.get("HOLDFAST_OS", "")
+    if sys.platform == "linux" and forced != "generic":
+        from .linux import LinuxEnvironment
+
+        _current = LinuxEnvironment(without)
+    else:
+        from .portable import GenericEnvironment
+
+        _current = GenericEnvironment(without)
+
+
+def folder_watch() -> FolderWatch | None:
+    """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
+    env = environment()
+    if not env.guards or "events" in env.without:  # the portable one has neither
+        return None
+    from .inotify import FolderWatch
+
+    try:
+        return FolderWatch()
+    except OSError:
+        return None
+
+
+def kernel_glimpse() -> Census:
+    """What the kernel's tables say of a few files, at the price of reading one table."""
+    env = environment()
+    if not env.guards:
+        census: Census = env.census()
+        return census
+    from .procfs import Glimpse
+
+    return Glimpse(env)  # type: ignore[arg-type]  # only that of Linux has guards

@@ -1,0 +1,81 @@
+"""The descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
+
+What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
+`forking` keeps a fork by another thread from coming between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from .fork import forking
+from .operations import Operations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+_numbers = itertools.count()
+
+
+class Descriptor(int):
+    """A descriptor that is ours. Two with the same number, one after the other, are two."""
+
+    key: tuple[int, int] = (0, -1)
+    """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
+    undo: Callable[[int], object] | None = None
+    """What undoes what was done by it, and closes it; None: closing it is all."""
+
+
+class Created(Descriptor):
+    """That of a file that did not exist before."""
+
+
+class Descriptors:
+    """Those that are open, whether the operations that opened them last or not."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._made = operations.made
+
+    def open(
+        self, call: Callable[..., int], *arguments: object, kind: type[Descriptor] = Descriptor, lasting: bool = False
+    ) -> Descriptor:
+        """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
+        made: Any = self._made
+        key = (0 if lasting else self._operations.number(), next(_numbers))
+        with forking:
+            (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
+        if fd < 0:
+            del made[key]
+        else:
+            fd.key = key
+        return fd  # type: ignore[no-any-return]
+
+    def close(self, fd: int) -> None:
+        """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
+        if isinstance(fd, Descriptor):
+            made, key = self._made, fd.key
+            with forking:
+                if key in made:
+                    for _ in map(os.close, map(made.pop, (key,))):
+                        pass
+
+    def disown(self, fd: int) -> None:
+        """Forget it: somebody else has closed it."""
+        if isinstance(fd, Descriptor):
+            self._made.pop(fd.key, None)
+
+    def __contains__(self, fd: object) -> bool:
+        return isinstance(fd, Descriptor) and fd.key in self._made
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __iter__(self) -> Iterator[Descriptor]:
+        return iter(list(self._made.values()))
+
+    def clear(self) -> None:
+        self._made.clear()

@@ -1,0 +1,557 @@
+"""One inotify instance for the whole process, shared by all waits.
+
+Why one: closing an instance that ever had a watch costs milliseconds, and a user may have 128 of them.
+
+Events go to waits in one of two ways, so that a wake-up costs one thread, not all of them:
+
+N1  The *leader*, one of the threads that wait right now, waits on the instance's descriptor itself. It reads whatever
+    is there and hands each event to the waits on that inode.
+N2  The others, the *followers*, wait on an eventfd each, written when an event is handed to them.
+N3  A leader that stops waiting, for whatever reason, resigns: it may be busy for long, and nobody else reads. A
+    follower that waits becomes the leader, and its eventfd is written. Events that come before that one looks stay in
+    the kernel's queue, and the descriptor stays readable: none is lost. Being made the leader is no reason to look or
+    to resign: the new one waits again at once.
+N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
+N5  Two watches of one inode share one kernel watch: hence a count per inode. A second add widens the kernel's mask
+    (IN_MASK_ADD; else it would replace it), and nothing narrows it again, so each is told only what it asked for. An
+    inode that is gone takes its kernel watch with it (IN_IGNORED).
+N6  An event loop may be busy, stopped or closed while one of its tasks waits, so nobody outside a loop relies on one of
+    its waits. While a thread waits, it leads for all; while none does, each loop has a leader of its own. Any of these
+    may read, hence each of them has an eventfd too.
+N7  A kernel watch and its entry here come and go by one call of C, so that nothing comes between them; and a wait is on
+    the list of its operation before it is watched for (operations.py, J1).
+
+A second instance, which nobody waits for, notes what appears in directories, for those who publish there often
+(interop.py, Y7):
+
+N8  An event is in the queue before the call that made the file returns. So whoever empties the queue after a step of
+    its own has read of all files that were there by then. It is certain only if it finds its own file among them: then
+    the watch is on the directory that the path names, events arrive here, and the queue has not overflowed.
+N9  What was read and not noted, as an interruption came in between, makes all uncertain; so does a publication of which
+    nobody asked, because its event would be taken for that of a later one.
+
+Events of whole directories: what appears, vanishes and is written in them. For those who look on from outside.
+
+An inotify instance of its own, because the one that waits share (inotify.py) is about inodes, and would have to read
+what is meant for nobody who waits. A watch on a directory wakes nobody, and does not keep it from being removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+
+from .interface import CHANGED, CLOSED, waiting_loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from .descriptors import Descriptors
+    from .operations import Operation
+
+    Change = tuple[str, str, str]
+
+IN_ATTRIB = 0x4
+IN_CLOSE_WRITE = 0x8
+IN_CLOSE_NOWRITE = 0x10
+IN_CREATE = 0x100
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x1000000
+IN_DONT_FOLLOW = 0x2000000
+IN_MASK_ADD = 0x20000000
+
+# Not IN_CLOSE_NOWRITE: holders keep a descriptor that can write, and everybody who only looks would wake all who wait.
+# Where a holder may have one that can only read (flock(1) has), that price is paid.
+_MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOLLOW
+MASKS = (_MASK, _MASK | IN_CLOSE_NOWRITE)
+_EVENT = struct.Struct("iIII")
+_BUFFER = 64 * 1024
+_SMALL = 448
+"""Bytes of the first read: more than any one event, and few enough for Python's own allocator."""
+_LARGEST_EVENT = _EVENT.size + 256
+_TEMPORARY, _SUFFIX = ".tmp", b".tmp"
+_OVERFLOWN = b"\xff\xff\xff\xff"
+"""The watch that an overflow is told of."""
+_MOST_NAMES = 1000
+"""Temporary files that are noted; with more, the directory is listed once more."""
+_THREADS = 0
+"""The crew of those that wait in a thread. The others are an event loop each (N6)."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Waiter:
+    """One that waits, for one inode or for many: what N1, N2, N3 and N6 say."""
+
+    __slots__ = ("_change", "_hub", "_wake", "crew", "promoted")
+
+    readers: bool
+    """Whether it wants to know that a descriptor was closed which could only read."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.crew = waiting_loop.get()
+        self.promoted = False
+        self._change = 0
+        self._wake: int | None = None
+
+    def fds(self) -> tuple[int, ...]:
+        hub = self._hub
+        with hub.mutex:
+            if hub.fd < 0:
+                return ()  # forked just now, by a signal handler: whoever waits finds out when it has waited
+            self.crew = waiting_loop.get()
+            leading = hub.leads(self)
+            hub.waiting[self] = None
+            if leading and self.crew == _THREADS and not self._change:
+                return (hub.fd,)
+            if self._wake is None:
+                try:
+                    self._wake = hub.open_wake()
+                except OSError:
+                    self.woken()
+                    return ()
+            if self._change:  # handed over after the last look: this wait must not sleep on it
+                self.wake()
+            return (hub.fd, self._wake) if leading else (self._wake,)
+
+    def woken(self, *, over: bool = True) -> bool:
+        hub = self._hub
+        with hub.mutex:
+            hub.waiting.pop(self, None)
+            if hub.leaders.get(self.crew) is self:
+                promoted, self.promoted = self.promoted, False
+                if promoted and not self._change:
+                    self._calm()
+                    return False
+                if (not over or hub.others_wait()) and hub.may_read(self):
+                    hub.read()  # what is there already need not wait for the next leader
+                if not over and not self._change:
+                    return False  # it was about others, or about a watch that is no more
+                hub.resign(self)
+            elif not over and not self._change:
+                self._calm()  # of several that make one wait, it was about another
+                return False
+            return True
+
+    def take(self) -> int:
+        hub = self._hub
+        with hub.mutex:
+            if hub.may_read(self):
+                hub.read()
+            self._calm()
+            change, self._change = self._change, 0
+        return change
+
+    def tell(self, wd: int, change: int) -> None:  # noqa: ARG002
+        self._change |= change
+        self.wake()
+
+    def _calm(self) -> None:
+        """What the eventfd says is known now; a wait on one that stays readable would spin."""
+        if self._wake is not None:
+            try:
+                os.eventfd_read(self._wake)
+            except BlockingIOError:
+                pass
+
+    def wake(self) -> None:
+        if self._wake is not None:
+            os.eventfd_write(self._wake, 1)
+
+    def dispose(self) -> None:
+        if self._wake is not None:
+            self._hub.descriptors.close(self._wake)
+        self._wake = None
+
+
+class FileWatch(_Waiter):
+    """A wait's interest in one inode. See `Watch`."""
+
+    __slots__ = ("closed", "readers", "wd")
+
+    def __init__(self, hub: Hub, wd: int, *, readers: bool) -> None:
+        super().__init__(hub)
+        self.wd = wd
+        self.readers = readers
+        self.closed = False
+
+    def close(self) -> None:
+        self._hub.remove(self, (self.wd,) if self.wd >= 0 else self._hub.watched_by(self))
+        self.closed = True
+
+
+class WatchSet(_Waiter):
+    """One wait for many inodes. See `WatchSet` in environment.py."""
+
+    __slots__ = ("_changed",)
+
+    readers = False
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._changed: set[int] = set()
+
+    def add(self, path: str) -> int:
+        return self._hub.subscribe(path, self)
+
+    def discard(self, key: int) -> None:
+        hub = self._hub
+        with hub.mutex:
+            self._changed.discard(key)
+            hub.unsubscribe(key, self)
+
+    def discard_all_but(self, keys: Container[int]) -> None:
+        for wd in self._hub.watched_by(self):
+            if wd not in keys:
+                self.discard(wd)
+
+    def tell(self, wd: int, change: int) -> None:
+        self._changed.add(wd)
+        super().tell(wd, change)
+
+    def changed(self) -> set[int]:
+        with self._hub.mutex:
+            self.take()
+            changed, self._changed = self._changed, set()
+        return changed
+
+    def close(self) -> None:
+        self._hub.remove(self, self._hub.watched_by(self))
+
+
+class Hub:
+    """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self.mutex = threading.RLock()
+        self.leaders: dict[int, _Waiter] = {}
+        self.waiting: dict[_Waiter, None] = {}
+        self.descriptors = descriptors
+        self._watches: dict[int, list[_Waiter]] = {}
+        self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise _error("inotify_init1")
+
+    def orphan(self) -> None:
+        """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
+        self.mutex = threading.RLock()
+        self.leaders = {}
+        self.waiting = {}
+        self._watches = {}
+        self.fd = -1
+
+    def add(self, path: str, *, readers: bool = False, made: Operation | None = None) -> FileWatch:
+        """Watch the inode that `path` names now. OSError when there is none or no watch is left.
+
+        `made`: the operation, which has it before it is one.
+        """
+        watch = FileWatch(self, -1, readers=readers)
+        if made is not None:
+            made.watches = [*(other for other in made.watches if not other.closed), watch]
+        watch.wd = self.subscribe(path, watch)
+        return watch
+
+    def watch_set(self) -> WatchSet:
+        return WatchSet(self)
+
+    def subscribe(self, path: str, waiter: _Waiter) -> int:
+        with self.mutex:
+            added = map(
+                _libc.inotify_add_watch, (self.fd,), (os.fsencode(path),), (MASKS[waiter.readers] | IN_MASK_ADD,)
+            )
+            number: dict[int, int] = {}
+            # N7: one call of C.
+            [sharing] = map(self._watches.setdefault, map(number.setdefault, (0,), added), ([waiter],))
+            wd = number[0]
+            if wd < 0:
+                del self._watches[wd]
+                raise _error(path)
+            if waiter not in sharing:
+                sharing.append(waiter)
+            return wd
+
+    def unsubscribe(self, wd: int, waiter: _Waiter) -> None:
+        sharing = self._watches.get(wd, [])
+        if sharing == [waiter]:
+            # N7. EINVAL: the inode is gone, and the watch with it.
+            for _ in zip(map(self._watches.pop, (wd,)), map(_libc.inotify_rm_watch, (self.fd,), (wd,)), strict=False):
+                pass
+        elif waiter in sharing:
+            sharing.remove(waiter)
+
+    def watched_by(self, waiter: _Waiter) -> list[int]:
+        """What it watches, though it may not know it: it was interrupted before it was told."""
+        with self.mutex:
+            return [wd for wd, sharing in self._watches.items() if waiter in sharing]
+
+    def remove(self, waiter: _Waiter, wds: Iterable[int]) -> None:
+        with self.mutex:
+            for wd in wds:
+                self.unsubscribe(wd, waiter)
+            self.waiting.pop(waiter, None)
+            if self.leaders.get(waiter.crew) is waiter:
+                self.resign(waiter)
+            waiter.dispose()
+
+    def open_wake(self) -> int:
+        return self.descriptors.open(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def others_wait(self) -> bool:
+        return bool(self.waiting)
+
+    def leads(self, watch: _Waiter) -> bool:
+        """Whether this wait, which begins, is its crew's leader."""
+        if watch.crew != _THREADS and _THREADS in self.leaders:
+            if self.leaders.get(watch.crew) is watch:
+                del self.leaders[watch.crew]
+            return False
+        return self.leaders.setdefault(watch.crew, watch) is watch
+
+    def may_read(self, watch: _Waiter) -> bool:
+        """A thread that is about to sleep must find its events in the kernel: only it may read them then."""
+        leader = self.leaders.get(_THREADS) or self.leaders.get(watch.crew)
+        return leader is None or leader is watch
+
+    def resign(self, watch: _Waiter) -> None:
+        """N3, N6. Where nobody of a crew waits just now, the next one that does takes the lead."""
+        del self.leaders[watch.crew]
+        watch.promoted = False
+        if _THREADS in self.leaders or self._promote(watch.crew) or watch.crew != _THREADS:
+            return
+        for crew in {other.crew for other in self.waiting}:
+            if crew not in self.leaders:
+                self._promote(crew)
+
+    def _promote(self, crew: int) -> bool:
+        for watch in self.waiting.copy():
+            if watch.crew == crew:
+                self.leaders[crew] = watch
+                watch.promoted = True
+                watch.wake()
+                return True
+        return False
+
+    def read(self) -> None:
+        """Hand out all events that are there."""
+        while self.fd >= 0:
+            try:
+                data = os.read(self.fd, _BUFFER)
+            except BlockingIOError:
+                return
+            offset = 0
+            while offset < len(data):
+                wd, mask, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size + length
+                self._dispatch(wd, mask)
+            if len(data) <= _BUFFER - _LARGEST_EVENT:
+                return  # there was room for more, so that was all
+
+    def _dispatch(self, wd: int, mask: int) -> None:
+        if mask & IN_Q_OVERFLOW:  # N4
+            for every, sharing in self._watches.copy().items():
+                for watch in sharing.copy():
+                    watch.tell(every, CHANGED | CLOSED)
+            return
+        for watch in list(self._watches.get(wd, ())):
+            if not mask & IN_CLOSE_NOWRITE or watch.readers:  # N5
+                watch.tell(wd, CLOSED if mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE) else CHANGED)
+        if mask & IN_IGNORED:
+            self._watches.pop(wd, None)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), what)
+
+
+class DirectoryLog:
+    """The temporary files that have appeared in a directory. See `DirectoryLog` in interface.py, and N8."""
+
+    __slots__ = ("_asked", "_doubts", "_logs", "_tokens", "_wd", "is_complete", "names")
+
+    def __init__(self, logs: DirectoryLogs, wd: int) -> None:
+        self._logs = logs
+        self._wd = wd
+        self._asked = True
+        self._doubts = -1
+        self._tokens: dict[str, bytes] = {}
+        self.names: set[str] = set()
+        self.is_complete = False
+
+    def expect(self) -> None:
+        if not self._asked:
+            self._logs.read()
+        self._asked = False
+
+    def saw(self, name: str) -> bool:
+        token = self._tokens.get(name)
+        if token is None:
+            token = self._tokens[name] = _token(self._wd, os.fsencode(name))
+        logs = self._logs
+        found = token in logs.read(token)
+        self._asked, self._doubts = True, logs.doubts
+        return found and self.is_complete
+
+    def start(self, names: Iterable[str]) -> None:
+        self.names = {name for name in names if name.endswith(_TEMPORARY)}
+        self.is_complete = self._doubts == self._logs.doubts and not self._logs.is_reading
+
+    def add(self, name: str) -> None:
+        self.names.add(name)
+        if len(self.names) > _MOST_NAMES:
+            self.is_complete = False
+
+
+class DirectoryLogs:
+    """The instance, and the directories that it watches."""
+
+    def __init__(self, descriptors: Descriptors) -> None:
+        self._mutex = threading.RLock()
+        self._logs: dict[int, DirectoryLog] = {}
+        self.is_reading = False
+        self.doubts = 0
+        self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
+        if self.fd < 0:
+            raise _error("inotify_init1")
+
+    def add(self, directory: str) -> DirectoryLog:
+        wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), IN_CREATE | IN_ONLYDIR | IN_MASK_ADD)
+        if wd < 0:
+            raise _error(directory)
+        return self._logs.setdefault(wd, DirectoryLog(self, wd))
+
+    def read(self, expected: bytes = b"") -> bytes:
+        """All events that are there (N8), noted (N9); most often it is just the expected one."""
+        with self._mutex:
+            if self.is_reading:
+                self._doubt()
+            self.is_reading = True
+            try:
+                data = os.read(self.fd, _SMALL)
+            except BlockingIOError:
+                data = b""
+            if data != expected:
+                if len(data) > _SMALL - _LARGEST_EVENT:
+                    data += self._rest()
+                if _SUFFIX in data or _OVERFLOWN in data:
+                    self._note(data)
+            self.is_reading = False
+            return data
+
+    def _rest(self) -> bytes:
+        data = b""
+        while True:
+            try:
+                data += os.read(self.fd, _BUFFER)
+            except BlockingIOError:
+                return data
+
+    def _note(self, data: bytes) -> None:
+        offset = 0
+        while offset < len(data):
+            wd, mask, _, length = _EVENT.unpack_from(data, offset)
+            name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
+            offset += _EVENT.size + length
+            if mask & IN_Q_OVERFLOW:
+                self._doubt()
+            elif wd in self._logs and name.endswith(_SUFFIX):
+                self._logs[wd].add(os.fsdecode(name))
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+        for log in self._logs.values():
+            log.is_complete = False
+
+
+def _token(wd: int, name: bytes) -> bytes:
+    """The event of a file that has appeared; no part of any other event is like it."""
+    length = (len(name) // _EVENT.size + 1) * _EVENT.size
+    return _EVENT.pack(wd, IN_CREATE, 0, length) + name.ljust(length, b"\0")
+
+
+_MODIFY, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x8, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
+_ONLY_DIRECTORIES = 0x1000000
+# No IN_OPEN, no IN_CLOSE_NOWRITE: our own looks would make events without end.
+_DIRECTORY_MASK = (
+    _MODIFY | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLY_DIRECTORIES
+)
+_MEANINGS = (
+    (_DELETE | _MOVED_FROM, "gone"),
+    (_CREATE | _MOVED_TO, "made"),
+    (_CLOSE_WRITE, "closed"),
+    (_MODIFY, "written"),
+)
+_EVENT = struct.Struct("iIII")
+_DIRECTORY_BUFFER = 256 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FolderWatch:
+    """See `follow.FolderWatch`. OSError where no instance is left."""
+
+    def __init__(self) -> None:
+        fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if fd < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), "inotify_init1")
+        self.fd = fd
+        self._directories: dict[int, str] = {}
+        self._keys: dict[str, int] = {}
+
+    def add(self, directory: str) -> bool:
+        wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), _DIRECTORY_MASK)
+        if wd < 0:
+            return False
+        self._keys.pop(self._directories.get(wd, ""), None)  # the same directory, by a name that it has now
+        self._directories[wd] = directory
+        self._keys[directory] = wd
+        return True
+
+    def discard(self, directory: str) -> None:
+        wd = self._keys.pop(directory, None)
+        if wd is not None and self._directories.pop(wd, None) is not None:
+            _libc.inotify_rm_watch(self.fd, wd)
+
+    def take(self) -> list[Change]:
+        found: list[Change] = []
+        while True:
+            try:
+                data = os.read(self.fd, _DIRECTORY_BUFFER)
+            except BlockingIOError:
+                return found
+            offset = 0
+            while offset < len(data):
+                wd, mask, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size
+                name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+                offset += length
+                self._tell(found, wd, mask, name)
+
+    def _tell(self, found: list[Change], wd: int, mask: int, name: str) -> None:
+        if mask & _OVERFLOW:
+            found.append(("", "", "unknown"))
+            return
+        directory = self._directories.get(wd)
+        if directory is None:
+            return
+        if mask & _IGNORED:
+            del self._directories[wd]
+            self._keys.pop(directory, None)
+        if mask & (_IGNORED | _DELETE_SELF | _MOVE_SELF | _UNMOUNT):
+            found.append((directory, "", "gone"))
+        elif name:
+            found.append((directory, name, next(what for bits, what in _MEANINGS if mask & bits)))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

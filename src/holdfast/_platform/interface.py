@@ -1,0 +1,372 @@
+"""What the engine may ask of the operating system: one method is one step, so that a simulation can own every step.
+
+`_core` touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
+Descriptors that come from here never cross `exec`, and a forked child closes its copies.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from enum import Enum
+
+from ..model import Identity, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable
+    from typing import Any, Protocol, TypeVar
+
+    from .operations import Operations
+
+    T = TypeVar("T")
+else:
+    Protocol = object
+
+
+class Presence(Enum):
+    """What the process table says about a pid."""
+
+    RUNNING = "running"
+    ZOMBIE = "zombie"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class Process(Value):
+    """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
+
+    presence: Presence
+    started: str = "-"
+    since: float | None = None
+
+
+class LockOwner(Value):
+    """Who has a kernel lock on a file, or is `waiting` for it within the kernel.
+
+    `pid` is None for somebody who cannot be named from here: a process of another PID namespace, or one that inherited
+    the lock from a process that has ended, and may not be looked at. One such entry may stand for several.
+    """
+
+    pid: int | None
+    exclusive: bool
+    waiting: bool = False
+
+
+class Stat(Protocol):
+    """The part of `os.stat_result` that the engine reads."""
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_dev(self) -> int: ...
+    @property
+    def st_ino(self) -> int: ...
+    @property
+    def st_nlink(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+    @property
+    def st_uid(self) -> int: ...
+    @property
+    def st_mtime(self) -> float: ...
+
+
+# What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
+# takes as long as a system call.
+CHANGED = 1
+CLOSED = 2
+
+RECHECK = 10.0
+"""Seconds between looks where events are expected (acquire.py, A3)."""
+
+DYING = 0.0127
+"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, A4)."""
+
+
+class Watch(Protocol):
+    """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors to wait on until one is readable; ask again before each wait. Empty: none is to be had."""
+
+    def woken(self, *, over: bool = True) -> bool:
+        """To be called when a wait has ended, whatever ended it. False: nothing has happened, wait again.
+
+        `over`: the caller will not wait again at once, whatever the answer.
+        """
+
+    def take(self) -> int:
+        """What happened since the last call (`CHANGED`, `CLOSED`), without waiting."""
+
+    def close(self) -> None:
+        """End the watch. Idempotent."""
+
+
+waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
+"""What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
+
+
+class WatchSet(Protocol):
+    """One wait for many lock files, at the price of one: for whoever keeps thousands of holds."""
+
+    def add(self, path: str) -> int:
+        """Watch this one too; its key. OSError when there is none or no watch is left."""
+
+    def discard(self, key: int) -> None:
+        """Watch it no longer. Idempotent."""
+
+    def discard_all_but(self, keys: Container[int]) -> None:
+        """Watch only these any longer: also what was added by a call that was interrupted before it said the key."""
+
+    def fds(self) -> tuple[int, ...]:
+        """As `Watch.fds`."""
+
+    def woken(self) -> bool:
+        """As `Watch.woken`."""
+
+    def changed(self) -> set[int]:
+        """The keys of those to which something happened since the last call, without waiting."""
+
+    def close(self) -> None:
+        """End all of it. Idempotent."""
+
+
+class DirectoryLog(Protocol):
+    """What has appeared in a directory, for whoever publishes there so often that listing it each time costs more."""
+
+    names: set[str]
+    """The temporary files (`*.tmp`) that may be there still."""
+
+    def expect(self) -> None:
+        """A file of ours is about to appear."""
+
+    def saw(self, name: str) -> bool:
+        """Whether it has appeared there, and every temporary file that came before it is among `names`, for certain."""
+
+    def start(self, names: Iterable[str]) -> None:
+        """The directory has just been listed, after `saw` was asked."""
+
+
+class Environment(Protocol):
+    """One process's view of its operating system. `holds` and `generation` belong to that process."""
+
+    guards: bool
+    """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
+    generation: int
+    """Changes in a forked child, which owns nothing of what its parent held."""
+    clock_shift: float
+    """Seconds by which `monotonic()` is ahead of the clock that all processes share: a time namespace shifts it."""
+    holds: dict[tuple[object, ...], Any]
+    """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible;
+    those of other engines by what the engine says."""
+    swept: dict[str, float]
+    """When to look next for what dead processes left, by directory."""
+    lines: dict[str, Any]
+    """Those who wait in this process, by the queue that they wait in."""
+    operations: Operations
+    """What calls of this process have begun and not finished."""
+    turns: dict[str, float]
+    """Until when this process may take a lock again, by the queue (queue.py, Q5)."""
+
+    # who and when
+    def identity(self, pid: int | None = None) -> Identity: ...
+    def inspect(self, pid: int) -> Process: ...
+    def command(self, pid: int) -> str | None: ...
+    def time(self) -> float: ...
+    def monotonic(self) -> float: ...
+    def token(self) -> str: ...
+
+    # files
+    def open_unnamed(self, directory: str, mode: int) -> int: ...
+    def open_directory(self, path: str) -> int:
+        """Open a directory and nothing else; a link to one is NotADirectoryError."""
+
+    # `dir_fd`: what `path` is relative to, for a name in a directory that others may move (queue.py, Q8).
+    def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int: ...
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int: ...
+    def link_unnamed(self, fd: int, path: str) -> None: ...
+    def link(self, existing: str, path: str) -> None: ...
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None: ...
+    def stat(self, path: str, *, dir_fd: int | None = None) -> Stat: ...
+    def fstat(self, fd: int) -> Stat: ...
+    def read(self, fd: int, size: int) -> bytes: ...
+    def write(self, fd: int, data: bytes, offset: int) -> int: ...
+    def truncate(self, fd: int, size: int) -> None: ...
+    def chmod(self, fd: int, mode: int) -> None: ...
+    def sync(self, fd: int) -> None: ...
+    def sync_directory(self, directory: str) -> None: ...
+    def make_directories(self, directory: str) -> None:
+        """Make it, and what is missing above it. What is made leads through no link."""
+
+    def list_directory(self, directory: str | int) -> list[str]: ...
+    def exists(self, path: str) -> bool: ...
+    def make_directory(self, path: str, mode: int) -> None: ...
+    def remove_directory(self, path: str) -> None: ...
+    def close(self, fd: int) -> None:
+        """Close a descriptor of ours; nothing if that was done, or in a forked child, where all are closed already."""
+
+    def is_open(self, fd: int) -> bool:
+        """Whether it has not been closed yet, here."""
+
+    def is_lasting(self, fd: int) -> bool:
+        """Whether it is of this process, whatever opened it."""
+
+    def has_created(self, fd: int) -> bool:
+        """Whether the file did not exist before it was opened (`open_new`)."""
+
+    def undo_by(self, fd: int, undo: Callable[[int], object]) -> None:
+        """What undoes what is about to be done by this descriptor; it closes it, too (operations.py, J1)."""
+
+    def disown(self, fd: int) -> None:
+        """Forget a descriptor that somebody else has closed: the number may be another file's."""
+
+    def open_limit(self) -> int | None:
+        """How many descriptors this process may have; None where that cannot be known."""
+
+    # the guard
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        """Take the guard without waiting: True, False when another has it, None where there is none.
+
+        Exclusive, or together with all who have it `shared`.
+        """
+
+    def guarded(self, fd: int) -> bool | None:
+        """Whether somebody else has the guard, by a shared probe that leaves nothing behind; None: cannot be known."""
+
+    def unguard(self, fd: int) -> None:
+        """Drop the guard for every copy of the descriptor, also those that a child still has."""
+
+    # who holds and who waits, for showing only: no decision may rest on it, as it is outdated when it is read
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        """Who holds and who blocks on kernel locks (`flock`, whoever took them) on the file (`st_dev`, `st_ino`).
+
+        Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Nothing where the
+        system has no such tables. Those whom this process may not look at may be missing. A probe of the guard that
+        happens at this moment shows as a shared owner.
+        """
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+        """The processes, this one too, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock` does.
+
+        `masks` are the event masks of watches that count; None stands for those of holdfast. Costs and limits are those
+        of `lock_owners`. Waits that poll, or that are of another user's or another container's, do not show; nor does
+        who queues behind another: it watches that one's ticket.
+        """
+
+    # events
+    def pipe(self) -> tuple[int, int]:
+        """Two descriptors that never block: what is written to the second makes the first readable."""
+
+    def watch(self, path: str, *, readers: bool = False) -> Watch | None:
+        """Watch the file that the path names now; None where that cannot be done. FileNotFoundError: it is gone.
+
+        `readers`: also tell when a descriptor is closed that could only read.
+        """
+
+    def watch_set(self) -> WatchSet | None: ...
+    def directory_log(self, directory: str) -> DirectoryLog | None:
+        """That of this directory, if there is one."""
+
+    def listed(self, directory: str, seconds: float) -> None:
+        """It took so long to list the directory. There will be a log of it when that comes to more than a log costs."""
+
+    def watch_process(self, pid: int) -> int | None: ...
+    def may_block(self, path: str) -> bool:
+        """Whether a step on a file here may take long: on a network or FUSE filesystem, which somebody else serves."""
+
+    def poll_limit(self, path: str) -> float:
+        """The longest pause between polls of a file here, in seconds, where no events arrive."""
+
+    def events_reach(self, path: str) -> bool:
+        """Whether every change of a file here makes an event, whoever makes it."""
+
+
+class Entry(Protocol):
+    """The part of `os.DirEntry` that a walk reads: what a directory itself says of something that is in it."""
+
+    @property
+    def name(self) -> str: ...
+    def inode(self) -> int: ...
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
+    def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
+
+
+class Census(Protocol):
+    """The kernel's tables, read once."""
+
+    def is_artificial(self, device: int) -> bool:
+        """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
+
+    def user(self, pid: int) -> int | None:
+        """The user of a process, by number."""
+
+    def is_locked(self, identity: tuple[int, int]) -> bool:
+        """Whether some process has a kernel lock (`flock`) on this file."""
+
+    def locked_numbers(self, device: int) -> Container[int] | None:
+        """The inode numbers of files that may be locked by the kernel, as directories on this device list them;
+        None where these may list others. Empty: there are no such files."""
+
+    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        """As `Environment.lock_owners`."""
+
+    def watchers(self, identity: tuple[int, int]) -> list[int]:
+        """As `Environment.watchers`."""
+
+    def heeds_readers(self, identity: tuple[int, int]) -> bool:
+        """Whether somebody who waits for this file hears of a reader that closes it."""
+
+
+class Surroundings(Environment, Protocol):
+    """An environment that can take a census, and list large directories."""
+
+    def census(self) -> Census: ...
+    def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
+        """What `kept` returns for each entry of a directory, but None; in no order."""
+
+    def way_to(self, fd: int) -> str | None:
+        """A path that leads to the directory of this descriptor, wherever it is moved; None where there is none."""
+
+
+class Registry(Environment, Protocol):
+    """An environment that can tell a file from those that had its place and its number before."""
+
+    def born(self, path: str) -> str | None: ...
+
+
+class Abilities(Value):
+    """What can be done in a directory. None: that cannot be tried there.
+
+    `guard_by_names` and `guard_by_mounts`: whether a held guard is seen through another name of the file, and where
+    else the directory is mounted without it being seen. `events`: whether all changes are told of.
+    """
+
+    filesystem: str
+    network: bool
+    served: bool
+    mode: int
+    uid: int
+    exclusive: bool
+    unnamed: bool
+    link_proc: bool | None
+    link_empty: bool | None
+    link: bool
+    guard: bool | None
+    guard_by_names: bool | None
+    guard_by_mounts: tuple[str, ...]
+    events: bool
+    sync: bool
+    bits: bool
+
+
+class Limits(Value):
+    """What may run out. None: there is no limit, or it cannot be known."""
+
+    instances: int
+    most_instances: int | None
+    watches: int
+    most_watches: int | None
+    descriptors: int | None
+    most_descriptors: int | None
+    free_bytes: int
+    free_files: int | None

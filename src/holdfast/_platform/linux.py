@@ -1,0 +1,492 @@
+"""What kind of filesystem a directory is on, by its name alone: asking the filesystem may mean asking a dead server.
+
+What a process is shown as in lists of processes.
+
+When a file was made, which Linux tells by statx(2) only.
+
+Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import operator
+import os
+import select
+import struct
+import time
+
+from .interface import LockOwner, Presence, Process
+from .portable import GenericEnvironment, unwrapped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
+    from .procfs import LinuxCensus
+
+_TABLE = "/proc/self/mountinfo"
+
+
+def type_by_name(directory: str) -> str:
+    """The type of the mount with the longest matching name; empty if it cannot be known.
+
+    Symbolic links are not followed, so it is a first answer and not the last one.
+    """
+    try:
+        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().split("\n")
+    except OSError:
+        return ""
+    wanted = os.path.normpath(directory).replace("//", "/") + "/"
+    kind, longest = "", 0
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        words = left.split(" ", 5)
+        if len(words) < 5:
+            continue
+        prefix = _unescaped(words[4]).rstrip("/") + "/"
+        if len(prefix) >= longest and wanted.startswith(prefix):  # of two on one point the later one lies on top
+            kind, longest = right.split(" ", 1)[0], len(prefix)
+    return kind
+
+
+def _unescaped(point: str) -> str:
+    """Blanks, tabs, newlines and backslashes are written as a backslash and three octal digits."""
+    first, *others = point.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
+
+
+def entitle(name: str, about: str) -> None:
+    """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
+
+    The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
+    stays NUL: without it, the kernel would take the environment behind it for a part of it.
+    """
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(os.fsencode(name)[:15])
+        with open("/proc/self/stat", "rb", buffering=0) as file:
+            fields = file.readall().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        room = end - start - 1
+        if start <= 0 or room < len(name):
+            return
+        words = name.encode() + b"\0" + about.encode("utf-8", "replace").replace(b"\0", b" ")
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(words[:room].ljust(room + 1, b"\0"))
+    except (OSError, ValueError, IndexError, OverflowError):
+        pass  # it goes by its old name
+
+
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
+_STATX_INO, _STATX_BTIME = 0x100, 0x800
+_SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def born(path: str) -> str | None:
+    """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
+    statx = getattr(_libc, "statx", None)
+    if statx is None:
+        return _number(path)
+    found = ctypes.create_string_buffer(_SIZE)
+    if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_INO | _STATX_BTIME, found) != 0:
+        return _number(path)
+    (known,) = struct.unpack_from("=I", found, 0)
+    (inode,) = struct.unpack_from("=Q", found, _INODE_AT)
+    if not known & _STATX_BTIME:
+        return str(inode)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH_AT)
+    return f"{inode} {seconds}.{nanoseconds:09d}"
+
+
+def _number(path: str) -> str | None:
+    try:
+        return str(os.lstat(path).st_ino)
+    except OSError:
+        return None
+
+
+_UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
+_SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
+_NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
+)
+_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
+_MOST_DIRECTORIES = 256
+_WORTH_A_LOG = 0.010
+"""Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
+
+
+_MOUNT_LASTS = 1.0
+"""Seconds that the type of a mount is remembered: reading the mount table takes as long as a whole acquisition."""
+
+
+class LinuxEnvironment(GenericEnvironment):
+    guards = True
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        super().__init__(without)
+        self._hub: Hub | None = None
+        self._blocking: dict[str, bool] = {}
+        self._mounts: dict[int, tuple[str, float]] = {}
+        self._directory_logs: DirectoryLogs | None = None
+        self._logs: dict[str, DirectoryLog] = {}
+        self._listed: dict[str, float] = {}
+        """Seconds that it took to list each directory, since there is a log of it or could be."""
+
+    def _in_child(self) -> None:
+        super()._in_child()
+        if self._hub is not None:
+            self._hub.orphan()
+            self._hub = None
+        self._directory_logs = None
+        self._logs = {}
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                return file.read().decode().strip() or "-"
+        except OSError:
+            return "-"
+
+    def inspect(self, pid: int) -> Process:
+        presence = self._presence(pid)
+        if presence is not Presence.RUNNING or not self.proc_is_ours():
+            return Process(presence)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
+                ticks = int(file.read().rpartition(b")")[2].split()[19])
+        except (OSError, ValueError, IndexError):
+            return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return Process(presence, f"t{ticks}", booted + unwrapped(ticks / os.sysconf("SC_CLK_TCK")))
+
+    def _presence(self, pid: int) -> Presence:
+        try:
+            fd = self._descriptors.open(os.pidfd_open, pid)
+        except ProcessLookupError:
+            return Presence.GONE
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return Presence.GONE  # the number now names a thread, so no process
+            return _presence_by_signal(pid)  # no descriptor left, or an old kernel
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return Presence.ZOMBIE if poll.poll(0) else Presence.RUNNING
+        finally:
+            self._descriptors.close(fd)
+
+    def proc_is_ours(self) -> bool:
+        """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show that of another."""
+        try:
+            return os.readlink("/proc/self") == str(os.getpid())
+        except OSError:
+            return False
+
+    def command(self, pid: int) -> str | None:
+        if not self.proc_is_ours():
+            return None
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read(4096).rstrip(b"\0").split(b"\0")
+        except OSError:
+            return None
+        return " ".join(word.decode("utf-8", "replace") for word in words).strip() or None
+
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        if not self.proc_is_ours():
+            return None
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = [os.fsdecode(word) for word in file.read(65536).rstrip(b"\0").split(b"\0")]
+        except OSError:
+            return None
+        try:
+            path = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+        except OSError:  # another user's
+            try:
+                with open(f"/proc/{pid}/comm") as text:
+                    path = text.read().rstrip("\n")
+            except (OSError, ValueError):
+                path = ""
+        name = path.rpartition("/")[2]
+        return (name, words) if name or words[0] else None
+
+    def entitle(self, name: str, about: str) -> None:
+
+        entitle(name, about)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def open_unnamed(self, directory: str, mode: int) -> int:
+        if "unnamed" in self.without:
+            raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
+        return self._descriptors.open(os.open, directory, _UNNAMED, mode)
+
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        flags = _WRITE if write else _READ
+        if dir_fd is None:
+            return self._descriptors.open(os.open, path, flags)
+        return self._descriptors.open(operator.call, functools.partial(os.open, path, flags, dir_fd=dir_fd))
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.pread(fd, size, 0)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def link_unnamed(self, fd: int, path: str) -> None:
+        # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
+        # absolute path. Without one it would be link(), which fails with EXDEV.
+        if "proc" not in self.without:
+            try:
+                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                return
+            except FileNotFoundError:
+                pass  # /proc is hidden, or the directory is gone: the next call tells which
+        with self._forking:  # it imports
+            _link_empty_path(fd, path)
+
+    def way_to(self, fd: int) -> str | None:
+        way, found = f"/proc/self/fd/{fd}", os.fstat(fd)
+        try:
+            there = os.stat(way) if "proc" not in self.without else None
+        except OSError:
+            return None  # /proc is hidden
+        return way if there is not None and os.path.samestat(there, found) else None
+
+    def born(self, path: str) -> str | None:
+        with self._forking:
+            try:
+                pass
+            except ImportError:
+                return super().born(path)  # no ctypes
+        return born(path)
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            fcntl.flock(fd, _SHARE_NOW if shared else _LOCK_NOW)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        return True
+
+    def guarded(self, fd: int) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            # Shared, because two exclusive probes would each take the other for the holder.
+            fcntl.flock(fd, _SHARE_NOW)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+
+    def unguard(self, fd: int) -> None:
+        if "flock" not in self.without:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise
+
+    # -- who holds and who waits ---------------------------------------------------------------------------------------
+
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        if not self.proc_is_ours():
+            return []
+        with self._forking:
+            from .procfs import lock_owners
+        return lock_owners(identity, self.inspect)
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+        if not self.proc_is_ours():
+            return []
+        with self._forking:
+            from .procfs import watchers
+
+            if masks is None:
+                from .inotify import MASKS
+
+                masks = MASKS
+        return watchers(identity, masks)
+
+    def census(self) -> LinuxCensus:
+        """See `survey.Surroundings`."""
+        with self._forking:
+            from .procfs import LinuxCensus
+        return LinuxCensus(self.inspect, tables=self.proc_is_ours())
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
+        hub = self._events()
+        made = self.operations.current()
+        try:
+            return hub.add(path, readers=readers, made=made) if hub is not None else None
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return None  # no watch left
+
+    def watch_set(self) -> WatchSet | None:
+        hub = self._events()
+        return hub.watch_set() if hub is not None else None
+
+    def directory_log(self, directory: str) -> DirectoryLog | None:
+        return self._logs.get(directory)
+
+    def listed(self, directory: str, seconds: float) -> None:
+        if len(self._listed) >= _MOST_DIRECTORIES:
+            self._listed.clear()
+        spent = self._listed[directory] = self._listed.get(directory, 0.0) + seconds
+        if spent < _WORTH_A_LOG or "events" in self.without or not self.events_reach(f"{directory}/x"):
+            return
+        self._listed[directory] = 0.0
+        with self._forking:
+            self._begin_log(directory)
+
+    def _begin_log(self, directory: str) -> None:
+        try:
+            from .inotify import DirectoryLogs
+
+            if self._directory_logs is None:
+                self._directory_logs = DirectoryLogs(self._descriptors)
+            self._logs[directory] = self._directory_logs.add(directory)
+        except (ImportError, OSError):
+            self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time
+
+    def is_lasting(self, fd: int) -> bool:
+        return any(one is not None and one.fd is fd for one in (self._hub, self._directory_logs))
+
+    def _events(self) -> Hub | None:
+        if "events" in self.without:
+            return None
+        if self._hub is None:
+            # The import too: a child that is forked in the middle of one would wait for its end for ever.
+            with self._forking:
+                try:
+                    from .inotify import Hub
+                except ImportError:
+                    return None  # in a subinterpreter before Python 3.13 there is no ctypes: the wait polls
+                if self._hub is None:
+                    try:
+                        self._hub = Hub(self._descriptors)
+                    except OSError:
+                        return None  # no instance left for this user: the wait polls, and tries again next time
+        return self._hub
+
+    def watch_process(self, pid: int) -> int | None:
+        try:
+            return self._descriptors.open(os.pidfd_open, pid)
+        except OSError:
+            return None
+
+    def may_block(self, path: str) -> bool:
+        directory = os.path.dirname(path)
+        known = self._blocking.get(directory)
+        if known is None:
+            # By the text first: looking at a directory of a server that does not answer is what must not happen here.
+            kind = type_by_name(directory)
+            known = _is_served(kind)
+            if not known:
+                kind = self._mount_type(path)  # symbolic links may have led elsewhere
+                known = _is_served(kind)
+            if kind:  # else it is not there yet
+                if len(self._blocking) >= _MOST_DIRECTORIES:
+                    self._blocking.clear()
+                self._blocking[directory] = known
+        return known
+
+    def poll_limit(self, path: str) -> float:
+        return 0.1 if _is_network(self._mount_type(path)) else 0.025
+
+    def _mount_type(self, path: str) -> str:
+        directory = os.path.dirname(path)
+        try:
+            device = os.stat(directory).st_dev
+        except OSError:
+            return ""
+        kind, until = self._mounts.get(device, ("", 0.0))
+        now = time.monotonic()
+        if now >= until:
+            # The table of mounts does not list the devices of subvolumes (btrfs).
+            kind = _mount_type(device) or type_by_name(os.path.realpath(directory))
+            self._mounts[device] = (kind, now + _MOUNT_LASTS)
+        return kind
+
+    def events_reach(self, path: str) -> bool:
+        return not _is_served(self._mount_type(path))
+
+
+def _presence_by_signal(pid: int) -> Presence:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Presence.GONE
+    except OSError:
+        pass
+    return Presence.RUNNING
+
+
+def _link_empty_path(fd: int, path: str) -> None:
+    try:
+        import ctypes
+    except ImportError as error:
+        raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+
+
+def _is_network(kind: str) -> bool:
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
+
+
+def _is_served(kind: str) -> bool:
+    """Whether a process or another machine stands behind the filesystem: it may change unseen, and may be slow."""
+    return kind.startswith("fuse") or kind == "autofs" or _is_network(kind)
+
+
+def _mount_type(device: int) -> str:
+    """The type of the mount of a device. `statfs` cannot tell sshfs from other FUSE; the mount table can."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if left.split(" ", 3)[2:3] == [wanted]:
+            return right.split(" ", 1)[0]
+    return ""

@@ -1,0 +1,236 @@
+"""Operations: what a call of this process has made so far, so that nothing is left of one that is interrupted.
+
+A KeyboardInterrupt, or whatever else a signal handler raises, may come between any two bytecodes, and a second one
+while the first is cleaned up after. So whatever has to be undone is never known to a local variable alone.
+
+J1  A descriptor enters the table of the process, under the number of its operation, by the same C call that opens it,
+    and leaves it by the same C call that closes it (descriptors.py). It is an object of its own: whoever still has one
+    that was closed cannot touch another file that has got its number.
+J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
+    off by `del`, which is one bytecode, and nothing is called between that and the caller. Whoever is interrupted there
+    all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
+    the same list, from before its first step until its descriptor is closed and the keeper knows (lock.py).
+J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and what says
+    that it was done changes after it.
+J4  Whoever begins an operation, and the exit, first undoes those whose frame has ended. One that still runs, in another
+    thread or greenlet or below the signal handler that we are in, is left alone, and so is all that it began itself.
+J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with` statement has an object of
+    its own to call when it is left (lock.py, Leaving). Where that cannot be called it is dropped, and releases then;
+    where that is interrupted as well, the next one that has to wait finds in a list that it is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from _thread import _local
+
+from ..errors import LockLost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Protocol
+
+    class Environment(Protocol):
+        """What undoing needs of one (interface.py)."""
+
+        holds: dict[tuple[object, ...], Any]
+        operations: Operations
+
+        def close(self, fd: int) -> None: ...
+        def unguard(self, fd: int) -> None: ...
+        def unlink(self, path: str) -> None: ...
+        def is_open(self, fd: int) -> bool: ...
+        def is_lasting(self, fd: int) -> bool: ...
+        def has_created(self, fd: int) -> bool: ...
+
+    class Unfinished(Protocol):
+        """What may be on the list."""
+
+        frame: FrameType | None
+        outer: Operation | None
+
+        def undo(self) -> None: ...
+
+
+numbers = itertools.count(1)
+
+
+class Operation:
+    """One call in the course: acquiring, waiting, looking, breaking."""
+
+    task: Callable[[], Any] | None = None
+    """A weak reference to the task that it is done by, if it is one."""
+    contest: Any = None
+    watches: Any = ()
+    temporary: tuple[str, ...] = ()
+    """Paths that carry a token of ours, so that removing them is right at any time."""
+    undo_created: Callable[[int], object] | None = None
+    """What removes a file that it may have created, and closes its descriptor."""
+
+    def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
+        self.env = env
+        self.frame = frame
+        """The function that the caller has called; None for a task, whose frame sleeps while it lives."""
+        self.outer = outer
+        """The one that a signal handler has interrupted, or that this one is a part of."""
+        self.number = next(numbers)
+
+    def undo(self) -> None:
+        """Give up all that it has and that is not the caller's (J3)."""
+        env = self.env
+        if self.contest is not None:
+            self.contest.close()
+            self.contest = None
+        for held in list(env.holds.values()):
+            held.give_back_of(self.number)
+        for key, fd in list(env.operations.made.items()):
+            if key[0] == self.number and not env.is_lasting(fd):
+                fd.key = key
+                undo = fd.undo or (self.undo_created if env.has_created(fd) else None)
+                if undo is None:
+                    let_go(env, fd)
+                else:
+                    undo(fd)
+        for watch in list(self.watches):
+            watch.close()
+        for path in self.temporary:
+            unlink_quietly(env, path)
+
+
+class Operations:
+    """Those of one process."""
+
+    def __init__(self, exclusive: Any) -> None:
+        self.made: dict[tuple[int, int], Any] = {}
+        """The open descriptors, by the number of the operation that opened each, and one of its own."""
+        self.running: dict[object, Unfinished] = {}
+        """Operations by number, and holds that are being released."""
+        self.entered: dict[int, tuple[Callable[[], object], Any]] = {}
+        """The holds of `with` statements, by number: what each statement drops when it is left, by a weak reference."""
+        self._exclusive = exclusive
+        self._local = _local()
+
+    def begin(self, env: Environment, task: Callable[[], Any] | None = None) -> Operation:
+        """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it."""
+        outer = None
+        if self.running:
+            self.recover()
+            outer = self.current()
+        operation = Operation(env, sys._getframe(1) if task is None else None, outer)
+        if task is not None:
+            operation.task = task
+        self.running[operation.number] = operation
+        self._local.current = operation
+        return operation
+
+    def resume(self, operation: Operation) -> None:
+        """The steps that this thread takes from here on are of that operation."""
+        self._local.current = operation
+
+    def end(self, operation: Operation) -> None:
+        """It has nothing left to be undone."""
+        self.about_to_deliver(operation)
+        self.running.pop(operation.number, None)
+        operation.frame = None
+
+    def about_to_deliver(self, operation: Operation) -> None:
+        """Whoever calls this takes it off the list next, by `del`, and returns (J2)."""
+        self._local.current = operation.outer
+
+    def number(self) -> int:
+        """That of the current one; 0 where there is none."""
+        current: Operation | None = getattr(self._local, "current", None)
+        return current.number if current is not None and current.number in self.running else 0
+
+    def current(self) -> Operation | None:
+        """Which one this thread is in."""
+        current: Operation | None = getattr(self._local, "current", None)
+        return current if current is None or current.number in self.running else None
+
+    def about_to_make(self, path: str) -> None:
+        """The current operation is about to make a file of this name, which nobody else uses: it may go at any time."""
+        current = self.current()
+        if current is not None:
+            current.temporary = (*current.temporary, path)
+
+    def abort(self, operation: Operation) -> None:
+        """Undo it, and end it."""
+        self.running[operation.number] = operation
+        operation.undo()
+        self.end(operation)
+
+    def recover(self) -> None:
+        """Undo what was broken off (J4)."""
+        for number, left in list(self.running.items()):
+            with self._exclusive:
+                if self.running.get(number) is not left or self._is_alive(left):
+                    continue
+                left.frame = sys._getframe()  # nobody else begins with it while we run
+            current = self.current()
+            if isinstance(left, Operation):
+                self._local.current = left
+            left.undo()
+            self._local.current = current
+            self.running.pop(number, None)
+            left.frame = None
+
+    def leave_dropped(self) -> None:
+        """Release what a `with` statement held that has been left without doing so (J5)."""
+        for number, (statement, share) in list(self.entered.items()):
+            if statement() is None:
+                try:
+                    share.held.release(share)
+                except LockLost:
+                    pass
+                self.entered.pop(number, None)
+
+    def forked(self) -> None:
+        """In the child: what other threads did is not done here, and what this one does is the parent's."""
+        mine = self.current()
+        self.running.clear()
+        self.entered.clear()
+        while mine is not None:
+            self.running[mine.number] = mine
+            mine = mine.outer
+
+    def _is_alive(self, left: Unfinished | None) -> bool:
+        while left is not None:
+            if left.frame is not None and is_running(left.frame):
+                return True
+            if isinstance(left, Operation):
+                task = None if left.task is None else left.task()
+                if task is not None and not task.done():
+                    return True
+            left = left.outer
+            if isinstance(left, Operation) and left.number not in self.running:
+                return False
+        return False
+
+
+def is_running(frame: FrameType) -> bool:
+    """Whether the function has not ended yet. Of one that has, the variables go: nobody uses them any more."""
+    try:
+        frame.clear()
+    except RuntimeError:
+        return True
+    return False
+
+
+def let_go(env: Environment, fd: int) -> None:
+    """Drop the guard and close; what either says is no news beside the reason for doing so."""
+    if env.is_open(fd):
+        for step in (env.unguard, env.close):
+            try:
+                step(fd)
+            except OSError:
+                pass
+
+
+def unlink_quietly(env: Environment, path: str) -> None:
+    try:
+        env.unlink(path)
+    except OSError:
+        pass  # gone already, or another's in a sticky directory

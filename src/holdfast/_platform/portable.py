@@ -1,0 +1,480 @@
+"""Making the directories above a lock file.
+
+What is known where the system has no tables of who holds and who waits: nothing.
+
+Time namespaces: a container's monotonic clock may be another than its host's.
+
+Portable Python only: what macOS, Windows and everything else get until somebody writes better.
+
+No guard (its place is taken by the identity of the holder's process), no events (waits poll). PID evidence comes from
+psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import sys
+import time
+import zlib
+
+from ..model import Identity
+from .descriptors import Created, Descriptor, Descriptors
+from .fork import forking
+from .interface import DirectoryLog, LockOwner, Presence, Process, Watch, WatchSet
+from .operations import Operations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+_HERE: int = (
+    getattr(os, "O_PATH", os.O_RDONLY)
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+
+
+def make_directories(directory: str) -> None:
+    """Make the directory, and what is missing above it; that it is there is no error.
+
+    Others may write to the last directory that is there already, and put a link where the next one is to be. So each
+    one is made in the one above it, by its descriptor, and is entered only if it is no link. NotADirectoryError if it
+    is, or is something else.
+    """
+    at, missing = directory, []
+    while True:
+        try:
+            fd = os.open(at, _HERE)
+            break
+        except FileNotFoundError:
+            at, name = os.path.split(at.rstrip("/"))
+            if not name:
+                raise
+            missing.append(name)
+    try:
+        while missing:
+            name = missing.pop()
+            try:
+                os.mkdir(name, dir_fd=fd)
+            except FileExistsError:
+                pass  # another one was faster; if it is no directory, the next step says so
+            above, fd = fd, os.open(name, _HERE | _NOFOLLOW, dir_fd=fd)
+            os.close(above)
+    except OSError as error:
+        error.filename = directory
+        raise
+    finally:
+        os.close(fd)
+
+
+class NoCensus:
+    """See `survey.Census`."""
+
+    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
+        return False
+
+    def user(self, pid: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
+        return False
+
+    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
+        return frozenset()
+
+    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
+        return []
+
+    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
+        return []
+
+    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
+        return False
+
+
+_OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
+_WRAPS = 2**64 / 1e9
+"""Seconds after which the time in /proc/PID/stat begins anew: in the kernel it is nanoseconds, without a sign."""
+
+
+def unwrapped(seconds: float) -> float:
+    """When a process was started, or so many seconds after the boot: before the zero of our clock it looks like 584
+    years later."""
+    return seconds - _WRAPS if seconds > _WRAPS / 2 else seconds
+
+
+def clock_shift() -> float:
+    """Seconds by which the monotonic clock of this process is ahead of the machine's; 0 where that cannot be known."""
+    try:
+        with open("/proc/self/timens_offsets", "rb", buffering=0) as file:
+            words = file.read(256).split()
+        shift = int(words[1]) + int(words[2]) / 1e9  # the monotonic clock's are first
+        # Where it has made a namespace for its children, the offsets are those of that one.
+        return shift if not shift or os.stat(_OURS).st_ino == os.stat(_CHILDREN).st_ino else 0.0
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_PS_WITHIN = 2.0
+"""Seconds: what it tells is for a message, and worth no more."""
+_MAY_FOLLOW = sys.platform != "linux" and getattr(os, "link", None) in os.supports_follow_symlinks
+_AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
+"""For link(2), which follows no link on Linux, but may elsewhere."""
+
+
+class GenericEnvironment:
+    """The portable environment, and the base of the others."""
+
+    guards = False
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+    unlink = staticmethod(os.unlink)
+    stat = staticmethod(os.lstat)
+    fstat = staticmethod(os.fstat)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(os.fsync)
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        self.without = without
+        self.generation = 0
+        self.clock_shift = clock_shift()
+        self.holds: dict[tuple[object, ...], Any] = {}
+        self.lines: dict[str, Any] = {}
+        self.swept: dict[str, float] = {}
+        self.turns: dict[str, float] = {}
+        self.operations = Operations(forking)
+        self._descriptors = Descriptors(self.operations)
+        self.close = self._descriptors.close
+        self._forking = forking
+        self._identity: Identity | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._in_child)
+
+    # -- fork ------------------------------------------------------------------------------------------------------
+
+    def _in_child(self) -> None:
+        # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
+        for fd in self._descriptors:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        self._descriptors.clear()
+        self.operations.forked()
+        self._identity = None
+        self.clock_shift = clock_shift()
+        self.holds = {}
+        self.lines = {}
+        self.turns = {}
+        self.generation += 1
+
+    def adopt(self, fd: int) -> Descriptor:
+        """Enter a descriptor among those of ours, and use what is returned in its place."""
+        return self._descriptors.open(int, fd, lasting=True)
+
+    def is_open(self, fd: int) -> bool:
+        return fd in self._descriptors
+
+    def is_lasting(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def has_created(self, fd: int) -> bool:
+        return isinstance(fd, Created)
+
+    def undo_by(self, fd: int, undo: Callable[[int], object]) -> None:
+        fd.undo = undo  # type: ignore[attr-defined]  # it is a Descriptor
+
+    def disown(self, fd: int) -> None:
+        self._descriptors.disown(fd)
+
+    # -- who ---------------------------------------------------------------------------------------------------------
+
+    def identity(self, pid: int | None = None) -> Identity:
+        mine = self._identity
+        if mine is None:
+            mine = self._identity = self._identify(os.getpid())
+        return mine if pid is None or pid == mine.pid else self._identify(pid)
+
+    def _identify(self, pid: int) -> Identity:
+        return Identity(pid, self._boot(), self._pid_namespace(), self.inspect(pid).started, _host())
+
+    def _boot(self) -> str:
+        # No boot id is portable. The machine's own number is as good for recognising records of this machine; that a
+        # reboot is then invisible is safe, because a number in use counts as alive. With its name, because virtual
+        # machines and containers on several hosts have the same number.
+        with self._forking:
+            import uuid
+
+        node = uuid.getnode()
+        if node >> 40 & 1:
+            return "-"  # that bit says: made up, and another one next time
+        return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
+
+    def _pid_namespace(self) -> str:
+        if sys.platform != "linux":
+            return "0"
+        # With the time namespace, where there is one: it shifts the start times that /proc shows, so that the same
+        # process would seem another one from a different time namespace.
+        try:
+            pids = os.stat("/proc/self/ns/pid").st_ino
+        except OSError:
+            return "-"
+        try:
+            return f"{pids}.{os.stat('/proc/self/ns/time').st_ino}"
+        except OSError:
+            return str(pids)
+
+    def inspect(self, pid: int) -> Process:
+        try:
+            with self._forking:
+                import psutil
+        except ImportError:
+            return Process(_presence_by_kill(pid))
+        try:
+            process = psutil.Process(pid)
+            since = unwrapped(process.create_time())
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess as error:
+            return Process(Presence.ZOMBIE if isinstance(error, psutil.ZombieProcess) else Presence.GONE)
+        except psutil.Error:
+            return Process(Presence.RUNNING)
+        # psutil derives the start from the wall clock, which may step: good for showing, not for telling two apart.
+        return Process(Presence.ZOMBIE if zombie else Presence.RUNNING, "-", since)
+
+    def command(self, pid: int) -> str | None:
+        try:
+            with self._forking:
+                import psutil
+
+            return " ".join(psutil.Process(pid).cmdline()) or None
+        except Exception:  # decoration for a message: whatever fails, the message goes out without it
+            return None
+
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        """The name of the program that the process runs, without its directory, and its words, as far as they are
+        known; None if nothing is."""
+        try:
+            with self._forking:
+                import psutil
+
+            process = psutil.Process(pid)
+            return process.name(), process.cmdline()
+        except Exception:  # not installed, or not permitted
+            pass
+        if os.name != "posix":
+            return None
+        with self._forking:
+            import subprocess
+
+        try:
+            found = subprocess.run(
+                ["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, timeout=_PS_WITHIN, check=True
+            )
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return None
+        name = found.stdout.strip().rpartition("/")[2]
+        return (name, []) if name else None
+
+    def entitle(self, name: str, about: str) -> None:
+        """Have this process shown as `name about` to those who list processes, where that can be done."""
+
+    def token(self) -> str:
+        return os.urandom(8).hex()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _open(
+        self, path: str, flags: int, mode: int = 0, dir_fd: int | None = None, kind: type[Descriptor] = Descriptor
+    ) -> int:
+        flags |= _CLOEXEC | _BINARY
+        if dir_fd is None:
+            return self._descriptors.open(os.open, path, flags, mode, kind=kind)
+        relative = functools.partial(os.open, path, flags, mode, dir_fd=dir_fd)
+        return self._descriptors.open(operator.call, relative, kind=kind)
+
+    def open_directory(self, path: str) -> int:
+        return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _NONBLOCK)
+
+    def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
+        raise OSError(_unsupported(), "unnamed files are not portable", directory)
+
+    def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd, Created)
+
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK, 0, dir_fd)
+
+    def link_unnamed(self, fd: int, path: str) -> None:  # noqa: ARG002
+        raise OSError(_unsupported(), "unnamed files are not portable", path)
+
+    def link(self, existing: str, path: str) -> None:
+        if "link" in self.without or not hasattr(os, "link"):
+            raise OSError(_unsupported(), "hard links are not available", path)
+        os.link(existing, path, **_AS_IT_IS)
+
+    def read(self, fd: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(fd, size, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        if hasattr(os, "pwrite"):
+            return os.pwrite(fd, data, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, mode)
+
+    def sync_directory(self, directory: str) -> None:
+        try:
+            fd = self._open(directory, os.O_RDONLY | _NONBLOCK)
+        except PermissionError:
+            return  # Windows opens no directories; the file itself is on disk
+        try:
+            os.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def make_directories(self, directory: str) -> None:
+        if {os.open, os.mkdir} <= os.supports_dir_fd:
+            with self._forking:
+                make_directories(directory)
+        else:
+            os.makedirs(directory, exist_ok=True)
+
+    def list_directory(self, directory: str | int) -> list[str]:
+        with self._forking:  # it opens a descriptor of its own
+            return os.listdir(directory)
+
+    def scan(self, directory: str, kept: Callable[[os.DirEntry[str]], T | None]) -> list[T]:
+        """See `survey.Surroundings`."""
+        with self._forking, os.scandir(directory) as entries:
+            return [one for entry in entries if (one := kept(entry)) is not None]
+
+    def way_to(self, fd: int) -> str | None:  # noqa: ARG002
+        """See `findings.Surroundings`; nothing portable leads there."""
+        return None
+
+    def exists(self, path: str) -> bool:
+        return os.access(path, os.F_OK)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        os.mkdir(path, mode)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def born(self, path: str) -> str | None:
+        """What tells the file at the path from those that had its place, and its number, before; None: not there."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        return f"{found.st_ino} {getattr(found, 'st_birthtime_ns', '')}"
+
+    def open_limit(self) -> int | None:
+        # Not the module `resource`: when this is asked, no descriptor may be left to import one with.
+        limit = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1
+        return limit if limit >= 0 else None
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:  # noqa: ARG002
+        return None
+
+    def guarded(self, fd: int) -> bool | None:  # noqa: ARG002
+        return None
+
+    def unguard(self, fd: int) -> None:  # noqa: ARG002
+        return None
+
+    # -- who holds and who waits ---------------------------------------------------------------------------------------
+
+    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
+        return []
+
+    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002
+        return []
+
+    def census(self) -> Any:
+        """See `survey.Surroundings`: here the one of no tables."""
+
+        return NoCensus()
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def pipe(self) -> tuple[int, int]:
+        if not hasattr(os, "set_blocking") or os.name != "posix":  # on Windows, `select` takes nothing but sockets
+            raise OSError(_unsupported(), "pipes cannot be waited for")
+        with self._forking:
+            ends = os.pipe()
+            mine = (self.adopt(ends[0]), self.adopt(ends[1]))
+        for fd in mine:
+            os.set_blocking(fd, False)
+        return mine
+
+    def watch(self, path: str, *, readers: bool = False) -> Watch | None:  # noqa: ARG002
+        return None
+
+    def watch_set(self) -> WatchSet | None:
+        return None
+
+    def directory_log(self, directory: str) -> DirectoryLog | None:  # noqa: ARG002
+        return None
+
+    def listed(self, directory: str, seconds: float) -> None:
+        pass
+
+    def watch_process(self, pid: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def may_block(self, path: str) -> bool:  # noqa: ARG002
+        return False  # nothing portable tells
+
+    def poll_limit(self, path: str) -> float:  # noqa: ARG002
+        return 0.025
+
+    def events_reach(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
+
+def _presence_by_kill(pid: int) -> Presence:
+    if os.name != "posix":
+        return Presence.UNKNOWN  # on Windows, signal 0 is Ctrl-C
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Presence.GONE
+    except (PermissionError, OverflowError):
+        return Presence.RUNNING
+    return Presence.RUNNING
+
+
+def _host() -> str:
+    if hasattr(os, "uname"):
+        name = os.uname().nodename
+    else:
+        import platform
+
+        name = platform.node()
+    # The host name is the last word of a marker, so a blank in it shifts nothing; a control character would.
+    return "".join(c if c.isprintable() else "?" for c in name).strip() or "-"
+
+
+def _unsupported() -> int:
+    import errno
+
+    return errno.EOPNOTSUPP

@@ -1,0 +1,313 @@
+"""What a directory's filesystem and this system can do for locks, found out by trying.
+
+Z1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
+    kill leaves is removed by the next process that publishes through names there.
+Z2  Nobody's lock is touched: every probe is of a file that this made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..model import temporary_name
+from .interface import CHANGED, CLOSED, Abilities, Limits
+from .portable import _CLOEXEC, _NOFOLLOW, _NONBLOCK, GenericEnvironment
+from .procfs import _pids, _Process, _read, parse_watches
+
+_MOST_MOUNTS = 8
+
+
+def abilities(env: GenericEnvironment, directory: str) -> Abilities:
+    """What can be done in the directory. OSError if nothing can: it is not there, or nothing may be made in it."""
+    found = os.stat(directory)
+    kind, network, served = _kind(env, directory)
+    probe = _Probe(env, directory)
+    try:
+        return Abilities(
+            filesystem=kind,
+            network=network,
+            served=served,
+            mode=stat.S_IMODE(found.st_mode),
+            uid=found.st_uid,
+            exclusive=probe.exclusive(),
+            unnamed=probe.unnamed(),
+            link_proc=probe.link_unnamed("proc"),
+            link_empty=probe.link_unnamed("empty"),
+            link=probe.link(),
+            guard=probe.guard(),
+            guard_by_names=probe.guard_by_names(),
+            guard_by_mounts=probe.guard_by_mounts(),
+            events=probe.events(),
+            sync=probe.sync(),
+            bits=probe.bits(),
+        )
+    finally:
+        probe.end()
+
+
+def _kind(env: GenericEnvironment, directory: str) -> tuple[str, bool, bool]:
+    """The filesystem's type, and whether it is on a network or served by a process; nothing portable tells."""
+    if not env.guards:
+        return "", False, False
+    from .linux import LinuxEnvironment, _is_network, _is_served
+
+    assert isinstance(env, LinuxEnvironment)  # only that of Linux has guards
+    kind = env._mount_type(f"{directory}/x")
+    return kind, _is_network(kind), _is_served(kind)
+
+
+class _Probe:
+    """One file of ours, open, and whatever names it has."""
+
+    def __init__(self, env: GenericEnvironment, directory: str) -> None:
+        self._env = env
+        self._directory = directory
+        self._names: list[str] = []
+        self._fds: list[int] = []
+        self.path = self._name()
+        try:
+            self.fd = self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            os.write(self.fd, b"a probe of holdfast doctor\n")
+        except BaseException:
+            self.end()
+            raise
+
+    def _name(self) -> str:
+        """Z1."""
+        path = f"{self._directory}/{temporary_name(self._env.identity(), self._env.token())}"
+        self._names.append(path)
+        return path
+
+    def _open(self, path: str, flags: int) -> int:
+        fd = os.open(path, flags | _CLOEXEC | _NOFOLLOW | _NONBLOCK, 0o600)
+        self._fds.append(fd)
+        return fd
+
+    def end(self) -> None:
+        for fd in self._fds:
+            os.close(fd)  # first: on Windows, what is open cannot be removed
+        for path in self._names:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+        self._names, self._fds = [], []
+
+    def exclusive(self) -> bool:
+        try:
+            self._open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return True
+        return False
+
+    def unnamed(self) -> bool:
+        try:
+            self._env.close(self._env.open_unnamed(self._directory, 0o600))
+        except OSError:
+            return False
+        return True
+
+    def link_unnamed(self, way: str) -> bool | None:
+        """Whether an unnamed file can be given a name; None where there are none."""
+        try:
+            fd = self._env.open_unnamed(self._directory, 0o600)
+        except OSError:
+            return None
+        try:
+            path = self._name()
+            if way == "empty":
+                from .linux import _link_empty_path
+
+                _link_empty_path(fd, path)
+            elif "proc" in self._env.without:
+                return False
+            else:
+                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+            return True
+        except OSError:
+            return False
+        finally:
+            self._env.close(fd)
+
+    def link(self) -> bool:
+        try:
+            self._env.link(self.path, self._name())
+        except OSError:
+            return False
+        return True
+
+    def guard(self) -> bool | None:
+        """Whether a guard is seen through another descriptor; None where none can be taken."""
+        if self._env.guard(self.fd) is not True:
+            return None
+        try:
+            return self._is_guarded(self.path)
+        finally:
+            self._env.unguard(self.fd)
+
+    def guard_by_names(self) -> bool | None:
+        """Whether it is seen through another name of the same file; None where there are no names, or no guards."""
+        path = self._name()
+        try:
+            self._env.link(self.path, path)
+        except OSError:
+            return None
+        return self._guarded_at(path)
+
+    def guard_by_mounts(self) -> tuple[str, ...]:
+        """Where else the directory is to be seen, but a guard is not."""
+        found = os.fstat(self.fd)
+        name = os.path.basename(self.path)
+        missed = []
+        for directory in _elsewhere(self._directory):
+            try:
+                other = os.lstat(f"{directory}/{name}")
+            except OSError:
+                continue
+            if (found.st_ino, found.st_size) == (other.st_ino, other.st_size) and not self._guarded_at(
+                f"{directory}/{name}"
+            ):
+                missed.append(directory)
+        return tuple(missed)
+
+    def _guarded_at(self, path: str) -> bool | None:
+        if self._env.guard(self.fd) is not True:
+            return None
+        try:
+            return self._is_guarded(path)
+        finally:
+            self._env.unguard(self.fd)
+
+    def _is_guarded(self, path: str) -> bool:
+        fd = os.open(path, os.O_RDONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK)
+        try:
+            return self._env.guarded(fd) is True
+        finally:
+            os.close(fd)
+
+    def events(self) -> bool:
+        """Whether a change makes an event, and one that everybody's change would make."""
+        watch = self._env.watch(self.path)
+        if watch is None:
+            return False
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK))
+            closed = watch.take()
+            os.unlink(self.path)
+            return bool(closed & CLOSED and watch.take() & CHANGED) and self._env.events_reach(self.path)
+        except OSError:
+            return False  # somebody has put something else there
+        finally:
+            watch.close()
+
+    def sync(self) -> bool:
+        try:
+            os.fsync(self.fd)
+            self._env.sync_directory(self._directory)
+        except OSError:
+            return False
+        return True
+
+    def bits(self) -> bool:
+        """Whether a file keeps its permission bits, the sticky one too."""
+        try:
+            self._env.chmod(self.fd, 0o1600)
+        except OSError:
+            return False
+        return stat.S_IMODE(os.fstat(self.fd).st_mode) == 0o1600
+
+
+def _elsewhere(directory: str) -> list[str]:
+    """Where the directory is mounted besides, as far as the mount table tells; the upper one of an overlay, too."""
+    real = os.path.realpath(directory)
+    mounts = [_Mount(line) for line in _read("/proc/self/mountinfo").splitlines() if " - " in line]
+    ours = max((m for m in mounts if m.has(real)), key=lambda m: len(m.point), default=None)
+    if ours is None:
+        return []
+    inside = real[len(ours.point.rstrip("/")) :]
+    found = [f"{ours.upper}{inside}"] if ours.upper else []
+    wanted = f"{ours.root.rstrip('/')}{inside}"
+    found += [
+        mount.point.rstrip("/") + wanted[len(mount.root.rstrip("/")) :]
+        for mount in mounts
+        if mount.device == ours.device and f"{wanted}/".startswith(f"{mount.root.rstrip('/')}/")
+    ]
+    return [path for path in dict.fromkeys(found) if path != real][:_MOST_MOUNTS]
+
+
+class _Mount:
+    def __init__(self, line: str) -> None:
+        left, _, right = line.partition(" - ")
+        words = left.split(" ")
+        self.device, self.root, self.point = words[2], _plain(words[3]), _plain(words[4])
+        options = right.split(" ")[-1].split(",")
+        self.upper = next((_plain(o.partition("=")[2]) for o in options if o.startswith("upperdir=")), "")
+
+    def has(self, path: str) -> bool:
+        return f"{path}/".startswith(f"{self.point.rstrip('/')}/")
+
+
+def _plain(text: str) -> str:
+    raw = text.encode("latin-1")
+    for escape in (b"\\040", b"\\011", b"\\012", b"\\134"):
+        raw = raw.replace(escape, bytes([int(escape[1:], 8)]))
+    return os.fsdecode(raw)
+
+
+def limits(directory: str) -> Limits:
+    """What may run out."""
+    soft, hard = _descriptors()
+    instances, watches = _in_use(os.getuid()) if hasattr(os, "getuid") else (0, 0)
+    free_bytes, free_files = _space(directory)
+    return Limits(
+        instances=instances,
+        most_instances=_number("/proc/sys/fs/inotify/max_user_instances"),
+        watches=watches,
+        most_watches=_number("/proc/sys/fs/inotify/max_user_watches"),
+        descriptors=soft,
+        most_descriptors=hard,
+        free_bytes=free_bytes,
+        free_files=free_files,
+    )
+
+
+def _descriptors() -> tuple[int | None, int | None]:
+    """How many a process may have open, and up to how many it may raise that."""
+    try:
+        import resource
+    except ImportError:
+        return None, None
+    soft, hard = (None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    return soft, hard
+
+
+def _space(directory: str) -> tuple[int, int | None]:
+    if not hasattr(os, "statvfs"):
+        import shutil
+
+        return shutil.disk_usage(directory).free, None
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None
+
+
+def _in_use(uid: int) -> tuple[int, int]:
+    """How many inotify instances and watches a user's processes have."""
+    instances = watches = 0
+    for pid in _pids():
+        process = _Process(pid)
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != uid:
+                continue
+        except OSError:
+            continue
+        for fd in process.descriptors() or ():
+            information = process.information(fd, events=True)
+            instances += bool(information)
+            watches += len(parse_watches(information))
+    return instances, watches
+
+
+def _number(path: str) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,274 @@
+"""Several locks at once: `acquire_all`, and `Holds`, its handle.
+
+Whoever takes one lock and waits for another can wait for somebody who does it the other way round. So:
+
+D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
+    directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
+    by name, as slots of a semaphore where the name is that of a slot (stem, then number).
+D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
+    list has a file among them. One that has the same file is refused.
+D3  The entries are acquired in that order. So whoever waits for an entry holds, by this call, only files before all of
+    its files. Then nobody waits in a circle: of all files held by those who wait for each other, take the last one. Its
+    holder waits for files after it, which one of the others must hold; but there is none.
+D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
+    what was lost in the meantime is noticed before the handle is given out.
+
+Not covered: locks that a caller held before. Not in the order of D1: processes on different machines that share several
+filesystems, or one FUSE filesystem mounted twice. A timeout ends such a wait.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from ._core.messages import Refusal, refused
+from ._core.options import Request, check_timeout
+from .engines.file.inspect import explained
+from .engines.file.publish import make_parents
+from .engines.file.request import FileRequest
+from .errors import AcquireTimeout, LockLost
+from .lock import _UNSET, Acquirable, BaseHold, Hold, Resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Any, NoReturn, TypeVar
+
+    H = TypeVar("H", bound="BaseHolds")
+
+    R = TypeVar("R", bound=Resource)
+
+_LONGEST_NUMBER = 4
+
+
+class BaseHolds:
+    """What several holds can tell together, whichever face they belong to."""
+
+    _acquired: tuple[Any, ...] = ()
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[BaseHold]: ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether any of the locks was removed or replaced while it was held; looked up now."""
+        return any(hold.lost for hold in self)
+
+    def ensure_held(self) -> None:
+        """Return if all of them are held now. Raises what `Hold.ensure_held` raises for the first that is not."""
+        for hold in self:
+            hold.ensure_held()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("holds belong to this process and cannot be pickled or copied; send the locks")
+
+
+class Holds(tuple[Hold, ...], BaseHolds):
+    """Several locks that were acquired together: a tuple of one `Hold` for each, in the order of the list.
+
+    Usable as a context manager that releases.
+    """
+
+    def release(self) -> None:
+        """Give all of them up, the last one acquired first. The second time, it does nothing.
+
+        Raises LockLost if one of them had been removed or replaced; the others are released all the same. If there are
+        several such errors, the first is raised, and the others are its notes.
+        """
+        failed: list[Exception] = []
+        left = [*self._acquired]
+        try:
+            _release_each(left, failed)
+        finally:
+            _release_each(left, failed)  # Ctrl-C came in between
+        raise_first(failed)
+
+    def __enter__(self) -> Holds:
+        for hold in self:
+            hold._leave_to_others()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            note(error, [lost])
+
+
+def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> Holds:
+    """Acquire several locks and semaphores, all or none, without ever waiting in a circle with others who do the same.
+
+    They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
+    processes that name the same locks in different orders do not wait for each other for ever. That holds among those
+    who acquire all that they need by one call of this function, on one machine (acquire_all.py has the argument).
+
+    `timeout` is in seconds, for all together: `None` waits for ever, `0` tries each once; left out, the shortest of the
+    locks' own counts. Returns a tuple of holds, in the order of the list, which a `with` releases. For an empty list it
+    is empty.
+
+    Raises what `Lock.acquire` raises for the one that could not be had; then nothing is held. ValueError for two
+    entries with a common lock file, which would wait for each other, unless both have the same `owner`. TypeError for
+    an AsyncLock: await `holdfast.aio.acquire_all`.
+    """
+    wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
+    plan = Plan(wanted, timeout)
+    if not wanted:
+        return finished(Holds, {})
+    env = wanted[0]._env
+    operation = env.operations.begin(env)
+    got: dict[int, Any] = {}
+    try:
+        for number in plan.order:
+            got[number] = wanted[number]._attempt(operation, plan.left(), plan.error)
+        holds = finished(Holds, got)
+        env.operations.about_to_deliver(operation)
+        del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller
+        operation.frame = None
+        return holds
+    except BaseException as error:
+        env.operations.running[operation.number] = operation  # operations.py, J2
+        try:
+            _give_back(got, error)
+        finally:
+            env.operations.abort(operation)
+        raise
+
+
+def _give_back(got: dict[int, Hold], error: BaseException) -> None:
+    """Undo what was acquired (D4), the last one first."""
+    while got:
+        last = next(reversed(got))
+        try:
+            got[last].release()
+        except Exception as other:
+            note(error, [other])
+        del got[last]
+
+
+def _release_each(left: list[Hold], failed: list[Exception]) -> None:
+    while left:
+        try:
+            left[-1].release()
+        except Exception as error:
+            failed.append(error)
+        left.pop()
+
+
+# -- what both faces do ------------------------------------------------------------------------------------------------
+
+
+def checked(locks: Iterable[R], kind: type[R], instead: str) -> list[R]:
+    """The list, if it is one of what this face can acquire."""
+    if isinstance(locks, Resource):
+        raise TypeError(f"acquire_all takes a list of locks, not {locks!r}: put it into a list, or just acquire it")
+    wanted = list(locks)
+    for lock in wanted:
+        if isinstance(lock, Resource) and not isinstance(lock, kind):
+            raise TypeError(f"{lock!r} {instead}")
+        if not isinstance(lock, kind):
+            raise TypeError(f"acquire_all takes locks and semaphores, not {lock!r}")
+    return wanted
+
+
+class Plan:
+    """In which order to acquire them, and until when."""
+
+    def __init__(self, wanted: Sequence[Resource], timeout: float | None) -> None:
+        self._wanted = wanted
+        own = [lock._request.timeout for lock in wanted if lock._request.timeout is not None]
+        self._limit = min(own, default=None) if timeout is _UNSET else check_timeout(timeout)
+        self._until = self._now() + (math.inf if self._limit is None else self._limit)
+        self.order = in_order(wanted)
+
+    def _now(self) -> float:
+        return self._wanted[0]._env.monotonic() if self._wanted else 0.0
+
+    def left(self) -> float | None:
+        """Seconds that are left for all the others; None for ever."""
+        return None if self._limit is None else max(0.0, self._until - self._now())
+
+    def error(self, refusal: Refusal) -> AcquireTimeout:
+        return refused(refusal, self._limit, together=len(self._wanted))
+
+
+def in_order(wanted: Sequence[Resource]) -> list[int]:
+    """The numbers of the entries, in the order in which they are to be acquired (D1). ValueError by D2."""
+    places = [[_place(lock, request) for request in lock._requests] for lock in wanted]
+    seen: dict[tuple[object, ...], int] = {}
+    for number, files in enumerate(places):
+        for file in files:
+            first = seen.setdefault(file, number)
+            if first != number:
+                _require_same_owner(wanted[first], wanted[number])
+    return sorted(range(len(wanted)), key=lambda number: (min(places[number]), len(places[number])))
+
+
+def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
+    """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
+    if lock._engine.is_remote:
+        return (2, 0, 0, lock.protocol, request.target, "", "", -1 if request.slot is None else request.slot)
+    assert isinstance(request, FileRequest)
+    directory, name = _directory(lock, request), request.name
+    bare = name
+    while bare.endswith(".lock"):
+        bare = bare.removesuffix(".lock")
+    stem, _, number = bare.rpartition(".")
+    if stem and bare != name and len(number) <= _LONGEST_NUMBER and number.isdecimal() and str(int(number)) == number:
+        return (*directory, stem.casefold(), stem, name[len(bare) :], int(number))
+    return (*directory, name.casefold(), name, "", -1)  # case may make no difference here, but it is part of the name
+
+
+def _directory(lock: Resource, request: FileRequest) -> tuple[Any, ...]:
+    env = lock._env
+    if env.may_block(request.path):
+        return (1, 0, 0, os.path.realpath(request.directory))
+    while True:
+        try:
+            found = env.stat(f"{request.directory}/.")  # whatever a symbolic link leads to
+            return (0, found.st_dev, found.st_ino, "")
+        except OSError as error:
+            if not make_parents(env, request, error):
+                raise explained(error, request, env) from error
+
+
+def _require_same_owner(one: Resource, other: Resource) -> None:
+    if one.protocol != other.protocol:
+        raise ValueError(
+            f"{one!r} and {other!r} have a lock file in common, but their protocols do not exclude each other; use one"
+        )
+    same_kind = (one._request.slot is None) == (other._request.slot is None)
+    if not same_kind or one._request.owner is None or one._request.owner != other._request.owner:
+        raise ValueError(
+            f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other for ever; leave "
+            "one out, or pass the same owner= to both"
+        )
+
+
+def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
+    """The handle, once all are there and, however long the last one took, still held (D4)."""
+    for hold in got.values():
+        hold.ensure_held()
+    holds = kind([got[number] for number in range(len(got))])
+    holds._acquired = tuple(got.values())
+    return holds
+
+
+def raise_first(failed: list[Exception]) -> None:
+    if failed:
+        note(failed[0], failed[1:])
+        raise failed[0]
+
+
+def note(error: BaseException, others: Iterable[BaseException]) -> None:
+    """One error is the news; the others go with it."""
+    for other in others:
+        for text in (str(other), *getattr(other, "__notes__", ())):
+            if text != str(error):
+                error.add_note(text)

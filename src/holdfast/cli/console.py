@@ -1,0 +1,438 @@
+"""Tables for people: aligned, as wide as the terminal, and whole in a pipe. Shared by every view.
+
+Cells are escaped here (`report.printable`), so that whatever a lock file has in it can be given to these functions.
+
+How results look: text for people, one JSON object for programs. Nothing is decided here.
+
+What `release` has come to, for lock files and for locks on servers: how it is told, and the exit status.
+
+Recorded events: a file with one JSON object on each line, which several processes may share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+
+from .._admin.scan import id_of
+from .._core.messages import advice, brief_command, duration, moment, printable, waiting
+from .._platform import environment
+from ..engines.registry import scheme_of
+from ..lock import Lock
+from ..model import Holder, Record, Status, Value, Waiter
+from .outcome import DONE, HELD, Screen, say, screen, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TextIO, TypeVar
+
+    from .._admin.scan import Found
+    from ..events import Event
+    from ..lock import Resource
+
+    R = TypeVar("R", bound=Resource)
+
+    Cell = str | tuple[str, str]
+
+    """Text, or text and the name of its style."""
+
+OF_STATE = {
+    "held": "green",
+    "dead": "red",
+    "stale": "yellow",
+    "elsewhere": "blue",
+    "malformed": "magenta",
+    "empty": "magenta",
+    "free": "dim",
+}
+"""The style of each state that a lock file can be in (scan.py)."""
+_GAP = 2
+_WIDEST_PADDED = 60
+"""In a pipe, a cell that is longer than this is whole, but does not push the columns of all other rows apart."""
+_LONGEST = 20_000
+
+
+class Column(Value):
+    """`cut`: where what does not fit is cut off, `end` or `start`; None: never. `least` characters are kept.
+
+    `drop`: columns with a higher number are left out first where even that is too wide; those with 0 stay.
+    """
+
+    title: str
+    right: bool = False
+    cut: str | None = None
+    least: int = 8
+    drop: int = 0
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, *, titles: bool = True) -> list[str]:
+    """The rows, escaped and aligned, below a line of titles."""
+    texts = [[printable(cell if isinstance(cell, str) else cell[0], _LONGEST) for cell in row] for row in rows]
+    sizes = [[width_of(text) for text in row] for row in texts]
+    widest = [
+        max([len(column.title) if titles else 0, *(row[number] for row in sizes)])
+        for number, column in enumerate(columns)
+    ]
+    shown = [number for number in range(len(columns)) if columns[number].title or widest[number]]
+    if on.width is None:
+        widths = {number: min(widest[number], _WIDEST_PADDED) for number in shown}
+    else:
+        widths = _fitted(columns, {number: widest[number] for number in shown}, on.width)
+    found = []
+    if titles:
+        heads = [columns[number].title for number in widths]
+        found.append(on.paint(_line(columns, widths, heads, [*map(len, heads)], on), "bold"))
+    for row, text, size in zip(rows, texts, sizes, strict=True):
+        styles = [cell[1] if isinstance(cell := row[number], tuple) else "" for number in widths]
+        chosen = [text[number] for number in widths], [size[number] for number in widths]
+        found.append(_line(columns, widths, *chosen, on, styles))
+    return found
+
+
+def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:
+    """The widths, made smaller: first what can be cut, then whole columns."""
+    while (over := sum(widths.values()) + _GAP * (len(widths) - 1) - width) > 0:
+        loose = [n for n in widths if columns[n].cut and widths[n] > columns[n].least]
+        if loose:
+            # The widest gives way, down to the next one.
+            sizes = sorted((widths[n] for n in loose), reverse=True)
+            largest = next(n for n in loose if widths[n] == sizes[0])
+            step = sizes[0] - (sizes[1] if len(sizes) > 1 else 0) or 1
+            widths[largest] = max(columns[largest].least, widths[largest] - min(over, step))
+            continue
+        last = max(widths, key=lambda n: (columns[n].drop, n))
+        if not columns[last].drop:
+            break
+        del widths[last]
+    return widths
+
+
+def _line(
+    columns: Sequence[Column],
+    widths: dict[int, int],
+    texts: Sequence[str],
+    sizes: Sequence[int],
+    on: Screen,
+    styles: Sequence[str] = (),
+) -> str:
+    parts = []
+    last = len(widths) - 1
+    for place, (number, width) in enumerate(widths.items()):
+        column, text, size = columns[number], texts[place], sizes[place]
+        if on.width is not None and size > width and column.cut:
+            text = fit(text, width, column.cut)
+            size = width_of(text)
+        padding = " " * (width - size)
+        styled = on.paint(text, styles[place]) if styles and styles[place] else text
+        parts.append(padding + styled if column.right else styled if place == last else styled + padding)
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def fit(text: str, width: int, cut: str = "end") -> str:
+    """As much of a printable text as goes into so many columns of a terminal; what is cut off shows as `…`."""
+    if width_of(text) <= width:
+        return text
+    room, kept = max(0, width - 1), 0
+    characters = text if cut == "end" else reversed(text)
+    for count, character in enumerate(characters):
+        kept += width_of(character)
+        if kept > room:
+            return text[:count] + "…" if cut == "end" else "…" + (text[-count:] if count else "")
+    return text
+
+
+def age_of(seconds: float | None) -> str:
+    """A short age for a column: `8s`, `12m`, `5h`, `3d`, or `-`."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a printable text takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+_NAMES = 10
+"""Columns for the names of rows."""
+_NARROWEST = 20
+_OF_LOCK = (
+    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
+    *("payload", "holder", "version"),
+)
+
+
+def lock_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Lock` among those of a command."""
+    found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
+    if scheme_of(
+        options.lock
+    ):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
+        return {name: value for name, value in found.items() if value is not False}
+    return found
+
+
+def user_name(uid: int | None) -> str | None:
+    """The name of a user, or the number of one without."""
+    if uid is None:
+        return None
+    if uid not in _users:
+        try:
+            import pwd
+
+            _users[uid] = pwd.getpwuid(uid).pw_name
+        except (ImportError, KeyError, OverflowError):
+            _users[uid] = str(uid)
+    return _users[uid]
+
+
+_users: dict[int, str] = {}
+
+
+def state(status: Status) -> str:
+    """One word."""
+    return "held" if status.locked else "stale" if status.stale else "free"
+
+
+def as_json(result: str, status: Status, **more: Any) -> str:
+    """One line of JSON. Its fields are documented in docs/cli.md."""
+    return dumped(object_of(result, status, **more))
+
+
+def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
+    """The same, to be put into something larger."""
+    record, holder = status.record, status.holder
+    return {
+        "result": result,
+        "path": status.path,
+        "protocol": status.protocol or None,
+        "state": state(status),
+        "liveness": status.liveness.value,
+        "evidence": {
+            "source": status.evidence.source,
+            "text": status.evidence.text,
+            "proven": status.evidence.proven,
+        },
+        "reason": status.reason,
+        "age": None if status.age is None else round(status.age, 3),
+        "record_age": None if status.record_age is None else round(status.record_age, 3),
+        "modified": status.modified,
+        "holder": None if holder is None else _fields(holder, _HOLDER),
+        "holders": [_fields(one, (*_HOLDER, "shared")) for one in status.holders],
+        "waiters": [_fields(waiter, ("position", "pid", "since", "tag", "command")) for waiter in status.waiters],
+        "record": None if record is None else dict(record.fields),
+        **more,
+    }
+
+
+def dumped(result: Any) -> str:
+    """One line of JSON, whatever a lock file had in it: a number too large to be one is null, as in JavaScript."""
+    import json
+
+    try:
+        return json.dumps(result, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(result))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_MOST_LINES = 50
+_HOLDER = ("pid", "host", "since", "tag", "command")
+
+
+def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _holder(holder: Holder) -> str:
+    process = f"process {holder.pid}" + (f" ({brief_command(holder.command)})" if holder.command else "")
+    return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
+
+
+def _waiter(waiter: Waiter) -> str:
+    words = [f"{waiter.position}." if waiter.position else "-", f"process {waiter.pid}"]
+    words += [f"({brief_command(waiter.command)})"] if waiter.command else []
+    words += [f"since {moment(waiter.since)}"] if waiter.since is not None else []
+    words += [f"for {waiter.tag!r}"] if waiter.tag else []
+    return " ".join(words)
+
+
+def _particulars(record: Record) -> list[tuple[str, str]]:
+    """What only the records of one protocol say."""
+    if record.protocol == "beads":
+        return [("tool", record.fields["holder"]), ("version", record.fields["version"])]
+    if record.protocol != "sidecar" or not record.legible:
+        return []
+    members = {name: value for name, value in record.fields["payload"].items() if not name.startswith("holdfast")}
+    return [("payload", dumped(members))]
+
+
+def rows_of(status: Status) -> list[tuple[str, str]]:
+    """What there is to say, each thing with its name."""
+    rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
+    holder = status.holder
+    if holder is not None:
+        named = [one for one in status.holders or (holder,) if one.pid is not None]
+        rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
+        if holder.since is not None:
+            rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
+        elif status.record_age is not None:
+            rows.append(("refreshed", f"{duration(status.record_age)} ago; since when it is held is not known"))
+        own = _particulars(status.record) if status.record is not None else []
+        rows += [(name, text) for name, text in own if text]
+        if holder.tag is not None and ("tool", holder.tag) not in own and status.protocol != "sidecar":
+            rows.append(("tag", holder.tag))
+        rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
+        rows.append(("verdict", status.reason))
+        if status.locked or status.stale:
+            rows.append(("next", advice(status) if status.locked else "Acquire it: that takes it over"))
+    return rows + rows_of_waiters(status.waiters)
+
+
+def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
+    """What is in a lock file, or stored for a lock on a server, line by line."""
+    lines = (data or b"").decode("utf-8", "backslashreplace").splitlines() or ["(nothing)"]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = ["…"]
+    return [(name if number == 0 else "", line) for number, line in enumerate(lines)]
+
+
+def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
+    """Those who wait, one below the other."""
+    return [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(waiters)]
+
+
+def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
+    """A few lines, safe to print, for this stream or stdout: on a terminal, long ones are folded beside their names."""
+    from textwrap import wrap
+
+    width = screen(stream or sys.stdout).width
+    found = []
+    for name, text in rows:
+        whole = printable(text)
+        # A path stays in one piece, for whoever copies it.
+        as_it_is = width is None or name == "lock"
+        room = _NARROWEST if width is None else max(_NARROWEST, width - _NAMES)
+        folded = [whole] if as_it_is else wrap(whole, room, break_on_hyphens=False, break_long_words=False)
+        found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
+    return "\n".join(line.rstrip() for line in found)
+
+
+def of_survey(one: Found) -> dict[str, Any]:
+    """What the JSON of a lock has besides its status."""
+    return {
+        "uid": one.uid,
+        "user": user_name(one.uid),
+        "slot": one.slot,
+        "id": url_id_of(one.status) if scheme_of(one.status.path) else id_of(environment(), one.status),
+    }
+
+
+def tell_released(options: argparse.Namespace, lock: Lock, before: Status, result: str) -> int:
+    """It is free, or has been before."""
+    if options.json:
+        show(as_json(result, before))
+    if options.verbose:
+        say(f"{lock.path}: {result}")
+    return DONE
+
+
+def tell_refused(options: argparse.Namespace, before: Status, why: str) -> int:
+    """It stays as it is."""
+    if options.json:
+        show(as_json("refused", before))
+    else:
+        say(why)
+    return HELD
+
+
+class Recording:
+    """Each line is appended by one write to a file in append mode, so those of several processes never mix."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def add(self, line: str) -> None:
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        if os.write(self._fd, data) != len(data):
+            raise OSError(0, "an event could be recorded only in part", self._path)
+
+
+def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
+    """Record what happens to the locks of this process, which runs this command, until the result is called."""
+    from ..events import listen
+
+    record = Recording(path)
+    words = " ".join(command)
+    return listen(lambda event: record.add(as_line(event, words, host)))
+
+
+def as_line(event: Event, command: str, host: str) -> str:
+    """The fields of `watch`. A slot of a semaphore is told by its lock file."""
+    path = event.path if event.slot is None else f"{event.path}.{event.slot}.lock"
+    before = event.recovered_from
+    return line_of(
+        {
+            "kind": event.kind,
+            "time": event.time,
+            "path": path,
+            "protocol": event.protocol,
+            "pid": event.pid,
+            "host": host,
+            "tag": event.tag,
+            "command": command,
+            "waited": event.waited,
+            "held": event.held,
+            "recovered_from": before.pid if before is not None else None,
+        }
+    )
+
+
+def line_of(values: dict[str, Any]) -> str:
+    """One line of JSON, with times to the microsecond."""
+    for name in ("time", "waited", "held"):
+        values[name] = None if values[name] is None else round(values[name], 6)
+    return dumped(values)
+
+
+def announced(lock: R, options: argparse.Namespace) -> R:
+    """The same, whose wait is announced after a second."""
+    lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
+    return lock
+
+
+_LASTING = ("token", "create_revision", "session", "lease")
+"""Fields of a record that name one acquisition, in the engines that have them."""
+
+
+def url_id_of(status: Status) -> str | None:
+    """A short name for the acquisition that was seen; None where nobody holds it."""
+    if status.record is None or not status.locked:
+        return None
+    return name_of_record(status.path, status.record)
+
+
+def name_of_record(path: str, record: Record) -> str:
+    from hashlib import blake2b
+
+    lasting = [record.fields.get(name) for name in _LASTING]
+    about = (path, record.pid, record.host, record.created, *lasting)
+    return blake2b(repr(about).encode(), digest_size=6).hexdigest()

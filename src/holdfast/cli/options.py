@@ -1,0 +1,785 @@
+"""Values as they are typed: each function turns one into what it means, or says what is wrong with it.
+
+Help as wide as the terminal: paragraphs and lists are folded where they do not fit, and else left as written.
+
+What may be typed: every command's options, each spelled once.
+
+What may be typed after `holdfast beads`.
+
+What may be typed after `holdfast completion`.
+
+What may be typed after `holdfast postgresql`.
+
+What may be typed after `holdfast watch`, `holdfast top` and `holdfast timeline`.
+
+What may be typed after `holdfast clean`, `holdfast break` and `holdfast reap`.
+
+What may be typed after `holdfast ls` and `holdfast doctor`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from textwrap import wrap
+
+from .. import protocols
+from ..errors import HoldfastError
+from .outcome import HELD, HELD_RUN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+
+def seconds(text: str) -> float:
+    value = number(text)
+    if math.isnan(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 up")
+    return value
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    import re
+
+    if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|s|m|h))+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a duration; write it as 500ms, 30s, 1m, 2h or 1h30m")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)(ms|s|m|h)", text))
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no time at all")
+    return seconds
+
+
+def payload(text: str) -> dict[str, Any]:
+    import json
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"it is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("it is not a JSON object: write {...}")
+    return value
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
+def code(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 3 or int(text) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an exit status from 0 to 255")
+    return int(text)
+
+
+def slots(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
+    return int(text)
+
+
+def pid(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
+    return int(text)
+
+
+def mode(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an octal mode, such as 644") from None
+
+
+_ITEM = re.compile(r"( +\S+(?: \S+)? {2,})(\S.*)")
+"""A name, and what is said of it."""
+
+
+class _Part:
+    """A paragraph, an item of a list, or (`whole`) a line that has to stay one."""
+
+    def __init__(self, lead: str, text: str, *, whole: bool = False) -> None:
+        self.lead = lead
+        self.text = text
+        self.whole = whole
+
+    def folded(self, width: int) -> list[str]:
+        if self.whole:
+            return [self.lead + self.text]
+        room = max(10, width - len(self.lead))
+        lines = wrap(self.text, room, break_on_hyphens=False, break_long_words=False) or [""]
+        return [(self.lead if number == 0 else " " * len(self.lead)) + line for number, line in enumerate(lines)]
+
+
+def folded(text: str, width: int) -> str:
+    """Blank lines stay; so do indented lines that are no items, such as commands to be copied."""
+    blocks = []
+    for block in text.split("\n\n"):
+        lines = block.split("\n")
+        if all(len(line) <= width for line in lines):
+            blocks.append(block)
+        else:
+            blocks.append("\n".join(line for part in _parts(lines) for line in part.folded(width)))
+    return "\n\n".join(blocks)
+
+
+def _parts(lines: list[str]) -> list[_Part]:
+    parts: list[_Part] = []
+    for line in lines:
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        item = _ITEM.fullmatch(line)
+        last = parts[-1] if parts else None
+        if last is not None and not last.whole and indent == len(last.lead):
+            last.text += f" {text}"
+        elif item:
+            parts.append(_Part(item[1], item[2]))
+        else:
+            parts.append(_Part(line[:indent], text, whole=bool(indent)))
+    return parts
+
+
+_COMMANDS = {
+    "run": "hold LOCK while CMD runs; end as CMD ends",
+    "try": "acquire LOCK for the calling shell if it is free",
+    "acquire": "acquire LOCK for the calling shell, waiting for it",
+    "release": "release LOCK, acquired by try or acquire",
+    "wait": "wait until LOCK is free, without acquiring it",
+    "status": "show who holds LOCK, since when, why, and how that is known",
+}
+_OTHERS = {
+    "ls": "list lock files: who holds them, for how long, and who waits",
+    "watch": "tell what happens to lock files, as it happens",
+    "top": "show who holds and who waits, live",
+    "timeline": "draw recorded events as a page: who held, who waited, when",
+    "doctor": "say what the filesystem of a directory can do for locks, and what is amiss",
+    "clean": "remove what the dead have left: locks, temporary files, tickets",
+    "break": "remove one lock, if it is still the one that was seen",
+    "reap": "stay, and remove the locks of holders that die, at once",
+    "postgresql": "init: prepare a PostgreSQL database for locks",
+    "completion": "print what makes a shell complete the words of this command line",
+}
+_PROTOCOLS = {
+    "sema": "LOCK is the lock file (the default)",
+    "semats": "the same records; where LOCK is a symbolic link, the lock is where it leads",
+    "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
+    "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
+    "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
+}
+_RUN_NOTE = """\
+TERM, INT, HUP, QUIT, USR1 and USR2 are passed on to CMD. CMD sees HOLDFAST_LOCK,
+the path, and HOLDFAST_RECOVERED, the pid of the dead holder that was replaced, if
+there was one. If this process is killed, the lock stays held until CMD and all that
+it has started has ended. If the lock is lost, they get TERM, what has not ended
+--kill-after seconds later gets KILL, and the exit status is 4. HOLDFAST_TOKEN is
+the fencing token, with --fencing or on a server.
+
+This process ends as soon as CMD has ended. What CMD has left in the background
+keeps the lock, unless it has made a session of its own, as daemons do: --until.
+
+With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
+are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
+HOLDFAST_SLOT its number, from 0.
+
+exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
+4 lock lost; 126, 127 CMD cannot be run"""
+_SHELL_NOTE = """\
+The lock is bound to the calling shell, or to --owner-pid: a small process, its
+keeper, guards it and keeps it fresh for as long as that process lives, and
+releases it when that process ends, however it ends. Which process that is, a line
+on stderr says (not with -q, -j or --owner-pid). A caller that is no shell (timeout,
+xargs, sudo, ssh, make, a program), or a shell that has nothing else to do, as in
+sh -c 'holdfast try LOCK', is refused with status 2, since the lock would end with
+it at once: give --owner-pid $$ to this command and to release, or use holdfast run.
+
+If the keeper alone is killed, the lock is free, although its owner lives. With
+--no-keeper, and where there are no kernel locks, only the file is left: it counts
+as free when the owner has ended, and other implementations may reclaim it, although
+the owner lives, at the age that their protocol states (sema: 3600 s).
+
+exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
+_STATUS_NOTE = """\
+If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
+as the slots of a semaphore.
+
+exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error, or it is a
+lock of another protocol, which nobody can acquire by this one"""
+_DROP_INS = {
+    "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
+    "sema": "the command line of the sema tool",
+    "semats": "the command line of the semats tool",
+}
+SUMMARIES = {**_COMMANDS, **_OTHERS, **_DROP_INS}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+"""Options of `Lock` that only some protocols have, as they are typed."""
+_NOTES = {
+    "run": _RUN_NOTE,
+    "try": _SHELL_NOTE,
+    "acquire": _SHELL_NOTE,
+    "release": "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error",
+    "wait": "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error",
+    "status": _STATUS_NOTE,
+}
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of one command; exits with status 2 and a usage line for anything else."""
+    name, *words = arguments or [""]
+    if name == "beads":
+        return parse_beads(words)
+    if name in _OTHERS:
+        return _parse_other(name, words)
+    if name not in _COMMANDS:
+        overview = overview_of()
+        overview.parse_args([*arguments])  # exits: help, version, or an error
+        overview.error(f"the command comes first, not {name!r}")
+    parser = _parser(name)
+    words, command = split(words) if name == "run" else (words, [])
+    options, rest = parser.parse_known_args(words)
+    options.command = name
+    if name == "run":
+        if rest:
+            parser.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
+        if not command or not command[0]:
+            parser.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
+        options.cmd = command
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if getattr(options, "nonblock", False):
+        if options.timeout is not None:
+            parser.error("-n/--nonblock and -w/--timeout exclude each other")
+        options.timeout = 0.0
+    _require_of_protocol(parser, options)
+    return options
+
+
+def parser_of(name: str) -> Parser:
+    """The parser of any command that has one; `beads` and the drop-ins have their own ways."""
+    if name in _COMMANDS:
+        return _parser(name)
+    return _MAKERS[name](name)
+
+
+def _parse_other(name: str, words: list[str]) -> argparse.Namespace:
+    parser = parser_of(name)
+    options = parser.parse_args(words)
+    options.command = name
+    if name == "top" and options.record is not None and (options.once or options.json):
+        parser.error("--record belongs to the live view; holdfast watch --record needs no terminal")
+    return options
+
+
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and the command behind `--`."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _require_of_protocol(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """A usage error for an option that the protocol does not have: it would silently do nothing."""
+    name = options.protocol or "sema"
+    try:
+        protocol = protocols.get(name)
+    except (ValueError, HoldfastError) as error:
+        parser.error(str(error))
+    for option, flag in _OF_PROTOCOLS.items():
+        if getattr(options, option, None) is not None and option not in protocol.options:
+            those = [other for other in _PROTOCOLS if option in protocols.get(other).options]
+            parser.error(f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing")
+    if name == "beads" and getattr(options, "slots", None) is not None:
+        parser.error("--slots makes no sense with -p beads: its daemon looks at one lock file only")
+    if name == "beads" and getattr(options, "stale_after", None) is not None:
+        parser.error("--stale-after makes no sense with -p beads: a lock is stale when its process is dead, at any age")
+
+
+def overview_of(
+    prog: str = "holdfast",
+    description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
+    commands: Mapping[str, str] = SUMMARIES,
+) -> argparse.ArgumentParser:
+    whole = commands is SUMMARIES
+    listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
+    parser = Parser(
+        prog,
+        "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
+        description,
+        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
+    )
+    if whole:
+        parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
+    return parser
+
+
+def _parser(name: str) -> Parser:
+    """One command's parser. Only that one is made: building all of them took longer than acquiring a lock."""
+    parser = Parser(
+        f"holdfast {name}",
+        "[options] LOCK -- CMD [ARG ...]" if name == "run" else "[options] LOCK",
+        f"{_COMMANDS[name][0].upper()}{_COMMANDS[name][1:]}.",
+        f"PROTOCOLS\n\n{_NOTES[name]}",
+    )
+    _add_options(name, parser)
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
+
+    def __init__(self, prog: str, usage: str, description: str, notes: str) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            epilog=notes,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        if "://" in message:
+            from .outcome import masked
+
+            message = masked(message)
+        super().error(message)
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        listed = formatter._fill_text(_listed(), formatter._width, "")
+        return super().format_help().replace("PROTOCOLS", listed)
+
+    def notes(self) -> str:
+        """What stands below the options, as it is written."""
+        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
+
+
+def _listed() -> str:
+    lines = [f"  {name:<9}  {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
+    return "\n".join(["protocols (-p):", *lines])
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Notes are as they are written, where they fit into the terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+
+        return folded(text, width)
+
+
+def _add_options(name: str, command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("lock", metavar="LOCK", help="path of the lock file, or what the protocol makes of it (see below); or a URL")
+    if name in ("run", "acquire", "wait"):
+        add("-n", "--nonblock", action="store_true", help="do not wait: one try")
+        add("-w", "--timeout", type=seconds, metavar="SECONDS", help="wait at most this long (default: for ever)")
+    if name in ("run", "try", "acquire", "wait"):
+        usual = HELD_DEFAULT[name]
+        add("-E", "--conflict-exit-code", type=code, default=usual, metavar="N", dest="held_code",
+            help=f"exit status when it is held or the time is up (default: {usual})")  # fmt: skip
+    if name in ("run", "try", "acquire"):
+        add("-t", "--tag", metavar="TEXT", help="say what the lock is held for")
+        add("--fencing", action="store_true", default=None,
+            help="count the holders: each gets a token, a number higher than all before it")  # fmt: skip
+        add("--durable", action="store_true", help="fsync the lock file: it survives a power cut")
+        add("--parents", action="store_true", help="create missing directories")
+        add("--mode", type=mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
+    if name == "run":
+        add("--kill-after", type=seconds, default=10.0, metavar="SECONDS",
+            help="when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)")  # fmt: skip
+        add("--until", choices=("command", "jobs", "all"), default="jobs",
+            help="what has to end before LOCK is free: CMD; CMD and what it leaves in this session, so no daemons; or "
+            "all that it has started (default: jobs)")  # fmt: skip
+        add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
+        add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
+    if name in ("wait", "status"):
+        what = "one of the N slots of the semaphore LOCK" if name == "wait" else "the N slots of the semaphore LOCK"
+        add("--slots", type=slots, metavar="N", help=f"{what}, as run --slots has them")
+    if name in ("run", "wait", "status"):
+        add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
+    if name != "release":
+        add("--stale", choices=("safe", "protocol", "never"), default="safe",
+            help="when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it "
+            "stale and its holder is not known to live; by that rule alone; or never (default: safe)")  # fmt: skip
+        add("--stale-after", type=seconds, metavar="SECONDS", help="age at which the protocol calls a lock stale")
+    if name in ("try", "acquire", "release"):
+        add(
+            "--owner-pid",
+            type=pid,
+            metavar="PID",
+            help="the process the lock is bound to, whatever it is (default: the calling shell)",
+        )
+    if name in ("try", "acquire"):
+        add("--no-keeper", action="store_true", help="leave the plain file: no process guards it or keeps it fresh")
+    if name == "release":
+        add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
+    chosen = "what the lock file says, else sema" if name == "status" else "sema"
+    add("-p", "--protocol", metavar="NAME",
+        help=f"how the lock file is written and judged: one of those below (default: {chosen})")  # fmt: skip
+    if name in ("run", "try", "acquire"):
+        add("--payload", type=payload, metavar="JSON", help="(-p sidecar) the object that the lock file holds")
+        add("--holder", metavar="NAME", help="(-p beads) the name of the tool that holds the lock")
+        add("--holder-version", dest="version", metavar="TEXT", help="(-p beads) and its version")
+    if name != "run":
+        add("-j", "--json", action="store_true", help="print one JSON object on stdout")
+    add("-q", "--quiet", action="store_true", help="no messages but errors")
+    more = "show what the lock file contains, too" if name == "status" else "say what was done, too"
+    add("-v", "--verbose", action="store_true", help=more)
+
+
+HELD_DEFAULT = {"run": HELD_RUN, "try": HELD, "acquire": HELD, "wait": HELD}
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        from .. import __version__
+
+        print(f"holdfast {__version__}")
+        raise SystemExit(0)
+
+
+_BEADS = {
+    "check": "say whether a daemon may work on DIR now; remove a dead holder's lock",
+    "daemon": "run CMD at intervals, except while a tool holds the database DIR",
+}
+_CHECK_NOTE = """\
+Prints what a daemon would log, if anything:
+  Skipping database (locked by HOLDER)
+  Removed stale lock (HOLDER), proceeding with sync
+  Skipping database (lock check failed: REASON)
+
+exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
+_DAEMON_NOTE = """\
+The lock is looked at once for each cycle, at its start; a cycle that has begun is
+finished. A cycle begins when the one before has ended and DURATION since its
+beginning is over. A CMD that fails is logged with its status.
+
+TERM, INT, HUP and QUIT end the daemon: at once, or after CMD, to which they are
+passed on, has ended.
+
+exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
+signal that ended it"""
+
+
+STEPS = tuple(_BEADS)
+
+
+def beads_parser(step: str) -> Parser:
+    """The beads_parser of one of `STEPS`."""
+    runs = step == "daemon"
+    made = Parser(
+        f"holdfast beads {step}",
+        "[options] DIR -- CMD [ARG ...]" if runs else "[options] DIR",
+        f"{_BEADS[step][0].upper()}{_BEADS[step][1:]}.",
+        _DAEMON_NOTE if runs else _CHECK_NOTE,
+    )
+    add = made.add_argument
+    add("lock", metavar="DIR", help="directory of the database, which the lock file .exclusive-lock is in")
+    if runs:
+        add("--interval", type=duration, default=60.0, metavar="DURATION",
+            help="from the start of a cycle to that of the next: 500ms, 30s, 1m, 2h (default: 1m)")  # fmt: skip
+        add("--log", metavar="FILE", help="append log lines to FILE (default: stderr)")
+        add("-v", "--verbose", action="store_true", help="log the start and the end of cycles, too")
+    else:
+        add("-j", "--json", action="store_true", help="print one JSON object on stdout")
+        add("-q", "--quiet", action="store_true", help="print nothing; the exit status says it")
+    return made
+
+
+def parse_beads(words: list[str]) -> argparse.Namespace:
+    step, *words = words or [""]
+    if step not in _BEADS:
+        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", _BEADS)
+        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
+        overview.error(f"the command comes first, not {step!r}")
+    made = beads_parser(step)
+    words, command = split(words) if step == "daemon" else (words, [])
+    options = made.parse_args(words)
+    if step == "daemon" and (not command or not command[0]):
+        made.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
+    options.command, options.step, options.cmd = "beads", step, command
+    return options
+
+
+SHELLS = ("bash", "zsh", "fish")
+_COMPLETION_NOTE = """\
+For one session:
+  bash: eval "$(holdfast completion bash)"
+  zsh:  eval "$(holdfast completion zsh)"          (after compinit)
+  fish: holdfast completion fish | source
+
+For good:
+  bash: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+  zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
+  fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+
+exit status: 0 printed; 2 usage; 3 it could not be written"""
+
+
+def completion_parser(name: str) -> Parser:
+    """The command's completion_parser."""
+    made = Parser(
+        f"holdfast {name}",
+        "[-h] SHELL",
+        "Print what makes SHELL complete commands, options, protocols and lock files.",
+        _COMPLETION_NOTE,
+    )
+    made.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+    return made
+
+
+ACTIONS = ("init",)
+_POSTGRESQL_NOTE = """\
+init makes, in the database of URL, the schema and the table that locks need there,
+if they are not there yet; it changes nothing else, and may be run again. Roles that
+use locks need rights there, which --grant gives them, also where all is there. --print
+is for those who have somebody else run it, or a migration: psql takes it. URL is that
+of any lock there, or without a lock's name: postgresql://user@host/database. The
+schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
+need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
+lists of processes show what is typed.
+
+exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+
+
+def postgresql_parser(name: str) -> Parser:
+    """The command's postgresql_parser."""
+    made = Parser(
+        f"holdfast {name}",
+        "[options] ACTION URL",
+        "Prepare a PostgreSQL database for locks.",
+        _POSTGRESQL_NOTE,
+    )
+    add = made.add_argument
+    add("action", choices=ACTIONS, metavar="ACTION", help="init: make the schema and the table, if need be")
+    add("url", metavar="URL", help="the database: postgresql://user@host:port/database")
+    add("--schema", metavar="NAME", help="the schema to make (default: that of the URL, else holdfast)")
+    add("--grant", metavar="ROLE", action="append", default=[], help="let ROLE use locks there; may be given again")
+    add("--print", action="store_true", help="print the SQL for all that, and ask no server")
+    add("-q", "--quiet", action="store_true", help="no messages but errors")
+    return made
+
+
+_WATCH_NOTE = """\
+A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
+slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
+(docs/timeline.md): first what is so now, marked "first_look"; then waiting, acquired,
+released, reclaimed, stale, lost, gave-up. It works for holders in any language, takes
+no lock and wakes nobody. What is acquired and released within a few milliseconds may
+be missed; the number is told at the end.
+
+exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
+_TIMELINE_NOTE = """\
+EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
+Lines that are no events are counted and named.
+
+exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
+written"""
+_TOP_NOTE = """\
+A row is a lock that is held, stale or waited for, with its holder, since when, and
+who waits for how long. A directory is looked at one level deep; LOCK need not be
+there yet. A pattern also means the names that come later. Rows change as things
+happen; no lock is taken and nobody is woken.
+
+keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? help
+
+Without a terminal on stdout, or with --once, it prints how things are, and ends.
+
+exit status: 0 done; 2 usage; 3 something could not be watched or written"""
+_FOLLOW_NOTES = {"watch": _WATCH_NOTE, "top": _TOP_NOTE, "timeline": _TIMELINE_NOTE}
+_FOLLOW_USAGE = {
+    "watch": "[options] [DIR|GLOB|LOCK ...]",
+    "top": "[options] [DIR|GLOB|LOCK ...]",
+    "timeline": "[options] EVENTS",
+}
+SORTS = ("wait", "held", "waiters", "path", "pid", "state")
+_FOLLOW_WHAT = {
+    "top": "Show who holds which lock, and who waits, as it changes.",
+    "watch": "Tell what happens to lock files, as it happens.",
+    "timeline": "Draw recorded events: who held which lock, and who waited, when.",
+}
+
+
+def follow_parser(name: str) -> Parser:
+    """One command's follow_parser."""
+    made = Parser(f"holdfast {name}", _FOLLOW_USAGE[name], _FOLLOW_WHAT[name], _FOLLOW_NOTES[name])
+    add = made.add_argument
+    if name == "watch":
+        add("places", nargs="*", metavar="DIR",
+            help="directory, pattern, lock file or one URL (default: this directory)")  # fmt: skip
+    elif name == "top":
+        add("places", nargs="*", metavar="DIR", help="directory, pattern or lock file (default: this directory)")
+    if name == "top":
+        add("--sort", choices=SORTS, default="wait", metavar="KEY",
+            help="order: wait (longest first), held (longest first), waiters (most first), path, pid, state "
+            "(default: wait)")  # fmt: skip
+        add("-r", "--reverse", action="store_true", help="the other way round")
+        add("--once", action="store_true", help="print how things are, and end")
+        add("-j", "--json", action="store_true", help="the same as JSON, as ls --json: one object on a line for each")
+        add("--record", metavar="FILE", help="append what happens to FILE, as watch --record")
+    elif name == "watch":
+        add("--seconds", type=seconds, metavar="N", help="end after so many seconds (default: a signal ends it)")
+        add("--record", metavar="FILE", help="append the events to FILE, too")
+    else:
+        add("events", metavar="EVENTS", help="a file of events")
+        add("-o", "--output", metavar="PAGE", help="where the page goes (default: EVENTS.html); - is stdout")
+    add("-q", "--quiet", action="store_true", help="no messages but errors")
+    return made
+
+
+_CLEAN_NOTE = """\
+Shows what is left of the dead, and why; with --yes, removes it:
+
+  locks            proven dead; or stale by their protocol's rule, with no living
+                   holder that can be seen. sidecar says of itself that its rule
+                   decides nothing: there, only what is proven dead
+  temporary files  of holdfast and semats processes that have ended
+  queues           tickets of those who waited and have ended, empty directories
+  announcements    (.reclaim) of a removal that somebody died over
+
+Each is looked at again when it goes, and goes only if it is still what it was.
+Untouched stay: what is alive, what cannot be read, what no protocol recognises,
+and flock files, which are not the locks themselves. --approve-stale says that
+locks may go, too, which are stale by their protocol's rule, while nothing is
+known of their holders (on other hosts, for example).
+
+exit status: 0 nothing was found, or all of it is gone; 1 something would be
+removed (without --yes), or could not be; 2 usage; 3 something could not be looked
+at"""
+_BREAK_NOTE = """\
+LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol makes
+of it. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
+acquisition: if the lock has changed hands since, nothing is removed. Without --id,
+a terminal is asked.
+
+A lock whose holder lives and keeps its kernel lock is removed with --force only.
+That does not stop the holder: it goes on, and the next one gets in beside it.
+
+exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
+2 usage, or nobody could be asked; 3 system error"""
+_REAP_NOTE = """\
+Removes the lock of a holdfast process the moment that process dies, for others who
+would wait for their timeout. What is not proven dead is left alone. Each removal is
+a line on stderr. Runs until it gets a signal; several may run at once. Under
+systemd: Type=notify (examples/holdfast-reap.service).
+
+exit status: 2 usage; 3 DIR cannot be looked at. TERM and INT end it as they end
+any process"""
+_UPKEEP_WHAT = {
+    "clean": "Remove what the dead have left: locks, temporary files, tickets. Without --yes, only show it.",
+    "break": "Remove one lock, whoever holds it, if it is still the one that was seen.",
+    "reap": "Stay, and remove the lock of each holder in DIR that dies, the moment it dies.",
+}
+_UPKEEP_NOTES = {"clean": _CLEAN_NOTE, "break": _BREAK_NOTE, "reap": _REAP_NOTE}
+_UPKEEP_USAGE = {"clean": "[options] [DIR ...]", "break": "[options] LOCK", "reap": "[options] DIR"}
+
+
+def upkeep_parser(name: str) -> Parser:
+    """One command's upkeep_parser."""
+    made = Parser(f"holdfast {name}", _UPKEEP_USAGE[name], _UPKEEP_WHAT[name], _UPKEEP_NOTES[name])
+    add = made.add_argument
+    if name == "clean":
+        add("places", nargs="*", metavar="DIR", help="a directory, or a lock file (default: this directory)")
+        add("-y", "--yes", action="store_true", help="remove it; without, it is only shown")
+        add("-r", "--recursive", action="store_true", help="look into directories of directories")
+        add(
+            "--approve-stale",
+            action="store_true",
+            help="let go, too, what is stale while nothing is known of its holder",
+        )
+    elif name == "break":
+        add("lock", metavar="LOCK", help="the lock file, or a URL")
+        add("--id", metavar="ID", help="the acquisition that is meant")
+        add("-f", "--force", action="store_true", help="even if its holder lives; that one is not stopped")
+        add("-p", "--protocol", metavar="NAME", help="how the lock file is written (default: by what is in it)")
+    else:
+        add("directory", metavar="DIR", help="the directory of the lock files")
+    if name != "reap":
+        form = "one object for each, on a line of its own" if name == "clean" else "one object"
+        add("-j", "--json", action="store_true", help=f"print JSON on stdout: {form}")
+    add("-q", "--quiet", action="store_true", help="no messages but errors")
+    return made
+
+
+_LS_NOTE = """\
+A directory is looked through one level deep, or with -r to the bottom; hidden
+directories too, but no symbolic links are followed. What counts as a lock file:
+a record of one of the protocols; a record that is damaged, under a name that lock
+files have, or may not be read, or is empty; and any file that is locked by the
+kernel at this moment. Files of text or data are none, whatever they are called.
+With -r, so that a whole disk can be looked through: of files that are not locked by
+the kernel, those are passed over that are called like text, data or programs
+(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
+larger than 64 KiB or may not be written by their owner. The kernel's own
+filesystems are not entered. What takes long is shown as it is found, if it is one
+directory in the order of paths.
+
+states: held, dead (proven: the next contender takes it over at once), stale (by
+its protocol's rule), elsewhere (held, as far as can be known, on another host or
+in another container), malformed (counts as held), empty (an empty *.lock file: by
+-p flock nobody holds it, by all other protocols it counts as held), free (a flock
+file that nobody holds)
+
+exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
+read"""
+_DOCTOR_NOTE = """\
+Each probe uses files of its own in DIR, and leaves none.
+
+exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
+2 usage; 3 DIR cannot be used for locks"""
+_VIEWS_NOTES = {"ls": _LS_NOTE, "doctor": _DOCTOR_NOTE}
+_VIEWS_USAGE = {"ls": "[options] [DIR|GLOB|LOCK ...]", "doctor": "[options] [DIR]"}
+_VIEWS_WHAT = {
+    "ls": "List lock files: who holds them, for how long, and who waits.",
+    "doctor": "Say what the filesystem of DIR can do for locks, what that means, and what is amiss.",
+}
+LS_SORTS = ("age", "path", "pid", "state")
+
+
+def views_parser(name: str) -> Parser:
+    """One command's views_parser."""
+    made = Parser(f"holdfast {name}", _VIEWS_USAGE[name], _VIEWS_WHAT[name], _VIEWS_NOTES[name])
+    add = made.add_argument
+    if name == "ls":
+        add("places", nargs="*", metavar="DIR", help="directory, pattern, lock file or URL (default: this directory)")
+        add("-r", "--recursive", action="store_true", help="look into directories of directories")
+        add("--held", action="store_true", help="only those that a contender would not get")
+        add("--stale", action="store_true", help="only those that a contender would take over")
+        add("--sort", choices=LS_SORTS, default="path", metavar="KEY",
+            help="order: age (oldest first), path, pid, state (default: path)")  # fmt: skip
+    else:
+        add(
+            "place",
+            nargs="?",
+            default=".",
+            metavar="DIR",
+            help="a directory for lock files, or a URL (default: this directory)",
+        )
+    form = "one object for each, on a line of its own" if name == "ls" else "one object"
+    add("-j", "--json", action="store_true", help=f"print JSON on stdout: {form}")
+    add("-q", "--quiet", action="store_true", help="no messages but errors")
+    return made
+
+
+_MAKERS = {
+    "ls": views_parser,
+    "doctor": views_parser,
+    "watch": follow_parser,
+    "top": follow_parser,
+    "timeline": follow_parser,
+    "clean": upkeep_parser,
+    "break": upkeep_parser,
+    "reap": upkeep_parser,
+    "postgresql": postgresql_parser,
+    "completion": completion_parser,
+}

@@ -1,0 +1,135 @@
+"""What a command says and how it ends: messages, results, the exit status."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+from .._core.messages import printable
+from .._platform import environment
+from ..errors import HoldfastError, LockLost
+from ..model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn, TextIO
+
+DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
+HELD_RUN = 75
+"""EX_TEMPFAIL: it differs from the 1 of a command that failed."""
+STDOUT = "standard output"
+_PASSWORD = re.compile(r"(://[^/?#\s:@]*):[^/?#\s]*@")
+_SECRETS = re.compile(r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?")
+_EMPTY = re.compile(r"[?&](?=#|$)")
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35"}
+_USUAL_WIDTH = 80
+
+
+def say(text: str) -> None:
+    """A message for people, on stderr: one line, which a terminal gets folded between words. That nobody can read it is
+    no reason to fail."""
+    if "://" in text:
+        text = masked(text)
+    text = f"holdfast: {printable(text, 4000)}"
+    width = screen(sys.stderr).width
+    if width is not None and len(text) > width:
+        from textwrap import wrap
+
+        text = "\n".join(wrap(text, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def show(text: str) -> None:
+    """A result, on stdout. That it cannot be written is an error: a script would go on without it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
+        raise OSError(error.errno, error.strerror, STDOUT) from error
+
+
+def failed(error: Exception) -> int:
+    if isinstance(error, HoldfastError):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    elif isinstance(error, (ValueError, TypeError)):
+        say(str(error))
+        return USAGE
+    else:
+        import traceback
+
+        traceback.print_exception(error)  # a defect; Python's own status for it, 1, would say "held"
+        return FAILED
+    say(text)
+    return LOST if isinstance(error, LockLost) else FAILED
+
+
+def end_quickly(status: int) -> NoReturn:
+    """As `sys.exit`, but memory is not taken apart: after a fork that would touch, and so copy, each page of it."""
+    import atexit
+    import threading
+
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            pass  # nothing of the command's is in there
+    os._exit(status)
+
+
+def die_of(number: int) -> NoReturn:
+    """End as a process that this signal has killed, so that a calling shell sees exactly that."""
+    at_work = getattr(sys.modules.get("holdfast._drivers.agent"), "_agent", None)
+    if at_work is not None:
+        at_work.settle()  # what is yet to be told to a server; there will be no ordinary exit
+    if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
+        signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    sys.exit(128 + number)  # a signal that does not kill by default
+
+
+def masked(url: str) -> str:
+    """The URL without what is secret, also of one that no engine understands."""
+    return _EMPTY.sub("", _SECRETS.sub("", _PASSWORD.sub(r"\1@", url)))
+
+
+def hide(words: list[str]) -> None:
+    """Have lists of processes show this one without a password, from now on and where that can be done."""
+    shown = [masked(word) if "://" in word else word for word in words]
+    if shown != words:
+        environment().entitle("holdfast", " ".join(shown))
+
+
+class Screen(Value):
+    """What is printed on. `width` is None in a pipe or a file, where nothing is cut."""
+
+    width: int | None = None
+    colours: bool = False
+
+    def paint(self, text: str, style: str) -> str:
+        """The text in that style, where there are colours. It must be printable already."""
+        code = _STYLES.get(style)
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colours and code and text else text
+
+
+def screen(stream: TextIO | None) -> Screen:
+    """What this stream leads to. No colours with NO_COLOR, nor on a terminal that is `dumb`."""
+    try:
+        if stream is None or not stream.isatty():
+            return Screen()
+        width = os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return Screen()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
+    return Screen(width, not plain)

@@ -1,0 +1,341 @@
+"""Fencing tokens for locks on files: a number that is higher than that of every holder before, in a counter beside it.
+
+The counter of `<lock file>` is `<lock file>.token`: two lines, each of 20 decimal digits. The higher number is the
+token that was given last.
+
+TK1  Who counts has the lock, and the counter's guard as well. So one that was robbed in the midst of counting and its
+     successor do not count at the same time. What was counted with a file that the path does not name any more, before
+     or after that, is not given.
+TK2  The number is on the disk before anybody sees it: written, and the file synced; the directory, too, as long as one
+     of the two numbers is 0, which says that nobody but its maker has had a token yet.
+TK3  The new number goes over the lower of the two. Whatever a crash leaves of that write, old digits, new ones or some
+     of each, the other line still has the number that was given last, and the next one is above both.
+TK4  A counter that is missing, empty or all zero bytes (made, and not yet written when the power went) begins at the
+     microseconds since the epoch: above all that was given before it vanished, unless the clock was set back.
+TK5  What cannot be read for certain is an error, and the lock is given back. A number is never guessed.
+TK6  After counting we look whether the lock is still ours. One that was lost meanwhile is not given out.
+TK7  The lock itself excludes, so the guard is there for the robbed only; and whoever may read the counter can take it.
+     So it is waited for no longer than a moment. Then the counter is made anew: its name is taken away, what is in the
+     old file is read again, and a new file with a higher number gets the name, which must be free. Who still writes to
+     the old file finds by TK1 that it does not count; who wrote before is read. Only one at a time makes it anew, by a
+     claim (takeover.py): of two, one could give the name to its number after the other has counted on. Who is killed
+     there may leave no counter, and the next one begins by TK4.
+TK8  Waiting for the counter ends when the caller's time is up. Who may not make it anew waits, and says for whom.
+TK9  A counter that has another name elsewhere may be somebody's file that was linked here: it is read, and made anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import stat
+import zlib
+
+from ..._core.attempt import Story
+from ..._core.messages import Refusal
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
+from ..._platform.operations import let_go, unlink_quietly
+from ...errors import HoldfastError, InvalidPath, MalformedRecord
+from ...errors import set_error_path as located
+from ...model import Evidence, Holder, Liveness, Status, temporary_name
+from .hold import FileHeld
+from .publish import NOT_HERE
+from .request import FileRequest
+from .steps import UNWRITABLE, is_there
+from .takeover import NO_LOCKS, make_claim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+SUFFIX = ".token"
+_WIDTH = 20
+_LINE = _WIDTH + 1
+_HIGHEST = 2**63 - 1
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.025
+_MOMENT = 0.010
+"""Seconds for which the counter's guard is waited for (TK7). Who counts has it for as long as a sync takes."""
+_PATIENCE = 10.0
+"""Seconds for which one who would wait for ever waits for a counter that may not be made anew (TK8)."""
+
+
+class CounterBusy(Exception):
+    """The caller's time was up before the counter could be had."""
+
+    def __init__(self, env: Environment, request: FileRequest, waited: float) -> None:
+        self._env = env
+        self._request = request
+        self._waited = waited
+
+    def refusal(self) -> Refusal:
+        """Why there is no hold; who is in the way is found out when that is asked for."""
+        env, request = self._env, self._request
+        return Refusal(request.target, self._waited, lambda: (self._status(),), Story(env, request, ()))
+
+    def _status(self) -> Status:
+        env, path = self._env, self._request.path + SUFFIX
+        text = f"{path}, the counter of its fencing tokens, is locked by somebody else"
+        holder = None
+        try:
+            found = env.stat(path)
+            owners = env.lock_owners((found.st_dev, found.st_ino))
+            pid = next((owner.pid for owner in owners if owner.pid is not None and not owner.waiting), None)
+            holder = None if pid is None else Holder(pid=pid, command=env.command(pid))
+        except OSError:
+            pass
+        evidence = Evidence("counter", text)
+        protocol = self._request.protocol.name
+        return Status(self._request.path, protocol, True, False, Liveness.ALIVE, evidence, holder, reason=text)
+
+
+def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Generator[Wait, None, FileHeld | None]:
+    """The same hold, which has its token now; None if it was lost before that. What fails gives the lock back.
+
+    CounterBusy: it could not be had by the `deadline`.
+    """
+    try:
+        held.token = yield from _count(env, held.request, deadline)
+        if held.verify():  # TK6
+            return held
+    except BaseException:
+        held.give_back()  # TK5
+        raise
+    held.give_back()
+    return None
+
+
+def is_counter(data: bytes) -> bool:
+    """Whether this is what a counter has in it."""
+    return _written(data) is not None
+
+
+def _count(env: Environment, request: FileRequest, deadline: float) -> Generator[Wait, None, int]:
+    path, started, pause = request.path + SUFFIX, env.monotonic(), _PAUSE
+    until = max(started + 2 * _MOMENT, deadline if deadline < math.inf else started + _PATIENCE)
+    while True:
+        try:
+            fd = _open(env, request, path)
+            if fd is not None:
+                try:
+                    shared = env.fstat(fd).st_nlink > 1  # TK9
+                    token = None if shared else _advance(env, request, path, fd)
+                    if token is None and (shared or env.monotonic() >= started + _MOMENT):
+                        token = _make_anew(env, request, path, fd)  # TK7
+                finally:
+                    let_go(env, fd)
+                if token is not None:
+                    return token
+        except OSError as error:
+            located(error, path)
+            raise
+        now = env.monotonic()
+        if now >= until:
+            raise _busy(env, request, path, now - started, deadline)  # TK8
+        yield Wait((), min(now + pause, until))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _busy(env: Environment, request: FileRequest, path: str, waited: float, deadline: float) -> Exception:
+    if deadline < math.inf:
+        return CounterBusy(env, request, waited)
+    return HoldfastError(
+        f"{path}, the counter of fencing tokens, is locked by somebody else, who does not go on; find out who "
+        f"has it open (fuser, lsof). {request.path} is not held",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _open(env: Environment, request: FileRequest, path: str) -> int | None:
+    """A descriptor of the counter, which is made if there is none; None if it is to be tried again."""
+    try:
+        _require_regular(env.stat(path).st_mode, request, path)
+        return env.open_existing(path, write=True)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _explained(error, request, path) from error
+    try:
+        return env.open_new(path, request.mode)
+    except FileExistsError:
+        return None
+    except OSError as error:
+        raise _explained(error, request, path) from error
+
+
+def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
+    """The next number, which is on the disk; None while somebody else counts, or with another file (TK1)."""
+    found = env.fstat(fd)
+    _require_regular(found.st_mode, request, path)
+    if env.guard(fd) is False or not is_there(env, path, (found.st_dev, found.st_ino)):
+        return None
+    data = env.read(fd, 2 * _LINE + 1)
+    numbers = _numbers(data, request, path)
+    last = max(numbers)
+    token = last + 1 if last else int(env.time() * 1_000_000)  # TK4
+    if not 0 < token <= _HIGHEST:
+        raise _unusable(f"its number is {last}, and the clock is at second {env.time():.0f}", request, path)
+    if is_counter(data):
+        _write(env, fd, _line(token), _LINE * numbers.index(min(numbers)))  # TK3
+    else:
+        try:
+            _write(env, fd, _line(token) + _line(0), 0)
+        except OSError:
+            _restore(env, fd, data)
+            raise
+    env.sync(fd)  # TK2
+    if not min(numbers):
+        env.sync_directory(request.directory)
+    return token if is_there(env, path, (found.st_dev, found.st_ino)) else None
+
+
+def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
+    """The next number, in a new file (TK7); None where another one is at it, or this user may not."""
+    try:
+        about = (0, zlib.crc32(request.name.encode("utf-8", "surrogateescape")))  # whichever inode has the name
+        claim = make_claim(env, path, about, NO_LOCKS)
+        if claim is None:
+            return None
+        try:
+            return _renew(env, request, path, fd)
+        finally:
+            claim.end()
+    except FileExistsError:
+        return None  # made by another one meanwhile
+    except OSError as error:
+        if error.errno not in UNWRITABLE and error.errno not in NOT_HERE:
+            raise
+        return None
+
+
+def _renew(env: Environment, request: FileRequest, path: str, old: int) -> int | None:
+    found = env.fstat(old)
+    if not is_there(env, path, (found.st_dev, found.st_ino)):
+        return None
+    before = max(_numbers(env.read(old, 2 * _LINE + 1), request, path))
+    temporary = ""
+    try:
+        new = env.open_unnamed(request.directory, request.mode)
+    except OSError as error:
+        if error.errno not in NOT_HERE:
+            raise
+        temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+        env.operations.about_to_make(temporary)
+        new = env.open_new(temporary, request.mode)
+    try:
+        mode = stat.S_IMODE(found.st_mode)
+        if env.fstat(new).st_uid != found.st_uid and not mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None  # its owner could not count any more
+        env.chmod(new, mode)
+        token = before + 1 if before else int(env.time() * 1_000_000)
+        _write(env, new, _line(token) + _line(before), 0)
+        env.sync(new)
+        env.unlink(path)
+        last = _reread(env, request, path, old, before)
+        if last > before:
+            token = last + 1
+            _write(env, new, _line(token), 0)
+            env.sync(new)
+        if temporary:
+            env.link(temporary, path)
+        else:
+            env.link_unnamed(new, path)
+        env.sync_directory(request.directory)
+        return token
+    finally:
+        env.close(new)
+        if temporary:
+            unlink_quietly(env, temporary)
+
+
+def _reread(env: Environment, request: FileRequest, path: str, old: int, before: int) -> int:
+    """The highest number in the file whose name was taken away, which somebody may still write to."""
+    try:
+        return max(before, *_numbers(env.read(old, 2 * _LINE + 1), request, path))
+    except MalformedRecord:
+        return before
+
+
+def _numbers(data: bytes, request: FileRequest, path: str) -> tuple[int, int]:
+    """What is in it; both are 0 where nothing is."""
+    written = _written(data)
+    if written is not None:
+        return written
+    if not data.strip(b"\0"):
+        return 0, 0  # TK4
+    # A number that somebody has put there; what is left of two lines that were cut off begins with a 0.
+    digits = data.removesuffix(b"\n")
+    if not digits.isdigit() or digits.startswith(b"0") or len(digits) >= _WIDTH - 1:
+        raise _unusable("its content is no number", request, path)
+    return int(digits), 0
+
+
+def _written(data: bytes) -> tuple[int, int] | None:
+    """The two numbers of a counter that was written by these rules."""
+    lines = (data[:_LINE], data[_LINE:])
+    for line in lines:
+        if len(line) != _LINE or not line.endswith(b"\n") or not line[:-1].isdigit() or not line.startswith(b"0"):
+            return None
+    return int(lines[0]), int(lines[1])
+
+
+def _line(number: int) -> bytes:
+    return b"%020d\n" % number
+
+
+def _write(env: Environment, fd: int, data: bytes, offset: int) -> None:
+    written = 0
+    while written < len(data):
+        count = env.write(fd, data[written:], offset + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the fencing token could not be written whole")
+        written += count
+
+
+def _restore(env: Environment, fd: int, data: bytes) -> None:
+    """Half of two lines would be no counter; what was there before is one."""
+    try:
+        if data:
+            _write(env, fd, data, 0)
+        env.truncate(fd, len(data))
+    except OSError:
+        pass  # the first failure is the one to report; the next one is told that this is no counter (TK5)
+
+
+def _require_regular(mode: int, request: FileRequest, path: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise InvalidPath(
+            f"{path} is no regular file, so it cannot count fencing tokens; remove it, or choose another path for the "
+            f"lock. {request.path} is not held",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+
+
+def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
+    return MalformedRecord(
+        f"{path} is no counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
+        f"number into the file (echo 5000 > FILE). {request.path} is not held",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _explained(error: OSError, request: FileRequest, path: str) -> Exception:
+    """The same in words that say what to do."""
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        what = "its name is too long" if error.errno == errno.ENAMETOOLONG else "a symbolic link is in the way"
+        return InvalidPath(
+            f"{path}, the counter of fencing tokens, cannot be there: {what}. Choose another path for the lock",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+    if error.errno in UNWRITABLE:
+        need = (
+            "whoever acquires this lock with fencing needs permission to read and write its counter; mode= and the "
+            "umask of whoever made it decide that"
+        )
+        return OSError(error.errno, f"{error.strerror}; {need}", path)
+    return error

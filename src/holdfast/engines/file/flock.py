@@ -1,0 +1,496 @@
+"""Locks of the kernel alone (protocol `flock`): a file that stays, and whoever has its guard holds the lock.
+
+    open ──▶ guard ──refused──▶ held by others
+               ▼
+      does the path still name this file? ──no──▶ start over
+               ▼
+             hold ──▶ unguard, close
+
+F1  Open, guard, look, in that order: a guard counts only if the path names its file *after* it was taken. Others remove
+    such files when they are done, and a guard on a file without a name keeps nobody out.
+F2  The file is never removed, nor replaced: whoever has it open would hold, or wait for, the guard of a file that
+    newcomers do not find any more. So there is no breaking it, and no taking over: the kernel frees what the dead had.
+F3  A hold is ours while the path names its file, whatever is in it: people lock scripts and files of data. It is opened
+    for writing where that is permitted, as some filesystems grant a guard only then; never with O_CREAT if it is there,
+    which the kernel refuses for the files of others in a sticky directory (fs.protected_regular).
+F4  Where there are no kernel locks, that is an error, and not a hold of nothing.
+F5  A tag is written only by one who holds alone, into a file that is empty or has an outdated record of the same kind,
+    and has no other name: somebody may have linked a file of another directory here.
+    It is taken away before the guard is dropped, unless somebody has changed it. A kill may leave it behind: it counts
+    only as long as the very process that it names may be the holder.
+
+A lock of the kernel alone, as one contender sees it while it waits. See flock.py for what such a lock is.
+
+F6  One descriptor serves for the whole wait, and becomes the hold's: opening and closing the file anew would wake
+    everybody who waits for it, ourselves first. If the path names another file by now, we start over with that one.
+F7  Whose turn it is tries in earnest. A look that only wants to know takes the guard for an instant, if it is free: in
+    that instant it refuses somebody else. So one who waits behind others looks rarely, and asks whether *nobody* has
+    the lock: readers inside are not a lock that those ahead have let lie.
+F8  A release makes no event; closing does, and most do both. So the watch also heeds descriptors that could only read,
+    and there is a look every `Protocol.recheck` seconds for those who unlock and keep the file open.
+    A record of another protocol is not free for us, as its holder would not heed the guard: who acquires is told so
+    (ProtocolMismatch), hence who waits as well, and a status says that it is held.
+F9  A reader goes behind the writers who wait, except one whose own thread or task is inside as a reader already: they
+    would wait for each other. And who is inside as a reader cannot become the writer: it would wait for itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from ..._platform.interface import Environment, LockOwner, Presence, Watch
+from ..._platform.operations import let_go, unlink_quietly
+from ...errors import UnsupportedFilesystem, WouldDeadlock
+from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from ...protocols.flock import SIGNATURE
+from .hold import FileHeld
+from .inspect import Assessment, Observation, explained, forget, mismatch, other_protocol, read_record, require_regular
+from .policy import Verdict
+from .publish import make_parents
+from .request import FileRequest
+from .steps import UNWRITABLE, is_there, write_all
+from .watched import Sight
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..._core.wait import Wait
+
+_TRIES = 20
+_HEAD = 4096
+
+
+class KernelHeld(FileHeld):
+    """A hold that is a guard and nothing else. Several of one file may be in one process, if they are shared."""
+
+    __slots__ = ()
+
+    def _enrol(self) -> None:
+        self.env.holds[(*self.identity, self.fd)] = self
+
+    def _forget(self) -> None:
+        if self.env.holds.get((*self.identity, self.fd)) is self:
+            del self.env.holds[(*self.identity, self.fd)]
+
+    def _is_ours(self) -> bool:
+        return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
+
+    def _remove(self) -> bool:
+        """F2: nothing is removed but what we have written (F5); whether the lock is ours."""
+        if self.data:
+            _erase(self.env, self.fd, self.data)
+        return not self.lost and is_there(self.env, self.path, self.identity)
+
+    def _drop(self, *, sure: bool = False) -> bool:  # noqa: ARG002
+        return super()._drop()  # no record says whose descriptor it is
+
+    def _withdraw(self) -> None:
+        self._forget()
+        if not self.env.is_open(self.fd):
+            return
+        if not self._has_descriptor():
+            self.env.disown(self.fd)
+            return
+        if self.data:
+            _erase(self.env, self.fd, self.data)
+        let_go(self.env, self.fd)
+        self.fd = -1
+
+    def record(self) -> Record:
+        """What can be said of us; most lock files say nothing."""
+        if self.data:
+            return super().record()
+        env, request = self.env, self.request
+        who = env.identity()
+        since = env.time() - (env.monotonic() - self.acquired)
+        return Record(request.protocol.name, {}, who.pid, since, request.tag, who.host)
+
+
+def take(env: Environment, request: FileRequest) -> FileHeld | None:
+    """A new hold; None if somebody has the guard, or if the path names another file each time (F1)."""
+    for _ in range(_TRIES):
+        fd, created = _open(env, request)
+        try:
+            guard = try_guard(env, request, fd)
+            held = settle(env, request, fd) if guard else None
+        except BaseException as error:
+            let_go(env, fd)
+            if created and isinstance(error, UnsupportedFilesystem):
+                unlink_quietly(env, request.path)  # nobody can hold it
+            raise
+        if held is not None:
+            return held
+        let_go(env, fd)
+        if not guard:
+            return None
+    return None
+
+
+def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool | None = None) -> bool:
+    """Take the guard as the request wants it, without waiting; False when others have it (F4)."""
+    try:
+        guard = env.guard(fd, shared=request.shared if shared is None else shared)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        raise PermissionError(
+            errno.EACCES, "an exclusive lock on a file of this filesystem needs permission to write to it", request.path
+        ) from error
+    if guard is None:
+        raise UnsupportedFilesystem(
+            f"{request.path} cannot be locked: there are no kernel locks (flock) here, and the protocol "
+            f"{request.protocol.name} is nothing else. Use a local filesystem, or protocol 'sema'.",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+    return guard
+
+
+def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
+    """Make a hold of a guarded descriptor, which owns it then; None if the path names another file by now (F1)."""
+    data = b""
+    found = env.fstat(fd)
+    identity = (found.st_dev, found.st_ino)
+    try:
+        if not is_there(env, request.path, identity):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            require_regular(found, request)
+        alone = found.st_nlink <= 1
+        empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
+        if request.tag is not None and empty and alone and not request.shared:
+            data = _write_tag(env, request, fd, found.st_dev)
+        return KernelHeld(env, request, fd, identity, data, True)
+    except BaseException:
+        env.holds.pop((*identity, fd), None)
+        if data:
+            _erase(env, fd, data)
+        raise
+
+
+def open_existing(env: Environment, request: FileRequest) -> int | None:
+    """A descriptor of the lock file, for writing if that is permitted (F3); None if it is not there."""
+    path = request.path
+    try:
+        try:
+            return env.open_existing(path, write=True)
+        except OSError as error:
+            if error.errno not in (*UNWRITABLE, errno.ETXTBSY):
+                raise
+        return env.open_existing(path, write=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        try:
+            require_regular(env.stat(path), request)  # a directory, a symlink, a socket: say so
+        except OSError:
+            pass
+        raise explained(error, request, env) from error
+
+
+def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Record | None]:
+    """The beginning of the content; and the record, if that is all there is, and of this protocol."""
+    head = env.read(fd, _HEAD)
+    if not head.startswith(SIGNATURE):
+        return head, None
+    content = head if len(head) < _HEAD else read_record(env, fd)
+    try:
+        record = request.protocol.decode(content)
+        return head, record if request.protocol.encode(record) == content else None
+    except ValueError:
+        return head, None
+
+
+def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
+    """A descriptor of the lock file, and whether it was created, as it was not there."""
+    while True:
+        fd = open_existing(env, request)
+        if fd is not None:
+            return fd, False
+        try:
+            return env.open_new(request.path, request.mode), True
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if not make_parents(env, request, error):
+                raise explained(error, request, env) from error
+
+
+def _is_cleared(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
+    """Whether a file that was not empty is so now, as it had an outdated record of ours. ProtocolMismatch for one of
+    another protocol, whose holder would not heed the guard. What else is in it stays."""
+    head, record = read_own(env, request, fd)
+    if record is None:
+        require_no_other(env, request, fd, head)
+        return False
+    if request.shared or not alone:
+        return False
+    try:
+        env.truncate(fd, 0)
+    except OSError:
+        return False  # opened for reading only
+    return True
+
+
+def require_no_other(env: Environment, request: FileRequest, fd: int, head: bytes) -> None:
+    """ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
+    if b"timestamp=" in head or b'"started_at"' in head:
+        other = other_protocol(request, read_record(env, fd), None)
+        if other is not None:
+            raise mismatch(request, other)
+
+
+def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> bytes:
+    """What was written (F5); nothing where that is not possible: a tag is no reason to fail."""
+    data = request.compose(env, device, guarded=True)
+    try:
+        write_all(env, fd, data)
+    except OSError:
+        _empty(env, fd)
+        return b""
+    except BaseException:
+        _empty(env, fd)
+        raise
+    return data
+
+
+def _erase(env: Environment, fd: int, data: bytes) -> None:
+    """Take the tag away, if it is still all that is there."""
+    try:
+        if env.read(fd, len(data) + 1) == data:
+            env.truncate(fd, 0)
+    except OSError:
+        pass  # it does not count without its holder
+
+
+def _empty(env: Environment, fd: int) -> None:
+    try:
+        env.truncate(fd, 0)
+    except OSError:
+        pass  # opened for reading only, so nothing was written
+
+
+_HELD = Evidence("guard", "the kernel lock on its file is held", proven=True)
+_FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
+_UNTRIED = Evidence("none", "somebody who wants it alone waits for it, and comes first")
+_NO_VERDICT = Verdict(False, False, "")
+_LOOKS = 3
+"""How often a lock whose holder is not seen is tried again, before it is said that one cannot see who holds it."""
+
+
+class KernelSight(Sight):
+    """One lock file of the protocol `flock`."""
+
+    def __init__(self, env: Environment, request: FileRequest) -> None:
+        super().__init__(env, request)
+        self._refused: bool | None = None
+        """Whether others had the guard when it was tried last, since the last look; None: not tried."""
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, *, strict: bool = True) -> bool:  # noqa: ARG002
+        """Look what the path names; False when nothing is there. Who has the guard is found out by trying (F7)."""
+        self.missed, self._refused = False, None
+        self.there = self._observe()
+        if self.there:
+            assert self._seen is not None
+            self.seen = self._seen
+            self.assessed = Assessment(Liveness.ALIVE, _HELD)
+            self.verdict = _NO_VERDICT
+        return self.there
+
+    def _observe(self) -> bool:
+        env, request = self.env, self.request
+        previous = self._seen
+        if previous is not None:
+            there = self._identity()
+            if there is None or there == previous.identity:
+                return there is not None
+            forget(env, previous)  # F6
+            self._seen = None
+        fd = open_existing(env, request)
+        if fd is None:
+            return False
+        try:
+            found = env.fstat(fd)
+            require_regular(found, request)
+            self._seen = Observation(found, fd)
+        except BaseException:
+            env.close(fd)
+            raise
+        self._disarm()
+        return True
+
+    @property
+    def could_be_had(self) -> bool:
+        return not self.there or not self._refused
+
+    def is_free(self) -> bool:
+        if not self.there:
+            return True
+        free = self._probe(shared=self.request.shared)
+        if free:
+            head, record = read_own(self.env, self.request, self.seen.fd)
+            if record is None:
+                require_no_other(self.env, self.request, self.seen.fd, head)  # F7
+        return free
+
+    def lies_free(self) -> bool:
+        return not self.there or self._probe(shared=False)
+
+    def _probe(self, *, shared: bool) -> bool:
+        """F7."""
+        fd = self.seen.fd
+        free = try_guard(self.env, self.request, fd, shared=shared)
+        if free:
+            self.env.unguard(fd)
+        if shared == self.request.shared:
+            self._note(refused=not free)
+        return free
+
+    def _note(self, *, refused: bool) -> None:
+        self._refused = refused
+        if refused:
+            self.seen.record = read_own(self.env, self.request, self.seen.fd)[1]
+
+    # -- our own holds -------------------------------------------------------------------------------------------------
+
+    def _our_own(self) -> list[FileHeld]:
+        if not self.there:
+            return []
+        return [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
+
+    def _joinable(self, held: FileHeld) -> bool:
+        return self.request.shared or not held.request.shared
+
+    def _in_the_way(self, held: FileHeld) -> bool:
+        return not (self.request.shared and held.request.shared)
+
+    def is_inside(self, context: tuple[object, ...]) -> bool:
+        """F9."""
+        return self.request.shared and any(
+            share.context[: len(context)] == context
+            for held in self._our_own()
+            if held.request.shared and not held.released
+            for share in list(held.shares)
+        )
+
+    def deadlock(self, slots: int) -> WouldDeadlock:
+        if not any(held.request.shared for held in self._our_own()):
+            return super().deadlock(slots)
+        return WouldDeadlock(
+            f"{self.request.path} is held shared by this very thread or task, which would wait for itself for ever: a "
+            "shared hold cannot become exclusive. Release it first, or pass a timeout.",
+            path=self.request.path,
+            protocol=self.request.protocol.name,
+        )
+
+    # -- trying --------------------------------------------------------------------------------------------------------
+
+    def attempt(self) -> Generator[Wait, None, FileHeld | None]:
+        """Try in earnest: one step, so nothing is waited for."""
+        yield from ()
+        if not self.there:
+            held = take(self.env, self.request)
+        else:
+            seen = self.seen
+            free = try_guard(self.env, self.request, seen.fd)
+            self._note(refused=not free)
+            if not free:
+                return None
+            held = settle(self.env, self.request, seen.fd)
+            if held is None:
+                forget(self.env, seen)
+            seen.fd, self._seen = -1, None
+        self.missed = held is None
+        return held
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> Watch | None:
+        return self.env.watch(self.request.path, readers=True)  # F8
+
+    # -- describing ----------------------------------------------------------------------------------------------------
+
+    def describe(self) -> Status:
+        env, request = self.env, self.request
+        if not self.there:
+            return super().describe()
+        owners: list[LockOwner] = []
+        for looks in range(_LOOKS):
+            if self.seen.fd >= 0 and (self._refused is None or looks):
+                self._probe(shared=self.request.shared)
+            owners = env.lock_owners(self.seen.identity)
+            if not self._refused or self.seen.fd < 0 or _holding(owners):
+                break  # else nobody is seen: it may have been released in between
+        if self._refused is False and (mismatched := self._mismatched()) is not None:
+            return mismatched
+        record = self._believed(_holding(owners)) if self._refused else None
+        holders = tuple(self._holder(owner, record) for owner in _holding(owners))
+        first = next((holder for holder in holders if holder.pid is not None), Holder() if self._refused else None)
+        return Status(
+            path=request.path,
+            protocol=request.protocol.name,
+            locked=self._refused is not False,
+            stale=False,
+            liveness=Liveness.ALIVE if self._refused or holders else Liveness.UNKNOWN,
+            evidence=_UNTRIED if self._refused is None else _HELD if self._refused or holders else _FREE,
+            holder=first,
+            record=record,
+            reason=self._reason(holders),
+            age=None if record is None or record.since is None else max(0.0, env.time() - record.since),
+            waiters=tuple(
+                Waiter(None, owner.pid, None, None, env.command(owner.pid))
+                for owner in owners
+                if owner.waiting and owner.pid is not None
+            ),
+            holders=holders,
+        )
+
+    def _mismatched(self) -> Status | None:
+        """What is to be said of another protocol's record (F7)."""
+        data = read_record(self.env, self.seen.fd)
+        other = other_protocol(self.request, data, None)
+        if other is None:
+            return None
+        text = f"its content is a record of the {other} protocol, whose holder would not heed the kernel lock"
+        return Status(
+            self.request.path, self.request.protocol.name, True, False, Liveness.UNKNOWN, Evidence("none", text),
+            Holder(), reason=text, modified=self.env.fstat(self.seen.fd).st_mtime, data=data,
+        )  # fmt: skip
+
+    def _reason(self, holders: tuple[Holder, ...]) -> str:
+        if self._refused is None:
+            return _UNTRIED.text
+        if self._refused:
+            return "its holder is alive"
+        return "only readers hold it, and one more may" if holders else "nobody holds it"
+
+    def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
+        command = None if owner.pid is None else self.env.command(owner.pid)
+        if record is None or record.pid != owner.pid:
+            return Holder(owner.pid, command=command, shared=not owner.exclusive)
+        return Holder(owner.pid, record.host, record.since, record.tag, command)
+
+    def _believed(self, owners: list[LockOwner]) -> Record | None:
+        """The record in the file, if it is the holder's and not left by another (flock.py, F5)."""
+        record = self.seen.record
+        if record is None or record.pid is None or record.marker is None:
+            return None
+        env, there = self.env, record.marker.identity
+        here = env.identity()
+        local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace) and "-" not in (
+            there.boot,
+            there.pid_namespace,
+            there.started,
+        )
+        if not local or not owners or any(owner.pid != record.pid or not owner.exclusive for owner in owners):
+            return None
+        found = env.inspect(record.pid)
+        return record if (found.presence, found.started) == (Presence.RUNNING, there.started) else None
+
+
+def _holding(owners: list[LockOwner]) -> list[LockOwner]:
+    return [owner for owner in owners if not owner.waiting]

@@ -1,0 +1,226 @@
+"""A hold of a lock file: from the moment it is ours until it is released, left to another, or lost.
+
+H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file would look like a dead holder's. Unlocking
+    explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
+H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
+    remove and create anew (another inode) or write over (same inode).
+H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us: by the release
+    itself, or, if that is interrupted as well, by whoever begins the next operation (operations.py, J2 to J4).
+H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
+    to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
+H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
+    leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+
+from ..._core.hold import Held, Share
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
+from ...errors import set_error_path
+from ...events import listeners
+from ...model import Record
+from .queue import MOMENT, Place, tidy
+from .request import FileRequest
+from .steps import forget_hold, is_there, leads_to, withdraw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+class FileHeld(Held):
+    """A lock file that is ours."""
+
+    __slots__ = ("data", "fd", "guarded", "identity", "place")
+
+    request: FileRequest
+
+    def __init__(
+        self, env: Environment, request: FileRequest, fd: int, identity: tuple[int, int], data: bytes, guarded: bool
+    ) -> None:
+        self.fd = fd
+        self.identity = identity
+        self.data = data
+        self.guarded = guarded
+        self.place: Place | None = None
+        """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
+        super().__init__(env, request)
+
+    def release(self, share: Share | None = None) -> None:
+        """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
+        if self.generation != self.env.generation:  # inert: H1
+            return
+        ended = done = False
+        operations = self.env.operations
+        running = operations.running
+        outer = operations.current() if running else None
+        frame: FrameType | None = sys._getframe()
+        _broken_off = self.frame  # kept until we are done: with its variables a `with` may go that releases this (J5)
+        try:
+            with self.mutex:
+                if self.released or (share is not None and share not in self.shares):
+                    return
+                # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
+                if share is not None and self.shares != [share]:
+                    self.shares.remove(share)
+                    return
+                try:
+                    self.frame, self.outer = frame, outer
+                    running[self] = self
+                    self.released = ended = True
+                    mine = self._remove()
+                    mine = self._drop(sure=mine) and mine
+                    done = True
+                except BaseException as error:
+                    self._interrupted(error)
+                    done = True
+                    raise
+            self._finish()
+            if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter one it would take longer than the rest
+                self._tidy()
+            if not mine:
+                self._raise_lost()
+        finally:
+            frame = None  # it would refer to itself, and to all that its callers have
+            if done and self.frame is not None:
+                self._finish()
+            if ended and self.released and (self.story is not None or listeners):
+                self._story().released(self)
+
+    def _interrupted(self, error: BaseException) -> None:
+        """A release was interrupted (H5), or failed (H6)."""
+        if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
+            self.released = False
+        elif self.released:
+            self._undo()
+        if isinstance(error, OSError):
+            set_error_path(error, self.path)
+
+    def _tidy(self) -> None:
+        operations = self.env.operations
+        operation = operations.begin(self.env)
+        try:
+            tidy(self.env, self.request.queue)
+        except BaseException:
+            operations.abort(operation)
+            raise
+        operations.end(operation)  # not `abort`, which looks at each hold that there is
+
+    def _undo(self) -> None:
+        self._withdraw()
+        self._leave_queue()
+
+    def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
+        """The same, for a hold whose release waits."""
+        yield from ()
+        self.release(share)
+
+    def abandon(self) -> None:
+        """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
+        if self.inert:
+            return
+        with self.mutex:
+            if not self.released:
+                self.released = True
+                self._drop()
+
+    def _remove(self) -> bool:
+        """Remove the lock file if it is ours; whether it was."""
+        try:
+            if self.lost or not self._is_ours():
+                return False
+            self.env.unlink(self.path)
+            return True
+        except FileNotFoundError:
+            return False  # removed by somebody since the check
+
+    def _drop(self, *, sure: bool = False) -> bool:
+        """Let go of the descriptor; whether it was ours (H7). `sure`: our record has just been read from it."""
+        self._forget()
+        ours = True
+        try:
+            if ours := sure or self._has_descriptor():
+                self.env.unguard(self.fd)
+            self._leave_queue()
+        finally:
+            (self.env.close if ours else self.env.disown)(self.fd)
+            self.fd = -1
+        return ours
+
+    def _has_descriptor(self) -> bool:
+        return leads_to(self.env, self.fd, self.identity)  # H7
+
+    def _enrol(self) -> None:
+        self.env.holds[self.identity] = self
+
+    def _forget(self) -> None:
+        forget_hold(self.env, self.identity, self.fd)
+
+    def _withdraw(self) -> None:
+        self._forget()
+        if not self.env.is_open(self.fd):
+            return
+        if self._has_descriptor():
+            withdraw(self.env, self.request, self.data, self.fd)
+        else:
+            self.env.disown(self.fd)
+        self.fd = -1
+
+    def hand_over(self) -> None:
+        """Let go of the descriptor, but not of the guard, which another process has as well (keeper.py, S1)."""
+        with self.mutex:
+            self.released = True
+            self._forget()
+            self._leave_queue()
+            fd, self.fd = self.fd, -1
+            self.env.close(fd)
+
+    def _leave_queue(self) -> None:
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
+
+    def beat(self) -> None:
+        """Refresh the timestamp, if the lock is still ours."""
+        if not self.check():
+            return
+        with self.mutex:
+            if self.released:
+                return
+            fresh = self.request.protocol.refreshed(self.data, self.env.time())
+            if fresh is not None and not self.released:
+                offset, digits = fresh
+                self.env.write(self.fd, digits, offset)
+                self.data = self.data[:offset] + digits + self.data[offset + len(digits) :]
+
+    def record(self) -> Record:
+        """What the lock file says about us."""
+        return self.request.protocol.decode(self.data)
+
+    def _how_lost(self) -> str:
+        return "was removed, replaced, written over or closed while it was held here; another process may be inside."
+
+    def _is_ours(self) -> bool:
+        # H4
+        try:
+            return is_there(self.env, self.path, self.identity) and (
+                self.env.read(self.fd, len(self.data) + 1) == self.data
+            )
+        except OSError:
+            if self._has_descriptor():
+                raise
+            return False
+
+
+def own_hold(env: Environment, path: str) -> FileHeld | None:
+    """What this process holds of the file that the path names now."""
+    try:
+        found = env.stat(path)
+    except OSError:
+        return None
+    held: FileHeld | None = env.holds.get((found.st_dev, found.st_ino))
+    return held

@@ -1,0 +1,335 @@
+"""What is at the lock path now: absent, a lock file with its record, or something that no lock file can be.
+
+Reading never hangs and never follows: not a symlink, a FIFO or a device. One descriptor stays open for the whole wait,
+because opening and closing a file wakes whoever watches it.
+
+O1  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
+O2  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
+    reads again under the guard, and goes back if a single byte differs.
+
+Is the holder alive? A ladder of questions; the first answer wins and carries its evidence.
+
+L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it is gone, not before.
+L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
+    another mount of a FUSE filesystem, or through an overlay's upper directory, a held guard looks free; `st_dev`
+    differs in every such case. After a reboot device numbers repeat; hence the boot id.
+L3  The holder's pid, where the number means something here: in a marker of our boot and PID namespace, or in a foreign
+    record, which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that
+    says the holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`),
+    and a guard may have been passed on to a child that outlives the pid.
+L4  A marker of this host, from another boot: DEAD, by rule, as host names repeat.
+L5  Everything else: UNKNOWN, which counts as held.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from ..._platform.interface import Environment, Presence, Stat
+from ...errors import InvalidPath, MalformedRecord, ProtocolMismatch
+from ...model import Evidence, Identity, Liveness, Marker, Record, Value
+from ...protocols import recognise
+from ...protocols.base import MAX_RECORD_BYTES
+from .request import FileRequest
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+_NEEDS = {
+    errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
+    "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
+    errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
+    "release some, or raise it",
+    errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
+    errno.EDQUOT: "no lock file may be added to {directory}; make room there",
+}
+"""What is missing, by the error that says so."""
+_USUAL_RECORD = 4096
+_UNREADABLE = (errno.EACCES, errno.EPERM)
+NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
+# A file that was created but not yet written carries this bit; see publish.py, X2.
+UNFINISHED = stat.S_ISVTX
+
+
+class Observation:
+    """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
+
+    __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
+
+    def __init__(self, found: Stat, fd: int) -> None:
+        self.identity = (found.st_dev, found.st_ino)
+        self.mode = found.st_mode
+        self.modified = found.st_mtime
+        """When it was written last, in seconds since the epoch."""
+        self.fd = fd
+        self.data = b""
+        self.record: Record | None = None
+        self.problem: str | None = None
+        self.blocked: str | None = None
+        """Why a takeover that would be right is impossible for this user."""
+        self.claimed = False
+        """Whether somebody else had the claim at the last try to take it over (takeover.py, T1)."""
+        self.refused = 0
+        """How often a takeover was refused the guard (takeover.py, T9)."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the record says that its holder keeps a guard, or kept it until it died."""
+        return self.record is not None and self.record.marker is not None and self.record.marker.guarded
+
+    @property
+    def unfinished(self) -> bool:
+        """Created by a holdfast process that has not yet written its record."""
+        return not self.data and bool(self.mode & UNFINISHED)
+
+
+def observe(env: Environment, request: FileRequest) -> Observation | None:
+    """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
+    path = request.path
+    try:
+        require_regular(env.stat(path), request)
+        fd = env.open_existing(path, write=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return _unreadable(env, request)
+        raise explained(error, request, env) from error
+    try:
+        found = env.fstat(fd)
+        require_regular(found, request)
+        seen = Observation(found, fd)
+        reread(env, request, seen)
+        if not env.guards:
+            env.close(fd)
+            seen.fd = -1
+        return seen
+    except BaseException:
+        env.close(fd)
+        raise
+
+
+def glance(env: Environment, request: FileRequest) -> Observation | None:
+    """The same, for one who only wants to know what it says: nothing is kept open."""
+    seen = observe(env, request)
+    forget(env, seen)
+    return seen
+
+
+def require_directory(env: Environment, request: FileRequest) -> None:
+    """InvalidPath unless the directory of the lock file is there."""
+    try:
+        env.stat(f"{request.directory}/.")
+    except FileNotFoundError as error:
+        raise InvalidPath(
+            f"{request.directory} does not exist, so no lock file can be in it; create it first",
+            path=request.path,
+            protocol=request.protocol.name,
+        ) from error
+    except OSError as error:
+        raise explained(error, request) from error
+
+
+def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
+    """Read the record again from the descriptor that is kept."""
+    data = read_record(env, seen.fd)
+    if seen.data and data == seen.data and not request.protocol.ages_by_mtime:
+        return
+    seen.data, seen.record, seen.problem = data, None, None
+    if not data or request.protocol.ages_by_mtime:
+        found = env.fstat(seen.fd)
+        seen.mode, seen.modified = found.st_mode, found.st_mtime
+    try:
+        record = request.protocol.decode(data)
+        if record.created is None and request.protocol.ages_by_mtime:
+            record = record.replaced(created=seen.modified)
+        seen.record = record
+    except MalformedRecord as error:
+        seen.problem = str(error) if data else NO_RECORD
+
+
+def read_record(env: Environment, fd: int) -> bytes:
+    """The whole content, or enough to see that it is too large. A read allocates what it asks for: ask for little."""
+    data = env.read(fd, _USUAL_RECORD)
+    return data if len(data) < _USUAL_RECORD else env.read(fd, MAX_RECORD_BYTES + 1)
+
+
+def forget(env: Environment, seen: Observation | None) -> None:
+    """Close the descriptor. What closing says of a file that was only read is no news."""
+    if seen is not None and seen.fd >= 0:
+        fd, seen.fd = seen.fd, -1
+        try:
+            env.close(fd)
+        except OSError:
+            pass
+
+
+def require_same_protocol(request: FileRequest, seen: Observation) -> None:
+    """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
+    other = other_protocol(request, seen.data, seen.record)
+    if other is not None:
+        raise mismatch(request, other)
+
+
+def other_protocol(request: FileRequest, data: bytes, record: Record | None) -> str | None:
+    """The protocol whose record `data` is, where it is none of the request's: then nobody can acquire as asked."""
+    if not data or (record is not None and record.legible):
+        return None
+    if request.protocol.suffix.startswith("/"):
+        return None  # a file of that name is no other protocol's, whatever it looks like: a damaged record, held
+    other = recognise(data)
+    if other == "sidecar" and request.protocol.persistent:
+        return None  # any JSON object may be a record of a sidecar, and the files of `flock` may hold anything
+    return None if other == request.protocol.name else other
+
+
+def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
+        f"they would not exclude each other. Use protocol={other!r} (-p {other}), or another path.",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def explained(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
+    """The same failure in words that say what to do, where the operating system's are about something else.
+
+    Without `env`, for a step that opens nothing, an error about what is used up stays as it is.
+    """
+    path, directory = request.path, request.directory
+    message = {
+        errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
+        "(parents=True, --parents)",
+        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
+        errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",
+        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
+        "path",
+    }.get(error.errno or 0)
+    if message:
+        return InvalidPath(message, path=path, protocol=request.protocol.name)
+    need = _NEEDS.get(error.errno or 0)
+    if need is None or env is None:
+        return error
+    limit = env.open_limit()
+    need = need.format(directory=directory, holds=len(env.holds), limit="" if limit is None else f" of {limit}")
+    return OSError(error.errno, f"{error.strerror}; {need}", path)
+
+
+def require_regular(found: Stat, request: FileRequest) -> None:
+    """InvalidPath, saying what it is, for what is no regular file."""
+    if stat.S_ISREG(found.st_mode):
+        return
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    raise InvalidPath(
+        f"{request.path} is {kind}, not a lock file; remove it or choose another path",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _unreadable(env: Environment, request: FileRequest) -> Observation | None:
+    try:
+        seen = Observation(env.stat(request.path), -1)
+    except FileNotFoundError:
+        return None
+    seen.problem = "the lock file may not be read by this user"
+    return seen
+
+
+MAX_PID = 2**31 - 1
+UNFINISHED_SOURCE = "unfinished"
+RECYCLED_SLACK = 1.0
+"""Seconds: a record's timestamp is in whole seconds, so a holder may seem to start up to one second after it."""
+
+
+class Assessment(Value):
+    liveness: Liveness
+    evidence: Evidence
+    pid: int | None = None
+    """A living process whose end would change the answer."""
+
+    @property
+    def is_dead(self) -> bool:
+        return self.liveness is Liveness.DEAD
+
+
+def assess(env: Environment, seen: Observation) -> Assessment:
+    """What can be known about the holder of the lock file that was seen."""
+    held = env.guarded(seen.fd) if seen.fd >= 0 else None
+    record = seen.record
+    if held:
+        return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its file is held", proven=True))
+    if seen.unfinished and held is False:
+        return Assessment(Liveness.UNKNOWN, Evidence(UNFINISHED_SOURCE, "its creator has not written its record"))
+    if record is None:
+        return _unknown(seen.problem or "the record cannot be read")
+    if not record.legible:
+        return _unknown("its content does not say whose it is")
+    marker, here = record.marker, env.identity()
+    if record.marked and marker is None:
+        return _unknown("the record's marker is torn or from a newer version")
+    if marker is None:
+        if record.host is not None and record.host.casefold() != here.host.casefold():
+            return _unknown(f"the record comes from host {record.host}, whose processes cannot be seen from here")
+        return _by_process(env, record, None)
+    same_boot = marker.identity.boot == here.boot != "-"
+    if held is False and marker.guarded and same_boot and marker.device == seen.identity[0]:
+        return Assessment(
+            Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
+        )
+    if same_boot and marker.identity.pid_namespace == here.pid_namespace != "-":
+        return _by_process(env, record, marker)
+    if _rebooted(marker.identity, here):
+        return Assessment(
+            Liveness.DEAD, Evidence("boot", f"host {here.host} has rebooted since the record was written")
+        )
+    where = "another PID namespace" if same_boot else f"host {marker.identity.host}"
+    return _unknown(f"the record comes from {where}, whose processes cannot be seen from here")
+
+
+def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:
+    """L3."""
+    pid = record.pid
+    if pid is None:
+        return _unknown("the record names no process")
+    if not 0 < pid <= MAX_PID:
+        return _unknown(f"the record's pid {pid} cannot be a process")
+    found = env.inspect(pid)
+    identified = marker is not None and not marker.guarded
+    if found.presence is Presence.GONE:
+        return _dead(f"there is no process {pid}", proven=identified)
+    if found.presence is Presence.ZOMBIE:
+        return _dead(f"process {pid} has ended (it is a zombie)", proven=identified)
+    if found.presence is Presence.UNKNOWN:
+        return _unknown(f"whether process {pid} lives cannot be known here")
+    started = marker.identity.started if marker else "-"
+    if "-" not in (started, found.started):
+        if started != found.started:
+            return _dead(f"pid {pid} is another process by now: it started at another time", proven=identified)
+    elif marker is None and record.created is not None and found.since is not None:
+        late = found.since - record.created
+        if late > RECYCLED_SLACK:
+            return _dead(f"pid {pid} is another process by now: it started {late:.0f} s after the record was written")
+    return Assessment(Liveness.ALIVE, Evidence("process", f"process {pid} is running"), pid)
+
+
+def _rebooted(then: Identity, here: Identity) -> bool:
+    """L4, between boot ids only: a machine number does not change with a boot."""
+    boots = (then.boot, here.boot)
+    known = "-" not in boots and not any(boot.startswith("machine:") for boot in boots)
+    return known and then.boot != here.boot and then.host == here.host != "-"
+
+
+def _dead(text: str, *, proven: bool = False) -> Assessment:
+    return Assessment(Liveness.DEAD, Evidence("process", text, proven=proven))
+
+
+def _unknown(text: str) -> Assessment:
+    return Assessment(Liveness.UNKNOWN, Evidence("none", text))

@@ -1,0 +1,287 @@
+"""What foreign implementations do beside a lock file, and how to keep out of each other's way.
+
+Some publish by renaming a temporary file to the lock path, after a look that found nothing there. Such a rename would
+replace our lock file. Others make a directory beside it while they remove a stale lock.
+
+Y1  A rival that makes its temporary file after our lock file is there sees the lock file, and backs off. One whose
+    temporary file is older than our lock file is still in the directory when we list it. So whoever has published waits
+    until none is left, and then looks whether the lock is still its own, before anyone is let in.
+Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
+    whose process has ended, is no rival any more. Should it come back all the same, `check()` notices.
+Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
+    happens. One that is there already is somebody's who is at it: the others go back to waiting. One that is old was
+    left by a crash.
+Y4  fs-safe never removes such a directory that a crash has left, and waits for it for ever, even if the lock is free.
+    So ours is made with the sticky bit, which no other implementation sets, and guarded: with that bit and an unheld
+    guard it is a dead holdfast process's. Whoever gets the guard of what is left, and finds that the path still names
+    it, owns it from there on.
+Y5  Whoever announced a removal before our lock file was there may have judged another file for the last time, and be
+    about to remove ours. It does so at once or, if ours was there when it judged, not at all. So whoever has published
+    beside an announcement waits until that has gone, or a moment, and then looks whether the lock is still its own.
+Y6  Whoever may read the directory of an announcement can lock it, too. A guard that is had together with such readers
+    says as well that nobody of ours has it alone. Should two of ours have it so, the gates of the takeover let one
+    through (takeover.py, T1); the other may end the announcement early, and then Y5 is what is left.
+Y7  Any lock file of this kind may be a rival's, whichever of the two protocols the caller has chosen. To list a large
+    directory each time would cost more than the rest. So whoever publishes there often keeps a log of what appears in
+    it (inotify.py, N8), begun by a listing. A rival's temporary file that was there when ours appeared came before it,
+    so it is in the log or in the listing. Where the log is not certain, or names a rival, the directory is listed.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..._core.wait import Wait
+from ..._platform.interface import Environment, Presence
+from ..._platform.operations import let_go
+from .hold import FileHeld
+from .request import FileRequest
+from .steps import is_there
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+
+_YOUNG = 1.0
+"""Seconds for which a temporary file counts whatever is known of its process, which may be another container's."""
+_OLD = 60.0
+"""Seconds after which nobody is believed to be at it any more. Others do within a millisecond what they have to do."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
+_MOMENT = 0.020
+"""Seconds within which others act upon their last look (takeover.SETTLE)."""
+_OURS = stat.S_ISVTX
+_PATIENCE = 0.1
+"""Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
+
+
+def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Generator[Wait, None, FileHeld | None]:
+    """The hold, as soon as no rival can take its lock file away any more; None when one has, or stays (Y1, Y5).
+
+    Whoever calls this gives the hold back if it is interrupted.
+    """
+    if held is None:
+        return None
+    if request.protocol.has_rivals:
+        in_the_way = _has_rivals
+    elif request.protocol.reclaim_suffix:
+        in_the_way = _is_removed_beside
+    else:
+        return held
+    pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
+    while in_the_way(env, held):
+        if env.monotonic() >= until:
+            held.give_back()
+            return None
+        yield Wait((), env.monotonic() + pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    if held.verify():
+        return held
+    held.abandon()
+    return None
+
+
+def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
+    """The temporary files of others for this lock file, and the pid that each is named after."""
+    begun = env.monotonic()
+    names = env.list_directory(request.directory)
+    env.listed(request.directory, env.monotonic() - begun)
+    log = env.directory_log(request.directory)
+    if log is not None:
+        log.start(names)
+    return among(names, request)
+
+
+def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
+    """Those of the files that are rivals' for this lock file, by their paths and pids."""
+    found = []
+    for name in names:
+        pid = request.protocol.rival(name, request.name)
+        if pid is not None:
+            found.append((f"{request.directory}/{name}", pid))
+    return found
+
+
+def _has_rivals(env: Environment, held: FileHeld) -> bool:
+    """Y2. Ages are by the clock that stamped our own lock file: a server's may differ from ours."""
+    now: float | None = None
+    for path, pid in rivals(env, held.request):
+        if now is None:
+            now = env.fstat(held.fd).st_mtime + env.monotonic() - held.acquired
+        try:
+            age = abs(now - env.stat(path).st_mtime)  # from the future: the clock was set back
+        except OSError:
+            continue  # gone by now
+        if _counts(env, age, pid):
+            return True
+    return False
+
+
+def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] | None:
+    """The temporary file, and its pid, that keeps a contender from a lock that has no file (Y2). For people."""
+    if not request.protocol.has_rivals:
+        return None
+    try:
+        for path, pid in rivals(env, request):
+            age = abs(env.time() - env.stat(path).st_mtime)
+            if _counts(env, age, pid):
+                return path, pid
+    except OSError:
+        pass  # it is gone by now, or the directory may not be listed
+    return None
+
+
+def _counts(env: Environment, age: float, pid: int) -> bool:
+    """Whether a temporary file of that age is still a rival (Y2)."""
+    return age < _YOUNG or (age < _OLD and not has_ended(env, pid))
+
+
+def has_ended(env: Environment, pid: int) -> bool:
+    """Whether there is no such process here."""
+    return env.inspect(pid).presence in (Presence.GONE, Presence.ZOMBIE)
+
+
+def sweep_rivals(env: Environment, request: FileRequest) -> int:
+    """Remove the temporary files for this lock file whose processes have ended here; how many that were."""
+    removed = 0
+    for path, pid in rivals(env, request):
+        if has_ended(env, pid):
+            try:
+                if stat.S_ISREG(env.stat(path).st_mode):
+                    env.unlink(path)
+                    removed += 1
+            except OSError:
+                pass  # another sweeper was faster, or it is not ours to remove
+    return removed
+
+
+class Announcement:
+    """That we are removing a lock; `fd` is -1 where there are no guards."""
+
+    __slots__ = ("fd", "identity")
+
+    def __init__(self, fd: int, identity: tuple[int, int] | None) -> None:
+        self.fd = fd
+        self.identity = identity
+
+
+def announce_removal(env: Environment, request: FileRequest) -> Announcement | None:
+    """Y3: to be ended by `end_removal`; None when somebody else is at it."""
+    if not request.protocol.reclaim_suffix:
+        return Announcement(-1, None)
+    path = request.path + request.protocol.reclaim_suffix
+    try:
+        env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
+    except FileExistsError:
+        return _adopt(env, path)
+    try:
+        return _own(env, path, surely=True)
+    except FileNotFoundError:
+        return None  # another one took it for what a crash has left, and has come to its end
+    except BaseException:
+        _remove(env, path)
+        raise
+
+
+def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:
+    """Y3."""
+    if announced.identity is None:
+        return
+    path = request.path + request.protocol.reclaim_suffix
+    try:
+        if is_there(env, path, announced.identity):  # else somebody took it for a crash's
+            _remove(env, path)
+    except OSError:
+        pass
+    finally:
+        if announced.fd >= 0:
+            let_go(env, announced.fd)
+
+
+def _adopt(env: Environment, path: str) -> Announcement | None:
+    """Make ours what a crash has left (Y3, Y4)."""
+    try:
+        found = env.stat(path)
+        if not _may_announce(found.st_mode):
+            return None
+        old = abs(env.time() - found.st_mtime) >= _OLD
+        if not env.guards:
+            if not old:
+                return None
+            _remove(env, path)
+            env.make_directory(path, 0o755)
+            return _own(env, path, surely=True)
+        return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
+    except OSError:
+        return None  # gone by now, made anew by another, or not ours to touch
+
+
+def why_left(env: Environment, path: str) -> str | None:
+    """Why what announces a removal is nobody's any more (Y3, Y4); None where it may be somebody's. Changes nothing."""
+    try:
+        fd = env.open_directory(path)
+    except NotADirectoryError:
+        return None
+    try:
+        found = env.fstat(fd)
+        if env.list_directory(fd):
+            return None
+        held = env.guarded(fd) if env.guards and found.st_mode & _OURS else None
+    finally:
+        env.close(fd)
+    if held is not None:
+        return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
+    if abs(env.time() - found.st_mtime) < _OLD:
+        return None
+    return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"
+
+
+def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
+    """Take the guard of what is at the path, unless another has it or makes it anew; `surely`: even without guards."""
+    if not env.guards:
+        found = env.stat(path)
+        return Announcement(-1, (found.st_dev, found.st_ino))
+    fd = env.open_existing(path, write=False)
+    try:
+        guard = env.guard(fd)
+        if guard is False:
+            guard = env.guard(fd, shared=True)  # Y6
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        announces = _may_announce(found.st_mode)
+        if announces and (guard or (surely and guard is None)) and is_there(env, path, identity):
+            return Announcement(fd, identity)
+    except BaseException:
+        let_go(env, fd)
+        raise
+    let_go(env, fd)
+    return None
+
+
+def _may_announce(mode: int) -> bool:
+    """Whether it is of the kinds that are made for that: not a link, nor what would be strange to open."""
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+def _remove(env: Environment, path: str) -> None:
+    try:
+        env.remove_directory(path)
+    except NotADirectoryError:
+        env.unlink(path)  # fs-safe makes a file where it is told to stay below a directory (`lockRoot`)
+    except FileNotFoundError:
+        pass
+
+
+def _is_removed_beside(env: Environment, held: FileHeld) -> bool:
+    """Y5; and what a crash has left is taken away, so that fs-safe does not wait for it for ever (Y4)."""
+    path = held.path + held.request.protocol.reclaim_suffix
+    try:
+        announced = env.stat(path).st_mtime
+    except OSError:
+        return False
+    waited = env.monotonic() - held.acquired
+    left = _adopt(env, path)
+    if left is not None:
+        end_removal(env, held.request, left)
+        return False  # its maker has died, or was given up on
+    return waited < _MOMENT or abs(env.fstat(held.fd).st_mtime + waited - announced) < _YOUNG

@@ -1,0 +1,139 @@
+"""Following symbolic links, for protocols that say so; where a lock is made, before there is anything of it.
+
+LK1  We read the links ourselves, so the kernel's own caution (fs.protected_symlinks) does not help. One in place of the
+    lock file is followed only if it is ours or root's: anybody else's could have us create, write and remove a file
+    wherever they like. Of those on the way, one is not followed if it is another user's, and lies in a directory that
+    is not that user's, and that others than its owner may write to.
+LK2  A link is opened, and then looked at and read by that descriptor: others may exchange it in between.
+
+Where the lock file is: from what the caller named, by the rules of the protocol.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zlib
+
+from ...errors import InvalidPath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...protocols import Protocol
+
+_MOST = 40
+_THERE_ALL_THE_SAME = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)
+"""Errors about what is not there, or may not be looked at: the kernel will say so when it is to be opened."""
+
+
+def followed(path: str, protocol: str, *, last: bool = False) -> str:
+    """The path without symbolic links, dangling ones too, as `os.path.realpath` has it.
+
+    InvalidPath for a link that is not to be believed (LK1); `last`: a lock file would be made where the path ends.
+    """
+    if not hasattr(os, "geteuid"):
+        return os.path.realpath(path)
+    at, rest, links = "/", path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        above, at = at, os.path.join(at, name)
+        try:
+            found, target = _look(at)
+            if target is None:
+                continue
+            end = last and not any(part not in ("", ".") for part in rest)
+            if found.st_uid not in (0, os.geteuid()) and (end or _is_open(above, found.st_uid)):
+                raise _unbelievable(at, found.st_uid, path, protocol)
+        except OSError as error:
+            if error.errno not in _THERE_ALL_THE_SAME:
+                raise
+            continue
+        links += 1
+        if links > _MOST:
+            return os.path.join(at, *rest[::-1])  # a circle: the kernel will say so
+        at = "/" if target.startswith("/") else above
+        rest.extend(target.split("/")[::-1])
+    return at
+
+
+def _look(path: str) -> tuple[os.stat_result, str | None]:
+    """What is there; and what it leads to, if it is a link (LK2)."""
+    if not hasattr(os, "O_PATH"):
+        found = os.lstat(path)
+        return found, os.readlink(path) if stat.S_ISLNK(found.st_mode) else None
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        return found, os.readlink("", dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
+    finally:
+        os.close(fd)
+
+
+def _is_open(directory: str, user: int) -> bool:
+    """Whether a user may have made a link there who has no say in the directory itself."""
+    found = os.lstat(directory)
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and found.st_uid != user
+
+
+def _unbelievable(link: str, user: int, path: str, protocol: str) -> InvalidPath:
+    return InvalidPath(
+        f"{link} is a symbolic link of user {user}, who could have it lead anywhere, so it is not followed; name what "
+        "it leads to, or choose another path",
+        path=path,
+        protocol=protocol,
+    )
+
+
+_LONGEST_NAME = 255 - len(".holdfast-.queue")
+
+
+def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
+    """What was named, as an absolute path, and the lock file of it.
+
+    Symbolic links are followed now, where the protocol follows them: what they are changed to later does not count.
+    """
+    in_directory = protocol.suffix.startswith("/")
+    named = check_path(path, protocol.name, directory=in_directory)
+    if protocol.refuses_parent_components and ".." in named.split("/"):
+        raise InvalidPath(
+            f"{named!r} has a component '..', which the {protocol.name} protocol refuses; name the directory itself",
+            path=named,
+            protocol=protocol.name,
+        )
+    if protocol.resolves == "path":
+        named = followed(named, protocol.name, last=True)
+    elif protocol.resolves == "directory":
+        # As text first, and links after that: in this order the others do it, and would name another file otherwise.
+        directory, name = os.path.split(os.path.normpath(named))
+        named = os.path.join(followed(directory, protocol.name), name)
+    return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
+
+
+def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool = False) -> str:
+    """The absolute path; `..` stays, because it means what the kernel says and not what the text says."""
+    text = os.fsdecode(path)
+    if not text:
+        raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
+    if "\0" in text:
+        raise InvalidPath(f"{text!r} contains a NUL byte; name a file without", path=text, protocol=protocol)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidPath(f"{text!r} is no file name here; use another", path=text, protocol=protocol) from None
+    if os.path.basename(text) in ("", ".", "..") and not directory:
+        raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def queue_of(directory: str, name: str) -> str:
+    """The hidden directory of those who wait for a lock, named after it as far as a file name's length allows."""
+    short = os.fsencode(name)
+    if len(short) > _LONGEST_NAME:
+        short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
+    return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"

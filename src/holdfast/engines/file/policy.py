@@ -1,0 +1,127 @@
+"""May this lock be taken over? One decision, from the record, the evidence, and what the caller asked for.
+
+V1  A guard that is held is respected, whatever was asked for.
+V2  A record that is malformed or unreadable is never reclaimed.
+V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
+    the evidence must say dead. Unknown is held.
+V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
+V5  A protocol whose rule fails closed only says that a lock is stale: then nobody waits for it nor takes it over,
+    unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
+V6  A file that has more in it than a record may be somebody's data, with lines that look like a record's. It is held,
+    and is never reclaimed, whatever was asked for.
+V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A9). Until then
+    the lock counts as held.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..._core.wait import Signal
+from ..._platform.interface import Environment
+from ...model import Evidence, Holder, Liveness, Status, Value
+from .inspect import UNFINISHED_SOURCE, Assessment, Observation
+from .request import FileRequest
+
+ASK_AGAIN = 1.0
+"""Seconds after which a callable is asked again: what it looks at makes no event."""
+
+
+class Verdict(Value):
+    reclaim: bool
+    by_proof: bool
+    """Whether no foreign process may have come to the same verdict by its rule, and be acting on it."""
+    reason: str
+    stale_at: float | None = None
+    """When time alone may change the verdict, in seconds since the epoch."""
+    closed: bool = False
+    """Whether waiting is no use either (V5)."""
+    asked: Signal | None = None
+    """Set once the caller knows the answer (V7)."""
+
+
+def judge(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
+    """Whether the lock that was seen may be taken over now."""
+    record, evidence, stale = seen.record, assessed.evidence, request.stale
+    if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
+        return Verdict(False, False, "its holder is alive")  # V1
+    if evidence.source == UNFINISHED_SOURCE and stale != "never":
+        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, X2
+    if record is None:
+        return Verdict(False, False, "what cannot be read counts as held")  # V2
+    if record.mixed:
+        return Verdict(False, False, "there is more in it than a lock's record, so it may be somebody's data")  # V6
+    if seen.blocked is not None:
+        return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
+    if stale == "never":
+        return Verdict(False, False, "this contender takes over nothing (stale='never')")
+    if callable(stale):
+        unjudged = describe(env, request, seen, assessed, Verdict(False, False, ""))
+        answer: object = stale(unjudged)
+        if isinstance(answer, Signal):
+            return Verdict(False, False, "the caller has yet to answer", env.time() + ASK_AGAIN, asked=answer)  # V7
+        if answer:
+            return Verdict(True, False, "the caller calls it stale")
+        return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)
+    if stale == "safe" and assessed.liveness is Liveness.DEAD and evidence.proven:
+        # A foreign process may be removing what is old as well: then we have to settle (takeover.py, T5).
+        own = min(request.stale_after, request.protocol.stale_after)
+        old = request.protocol.is_stale(record, assessed.liveness, env.time(), own)
+        return Verdict(True, not old, "its holder is proven dead")
+    now, limit = env.time(), request.stale_after
+    by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
+    stale_at = None if by_rule else request.protocol.stale_at(record, limit)
+    if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
+        return Verdict(False, False, f"it is older than {limit:g} s, and may be a dead holder's", closed=True)  # V5
+    if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
+        older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
+        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale{older}")
+    if by_rule:
+        return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
+    return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
+
+
+def describe(
+    env: Environment,
+    request: FileRequest,
+    seen: Observation | None,
+    assessed: Assessment | None,
+    verdict: Verdict | None,
+) -> Status:
+    """The same knowledge as a value for the caller."""
+    name = request.protocol.name
+    if seen is None or assessed is None or verdict is None:
+        nothing = Evidence("none", "there is no lock file", proven=True)
+        return Status(request.path, name, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
+    record = seen.record
+    return Status(
+        path=request.path,
+        protocol=name,
+        locked=not verdict.reclaim,
+        stale=verdict.reclaim,
+        liveness=assessed.liveness,
+        evidence=assessed.evidence,
+        holder=_holder(env, seen, assessed),
+        record=record,
+        reason=verdict.reason,
+        age=None if record is None else _ago(env, record.since),
+        modified=seen.modified,
+        data=seen.data,
+        record_age=None if record is None else _ago(env, record.created),
+    )
+
+
+def _ago(env: Environment, moment: float | None) -> float | None:
+    return None if moment is None else max(0.0, env.time() - moment)
+
+
+def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder:
+    record = seen.record
+    if record is None:
+        return Holder()
+    # The process table is asked only about a pid that means something here and is not somebody else by now.
+    marker, here = record.marker, env.identity()
+    local = marker is None or (marker.identity.boot, marker.identity.pid_namespace) == (here.boot, here.pid_namespace)
+    alive = assessed.liveness is Liveness.ALIVE and record.pid is not None and record.pid > 0
+    command = env.command(record.pid) if alive and local and record.pid is not None else None
+    return Holder(pid=record.pid, host=record.host, since=record.since, tag=record.tag, command=command)

@@ -1,0 +1,305 @@
+"""Publishing: the lock file appears with its whole record and its guard taken, or not at all.
+
+The ways, best first; a directory that cannot do one gets the next, and the request remembers it:
+
+    unnamed     O_TMPFILE, guard, write, link. A crash leaves nothing.
+    named       a temporary name, write, link(2), open the path, guard. A crash leaves at most the temporary name, which
+                the next process to publish here removes.
+    exclusive   O_CREAT|O_EXCL on the path itself, guard, write.
+
+P1  Creating the name is exclusive in every way (EEXIST), so two publishers never both succeed. Never by rename, which
+    replaces.
+P2  The guard is taken before a marker that claims it can be read. Otherwise a prober between the two would find
+    "guard free, marker matches", a false proof of death.
+P3  Hence, where the guard cannot be taken before the name exists (named: on FUSE the two names do not share it), the
+    record first says `n`, "known by its process", and one byte is flipped to `g` once the guard is held.
+P4  Whoever is interrupted looks whether the path is its own inode, and then removes it: it cannot trust what it
+    remembers of a call that did not return.
+X1  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
+    the file is still empty.
+X2  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
+    with that bit and an unheld guard is a creator that died, or has yet to do X1: a contender may take the guard and
+    do X1 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
+X3  exclusive: a creator that has no kernel locks could not keep such a contender out, so its file does not carry the
+    bit, and counts as held from the beginning.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from functools import partial
+
+from ..._core.wait import Wait
+from ..._platform.interface import Environment, Presence
+from ..._platform.operations import unlink_quietly
+from ...errors import UnsupportedFilesystem
+from ...model import temporary_name, temporary_prefix
+from .hold import FileHeld
+from .inspect import UNFINISHED, explained
+from .interop import among, quieten
+from .request import FileRequest
+from .steps import is_there, kinds_of_marker, withdraw, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
+NOT_HERE = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
+)
+_SWEPT_LASTS = 60.0
+"""Seconds."""
+_GUARD_RETRIES = 200
+_GUARD_PAUSE = 0.0005
+
+
+def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+    """A new hold, or None because the path exists."""
+    held: FileHeld | None
+    log = env.directory_log(request.directory) if request.protocol.has_rivals else None
+    if log is not None:
+        log.expect()
+    while True:
+        method = request.method
+        try:
+            if method == "unnamed":
+                held = _publish_unnamed(env, request)
+            elif method == "named":
+                held = yield from _publish_named(env, request)
+            else:
+                held = yield from _publish_exclusive(env, request)
+            break
+        except FileExistsError:
+            return None
+        except OSError as error:
+            _fall_back(env, request, error, method)
+    if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
+        return held
+    try:
+        if log is not None and log.saw(request.name) and not (log.names and among(log.names, request)):
+            return held  # interop.py, Y7
+        return (yield from quieten(env, request, held))
+    except BaseException:
+        held.give_back()
+        raise
+
+
+def _publish_unnamed(env: Environment, request: FileRequest) -> FileHeld:
+    path, durable = request.path, request.durable
+    data = b""
+    fd = env.open_unnamed(request.directory, request.mode)
+    try:
+        guarded = env.guard(fd) is True  # P2; nobody else can know this inode, so it is never refused
+        found = env.fstat(fd)
+        data = request.compose(env, found.st_dev, guarded=guarded)
+        env.undo_by(fd, partial(withdraw, env, request, data))
+        write_all(env, fd, data)
+        if durable:
+            env.sync(fd)
+        env.link_unnamed(fd, path)
+        if durable:
+            env.sync_directory(request.directory)
+        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
+    except FileExistsError:
+        env.close(fd)
+        raise
+    except BaseException:
+        withdraw(env, request, data, fd)
+        raise
+
+
+def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+    now = env.monotonic()
+    if now >= env.swept.get(request.directory, now):  # not each time: the directory may hold thousands of locks
+        env.swept[request.directory] = now + _SWEPT_LASTS
+        sweep(env, request.directory)
+    temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+    data, named = b"", True
+    env.operations.about_to_make(temporary)
+    try:
+        fd = env.open_new(temporary, request.mode)
+    except BaseException:
+        unlink_quietly(env, temporary)  # interrupted after it was made; the token is nobody else's
+        raise
+    try:
+        try:
+            data = request.compose(env, env.fstat(fd).st_dev, guarded=False)
+            env.undo_by(fd, partial(withdraw, env, request, data))
+            write_all(env, fd, data)
+            if request.durable:
+                env.sync(fd)
+            env.link(temporary, request.path)
+        finally:
+            env.unlink(temporary)
+            named = False
+        if request.durable:
+            env.sync_directory(request.directory)
+        # From here on only the lock path's own descriptor counts: the other name may have another guard (P3).
+        try:
+            opened = env.open_existing(request.path, write=True)
+        except FileNotFoundError:
+            env.close(fd)
+            return None  # removed by somebody already; the name itself worked
+        env.undo_by(opened, partial(withdraw, env, request, data))
+        fd, previous = opened, fd
+        env.close(previous)
+        return (yield from _guard_late(env, request, fd, data))
+    except FileExistsError:
+        env.close(fd)
+        raise
+    except BaseException:
+        if named:
+            unlink_quietly(env, temporary)  # once more: while this process lives, nobody else removes it
+        withdraw(env, request, data, fd)
+        raise
+
+
+def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHeld | None]:
+    """Guard a hold that is known by its process so far, and say so in the record (P3)."""
+    found = env.fstat(fd)
+    if env.read(fd, len(data) + 1) != data:
+        env.close(fd)
+        return None  # replaced by somebody already
+    held = FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, False)
+    guard: bool | None = None
+    for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
+        guard = env.guard(fd)
+        if guard is not False:
+            break  # None: a filesystem without kernel locks; the process stays the proof of life
+        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a prober has it for an instant
+    if not held.verify():
+        held.abandon()
+        return None  # replaced since
+    if guard:
+        held.data = data.replace(*kinds_of_marker(request), 1)
+        write_all(env, fd, held.data)
+        held.guarded = True
+    return held
+
+
+def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+    operation = env.operations.current()
+    if operation is not None:
+        operation.undo_created = partial(withdraw, env, request, b"")
+    fd = env.open_new(request.path, request.mode | (UNFINISHED if _has_locks(env, request.directory) else 0))
+    return (yield from finish(env, request, fd, created=True))
+
+
+def _has_locks(env: Environment, directory: str) -> bool:
+    """Whether this process can have kernel locks here (X3): what a directory grants, so do its files."""
+    if not env.guards:
+        return False
+    try:
+        fd = env.open_directory(f"{directory}/.")
+    except OSError:
+        return True  # it may not be read; where there are no links, nobody is likely to be denied them alone
+    try:
+        return env.guarded(fd) is not None
+    except OSError:
+        return True
+    finally:
+        env.close(fd)
+
+
+def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHeld | None]:
+    """Make the empty, unfinished file of `fd` ours (X1), or close it and return None.
+
+    Its creator does this, and so does a contender that found it; the contender only where there are guards.
+    """
+    data = b""
+    try:
+        for _ in range(_GUARD_RETRIES):
+            guard = env.guard(fd)
+            if guard is not False:
+                break
+            yield Wait((), env.monotonic() + _GUARD_PAUSE)
+        found = env.fstat(fd)
+        # A contender finishes only what carries the bit: by now the path may name a foreign creator's empty file. Nor
+        # what has another name: somebody may have linked a file of another directory here.
+        left = guard is True and bool(found.st_mode & UNFINISHED) and found.st_nlink <= 1
+        mine = guard is not False and (created or left)
+        if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
+            env.unguard(fd)
+            env.close(fd)
+            return None
+        data = request.compose(env, found.st_dev, guarded=guard is True)
+        env.undo_by(fd, partial(withdraw, env, request, data))
+        write_all(env, fd, data)
+        try:
+            env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED)
+        except OSError:
+            pass  # vfat and some FUSE keep no such bits; the record alone says that the file is finished, too
+        if request.durable:
+            env.sync(fd)
+            env.sync_directory(request.directory)
+        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, guard is True)
+    except BaseException:
+        withdraw(env, request, data, fd)
+        raise
+
+
+def _fall_back(env: Environment, request: FileRequest, error: OSError, method: str) -> None:
+    """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
+    if make_parents(env, request, error):
+        return
+    following = _NEXT_METHOD.get(method)
+    if error.errno in NOT_HERE and following is not None:
+        if request.method == method:  # else another thread with the same lock has moved on already
+            request.method = following
+        return
+    if error.errno in NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
+        raise UnsupportedFilesystem(
+            f"{request.directory} cannot hold lock files: it supports neither unnamed files, nor links, nor exclusive "
+            f"creation ({error.strerror}). Use a directory on a local filesystem.",
+            path=request.path,
+            protocol=request.protocol.name,
+        ) from error
+    if error.filename is None:
+        error.filename = request.path
+    raise explained(error, request, env) from error
+
+
+def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:
+    """Whether a missing directory was the reason, and it has been made; InvalidPath where that was not asked for."""
+    if error.errno != errno.ENOENT or _has_directory(env, request):
+        return False
+    if not request.parents:
+        raise explained(error, request) from error
+    try:
+        env.make_directories(request.directory)
+    except (FileExistsError, NotADirectoryError) as there:
+        blocked = OSError(errno.ENOTDIR, "not a directory", there.filename)
+        raise explained(blocked, request) from there
+    return True
+
+
+def _has_directory(env: Environment, request: FileRequest) -> bool:
+    try:
+        env.stat(f"{request.directory}/.")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise explained(error, request) from error
+    return True
+
+
+def sweep(env: Environment, directory: str) -> None:
+    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory.
+
+    Only files: whoever gives such a name to one of theirs may remove it, too (docs/security.md).
+    """
+    who = env.identity()
+    if "-" in (who.boot, who.pid_namespace):
+        return  # whose they are cannot be told
+    prefix = temporary_prefix(who)
+    for name in env.list_directory(directory):
+        if name.startswith(prefix) and name.endswith(".tmp"):
+            pid = name[len(prefix) :].partition("-")[0]
+            if pid.isdecimal() and env.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE):
+                try:
+                    if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
+                        env.unlink(f"{directory}/{name}")
+                except OSError:
+                    pass  # another sweeper was faster, or it is not ours to remove

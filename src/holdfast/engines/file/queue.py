@@ -1,0 +1,737 @@
+"""Tickets: the files by which those who wait are seen by other processes.
+
+A ticket lies in a hidden directory beside the lock file, the queue, which is there only while somebody waits. Its
+waiter keeps its guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a
+record, like a holder's, for people.
+
+Q2  A ticket counts while its guard is held. Whoever finds one without removes it, under its guard. Its creator cannot
+    have the guard at the instant of creation, so it looks afterwards whether the ticket is still there. Where a
+    neighbour's probe keeps it from the guard, or the neighbour removes it or the still empty directory, it makes both
+    anew: a waiter without a ticket would be passed by all that come later, and be shown to nobody.
+Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
+    never through a link, and each step in it goes by that descriptor. Nothing in it is removed but a regular file with
+    a ticket's name whose guard is free. A directory that somebody moves there loses and gains nothing by that.
+Q9  A queue is open to those to whom the lock's own directory is. Its mode is set on the descriptor, and only while the
+    directory is empty, ours, and has the mode with which it is made, which nothing else has: no directory of ours that
+    somebody moves there is opened to others. If its maker dies before that, the next one of the same user does it.
+
+Fairness: those who wait form a queue, in the order of their arrival, and each watches only the one before it.
+
+Inside a process, a `Line` of places. The first of each line, once it has waited a moment, has a ticket (queue.py).
+
+    new ──▶ behind somebody of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
+
+Q1  Exclusion never depends on the queue. A place decides only when a contender tries; so every failure here is ignored,
+    and whoever knows nothing of the queue does no harm but to the order.
+Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
+    there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
+    If there was an event and the guard is held all the same, it is looked at again soon: a dying process's outlives it.
+Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
+Q5  Newcomers go in directly as long as nobody has waited for longer than a moment; and a process whose turn has come
+    may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
+    taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
+Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
+    (stopped, forged, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All
+    of them are told, because only the first was idle; and they queue anew, by their old arrival. So whoever finds
+    itself behind looks at the lock at once; and what it may not remove it heeds no more in this wait.
+Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
+    as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
+
+Who waits: those who queue, in order, and those who only watch the lock file. For people; nothing relies on it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import math
+import stat
+from bisect import bisect_left
+
+from ..._core.wait import Signal
+from ..._platform.interface import DYING, RECHECK, Environment, Watch
+from ..._platform.operations import let_go
+from ...errors import MalformedRecord
+from ...model import Waiter, marker_text
+from ...protocols import get
+from .inspect import Observation, read_record
+from .request import FileRequest
+from .steps import write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from ...model import Status
+
+    Arrival = tuple[float, Waiter]
+
+MOMENT = 0.002
+"""Seconds that a waiter waits before it takes a ticket, and that newcomers may pass it by (queue.py, Q5)."""
+_TRIES = 20
+_IN_THE_MAKING = stat.S_ISVTX | 0o500
+"""The mode of a queue that has just been made (Q9): it may be opened by its owner, and by nobody else."""
+WAITING, HOLDING = b"state=waiting\n", b"state=holding\n"
+
+
+class Queue:
+    """The directory of the tickets, opened: whatever is at its path by now, it is this one (Q8)."""
+
+    __slots__ = ("_env", "_fd", "path")
+
+    def __init__(self, env: Environment, path: str) -> None:
+        self._env = env
+        self.path = path
+        self._fd = env.open_directory(path)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Never raises: what the system says of a directory that was only read is no news."""
+        try:
+            if self._fd >= 0:
+                self._env.close(self._fd)
+        except OSError:
+            pass
+        self._fd = -1
+
+    def names(self) -> list[str]:
+        """The tickets, by arrival. What cannot be a ticket is left out."""
+        try:
+            return sorted([name for name in self._env.list_directory(self._fd) if is_ticket(name)])
+        except OSError:
+            return []
+
+    def is_empty(self) -> bool:
+        return not self._env.list_directory(self._fd)
+
+    def open(self, name: str) -> int:
+        return self._env.open_existing(name, write=False, dir_fd=self._fd)
+
+    def create(self, name: str, mode: int) -> int:
+        return self._env.open_new(name, mode, dir_fd=self._fd)
+
+    def has(self, name: str, identity: tuple[int, int]) -> bool:
+        """Whether the name leads to this very file now."""
+        try:
+            found = self._env.stat(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == identity
+
+    def unlink(self, name: str) -> bool:
+        """Whether it is gone: another's, in a sticky directory, stays."""
+        try:
+            self._env.unlink(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        return True
+
+    def is_guarded(self, name: str) -> bool:
+        """Whether a ticket is somebody's. One that is not is removed (Q2); one that cannot be judged counts (Q6)."""
+        env = self._env
+        try:
+            fd = self.open(name)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        try:
+            if env.guarded(fd):
+                return True
+            found = env.fstat(fd)
+            identity = (found.st_dev, found.st_ino)
+            # None: where there are no kernel locks, whoever made it has died before it knew that.
+            if stat.S_ISREG(found.st_mode) and env.guard(fd) is not False and self.has(name, identity):
+                self.unlink(name)
+        except OSError:
+            pass
+        finally:
+            let_go(env, fd)
+        return False
+
+    def open_up(self, directory: str) -> None:
+        """Open it to those to whom the lock's directory is, if it is in the making (Q9)."""
+        env = self._env
+        found = env.fstat(self._fd)
+        if stat.S_IMODE(found.st_mode) != _IN_THE_MAKING or not self.is_empty():
+            return
+        try:
+            # What a link leads to, not the link: that is open to all.
+            env.chmod(self._fd, stat.S_IMODE(env.stat(f"{directory}/.").st_mode) & 0o1777 | 0o700)
+        except PermissionError:
+            pass  # another user's; who runs as root may, and then it is what its owner would have done
+
+
+class Ticket:
+    """One waiter's ticket, and the descriptor that guards it."""
+
+    def __init__(self, env: Environment, queue: Queue, name: str, fd: int) -> None:
+        self.name = name
+        self.queue = queue
+        self._env = env
+        self._fd = fd
+
+    def hold(self) -> None:
+        """Say that its owner is not waiting any more."""
+        self._env.write(self._fd, HOLDING, 0)
+
+    def give_up(self) -> None:
+        """Remove it; the directory too, if it was the last. Never raises."""
+        self.queue.unlink(self.name)  # the name is nobody else's: there is a token in it
+        try:
+            self._env.close(self._fd)
+        except OSError:
+            pass
+        self.queue.close()
+        remove_queue(self._env, self.queue.path)
+
+
+def issue(env: Environment, request: FileRequest, name: str, since: float) -> Ticket | None:
+    """A guarded ticket of that name (Q2); None where there are no kernel locks. OSError as the system gives it; EAGAIN
+    when neighbours have spoiled every try, so that a later one may succeed."""
+    if not env.guards:
+        return None
+    for _ in range(_TRIES):
+        try:
+            queue = _make_queue(env, request)
+        except FileNotFoundError:
+            continue  # a neighbour has removed it, as it was empty still
+        except PermissionError:
+            if stat.S_IMODE(env.stat(request.queue).st_mode) != _IN_THE_MAKING:
+                raise
+            continue  # another user is making it
+        try:
+            made = _make(env, request, queue, name, since)
+        except BaseException:
+            queue.close()
+            remove_queue(env, request.queue)
+            raise
+        if made:
+            return made
+        queue.close()
+        remove_queue(env, request.queue)
+        if made is None:
+            return None
+    raise BlockingIOError(errno.EAGAIN, "neighbours keep removing it", f"{request.queue}/{name}")
+
+
+def _make(
+    env: Environment, request: FileRequest, queue: Queue, name: str, since: float
+) -> Ticket | Literal[False] | None:
+    """The ticket; False when a neighbour has probed or removed it before it was guarded; None: no kernel locks."""
+    try:
+        fd = queue.create(name, request.mode)
+    except (FileNotFoundError, FileExistsError):
+        queue.unlink(name)  # nobody else makes one of this name: it is what an earlier try could not remove
+        return False
+    guard: bool | None = False
+    try:
+        found = env.fstat(fd)
+        guard = env.guard(fd)
+        if guard:
+            who = env.identity()
+            record = get("sema").compose(who, since, request.tag, marker_text(True, found.st_dev, who), {})
+            write_all(env, fd, WAITING + record)
+            if queue.has(name, (found.st_dev, found.st_ino)):
+                return Ticket(env, queue, name, fd)
+    except BaseException:
+        queue.unlink(name)
+        let_go(env, fd)
+        raise
+    queue.unlink(name)
+    let_go(env, fd)
+    return None if guard is None else False
+
+
+def _make_queue(env: Environment, request: FileRequest) -> Queue:
+    """The queue, made if it is not there. OSError when there is something else at its path: a link, a file."""
+    try:
+        queue = Queue(env, request.queue)
+    except FileNotFoundError:
+        try:
+            env.make_directory(request.queue, _IN_THE_MAKING)
+        except FileExistsError:
+            pass
+        queue = Queue(env, request.queue)
+    try:
+        queue.open_up(request.directory)
+    except BaseException:
+        queue.close()
+        raise
+    return queue
+
+
+def withdraw(env: Environment, path: str, name: str) -> None:
+    """Remove the ticket, if it is there. It may be broken off, and called again."""
+    queue = opened(env, path)
+    if queue is not None:
+        with queue:
+            queue.unlink(name)  # it is nobody else's: there is a token in it
+        remove_queue(env, path)
+
+
+def name_of(arrival: float, pid: int, token: str, *, shared: bool) -> str:
+    """The name of a ticket. `arrival` is on the monotonic clock of the machine, which all processes share."""
+    return f"{int(arrival * 1e9):020d}-{'s' if shared else 'x'}-{pid}-{token}"
+
+
+def arrival(name: str) -> float:
+    return int(name[:20]) / 1e9
+
+
+def is_ticket(name: str) -> bool:
+    arrival, _, rest = name.partition("-")
+    kind, _, rest = rest.partition("-")
+    pid, _, token = rest.partition("-")
+    return (
+        kind in ("x", "s")
+        and (len(arrival), len(token)) == (20, 16)
+        and 0 < len(pid) <= 10
+        and not (arrival + pid).strip("0123456789")
+        and not token.strip("0123456789abcdef")
+    )
+
+
+def pid_of(name: str) -> int:
+    """The process that made a ticket, in its own PID namespace."""
+    return int(name.split("-")[2])
+
+
+def is_shared(name: str) -> bool:
+    return name[21:22] == "s"
+
+
+def opened(env: Environment, path: str) -> Queue | None:
+    """The queue, if there is one that may be looked at."""
+    try:
+        return Queue(env, path)
+    except OSError:
+        return None
+
+
+def names(env: Environment, path: str) -> list[str]:
+    """The tickets in the queue, by arrival."""
+    queue = opened(env, path)
+    if queue is None:
+        return []
+    with queue:
+        found = queue.names()
+    if not found:
+        remove_queue(env, path)  # left by somebody who died between two steps
+    return found
+
+
+def tidy(env: Environment, path: str) -> None:
+    """Remove what dead waiters left, up to the first living one: that one will do the same when it leaves."""
+    queue = opened(env, path)
+    if queue is None:
+        return
+    with queue:
+        if any(queue.is_guarded(name) for name in queue.names()):
+            return
+    remove_queue(env, path)
+
+
+def remove_queue(env: Environment, path: str) -> None:
+    try:
+        env.remove_directory(path)
+    except OSError:
+        pass  # not empty
+
+
+SLICE = 0.0004
+"""Seconds from getting the lock by the queue, in which a process may take it again (Q5). Measured: with less, 16
+processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
+NAP = 0.0003
+"""Seconds for which the next one leaves the lock to a process that uses its slice."""
+PATIENCE = 0.020
+"""Seconds that a free lock is left to those who are first (Q6)."""
+_RECHECK_EACH = 1.0
+"""Seconds between looks at the lock for each one ahead."""
+_FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
+"""Seconds between looks at the ticket ahead, where no events come: near to our turn, and far from it."""
+_LIST_EVERY, _NEAR = 0.5, 16
+"""Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive; unless there are
+no more than so many ahead."""
+
+
+def is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
+    """Whether a newcomer has to queue (Q5).
+
+    One that will not wait does not: it takes what is free, or leaves. Only readers always give way: together they could
+    keep a writer out for ever.
+    """
+    if not request.fair or (timeout == 0 and not request.shared):
+        return False
+    if env.turns:
+        if env.monotonic() < env.turns.get(request.queue, 0.0):
+            return False
+        env.turns.pop(request.queue, None)
+    line: Line | None = env.lines.get(request.queue)
+    if line is not None:
+        latest = env.monotonic() - MOMENT
+        for place in line.places.copy():
+            if place.started <= latest and not (place.shared and request.shared):
+                return True
+    # Who has a ticket has waited for a moment, or is behind somebody who has.
+    exists = env.exists(request.queue)
+    return bool(_conflicting(names(env, request.queue), shared=True)) if exists and request.shared else exists
+
+
+def _conflicting(names: list[str], *, shared: bool) -> list[str]:
+    """Those tickets that one has to wait for: readers do not wait for readers."""
+    return [name for name in names if not is_shared(name)] if shared else names
+
+
+class Line:
+    """The places of this process in the queue of one lock, in the order of arrival."""
+
+    __slots__ = ("mutex", "places")
+
+    def __init__(self) -> None:
+        self.mutex = _thread.RLock()
+        self.places: list[Place] = []
+
+    def ahead_of(self, place: Place) -> list[Place]:
+        """Those whom `place` has to wait for: readers do not wait for readers. It is entered if it is not there: at
+        first, and when somebody lost patience with it (Q6)."""
+        if place not in self.places:
+            self._insert(place)
+        before = self.places[: self.places.index(place)]
+        return [other for other in before if not other.shared] if place.shared else before
+
+    def _insert(self, place: Place) -> None:
+        number = len(self.places)
+        while number and self.places[number - 1].started > place.started:
+            number -= 1
+        self.places.insert(number, place)
+
+    def wake_first(self) -> None:
+        """Tell those who are first now; one whose event loop has been closed will never leave by itself."""
+        readers = False
+        for place in self.places.copy():
+            if readers and not place.shared:
+                return
+            if place.signal.set():
+                if not place.shared:
+                    return
+                readers = True
+            elif place in self.places:  # a signal handler may have changed them
+                self.places.remove(place)
+
+
+class Place:
+    """One contender's place in the queue."""
+
+    def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
+        self.env = env
+        self.started = started
+        self.shared = request.shared
+        self.owner = request.owner
+        self.tag = request.tag
+        self.holding = False
+        self.signal = Signal()
+        self._request = request
+        self._generation = env.generation
+        arrival = started - env.clock_shift
+        self.name = name_of(arrival, env.identity().pid, env.token(), shared=request.shared)
+        self._ticket: Ticket | None = None
+        self._issuing = False
+        """Whether a ticket of ours may be there that `_ticket` does not know of."""
+        self._passed: set[str] = set()
+        """Tickets that lay idle in front of a free lock, and that we may not remove."""
+        self._queue_up_at = started + MOMENT
+        self._hopeless = False
+        """No ticket can be had here: no kernel locks, no right to write, a full disk."""
+        self.first_ahead: object = None
+        """Who was first when we were not."""
+        self._behind_here = 0
+        self._ahead = 0
+        self._list_at = 0.0
+        self._before: str | None = None
+        self._turn_came = False
+        self._watch: Watch | None = None
+        self._relied = 0.0
+        """From when on the watch is relied upon."""
+        self._line = Line()
+        """The one that we are in, once we have asked whose turn it is."""
+
+    # -- whose turn ----------------------------------------------------------------------------------------------------
+
+    def takes_turn(self) -> bool:
+        """Whether our turn has come since this was asked last: who was before us in the queue may not be done yet."""
+        came, self._turn_came = self._turn_came, False
+        return came
+
+    def is_first(self) -> bool:
+        """Whether it is our turn, as far as can be seen now."""
+        self.signal.is_set = False
+        ahead = self._ahead_here()
+        self._behind_here = len(ahead)
+        if ahead:
+            self.first_ahead = ahead[0]
+            self._unwatch()
+            return False
+        return not self._is_behind_ticket()
+
+    def _ahead_here(self) -> list[Place]:
+        lines, queue = self.env.lines, self._request.queue
+        while True:
+            line: Line = lines.setdefault(queue, self._line)  # ours already, should an interruption come now
+            self._line = line
+            with line.mutex:
+                if lines.get(queue) is line:  # else it has just been dissolved
+                    ahead: list[Place] = line.ahead_of(self)
+                    return ahead
+
+    @property
+    def behind(self) -> bool:
+        """What the last `is_first` found."""
+        return bool(self._behind_here or self._before)
+
+    def _is_behind_ticket(self) -> bool:
+        env, path = self.env, self._request.queue
+        polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
+        if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
+            return True  # a thousand that poll cannot each read a list of a thousand
+        self._list_at = env.monotonic() + _LIST_EVERY
+        queue, names = self._look()
+        try:
+            before = self._ahead_of_us(names)
+            for number in range(len(before), 0, -1):
+                name = before[number - 1]
+                if queue is not None and self._watch_ticket(name) and queue.is_guarded(name):
+                    self._ahead, self.first_ahead = number, before[0]
+                    self._turn_came = True
+                    return True
+        finally:
+            self._unlook(queue)
+        self._unwatch()
+        if queue is not None and self._ticket is None and (before or not names):
+            remove_queue(env, path)  # they were all of the dead, or there was none
+        return False
+
+    def _look(self) -> tuple[Queue | None, list[str]]:
+        """The queue, and the tickets in it: that of our own ticket, as long as this is there."""
+        if self._ticket is not None:
+            names = self._ticket.queue.names()
+            if self.name in names:
+                return self._ticket.queue, names
+            self._drop_ticket()  # Q6; or the whole directory has been removed
+        queue = opened(self.env, self._request.queue)
+        return queue, [] if queue is None else queue.names()
+
+    def _unlook(self, queue: Queue | None) -> None:
+        if queue is not None and (self._ticket is None or self._ticket.queue is not queue):
+            queue.close()
+
+    def _watch_ticket(self, name: str) -> bool:
+        """Watch it; False when it is gone (Q3)."""
+        env, path = self.env, f"{self._request.queue}/{name}"
+        if self._before == name:
+            if self._watch is not None and self._watch.take():
+                self._relied = env.monotonic() + DYING
+            return True
+        self._unwatch()
+        try:
+            self._watch = env.watch(path) if env.events_reach(path) else None
+        except OSError:
+            return False
+        self._before = name
+        return True
+
+    def _ahead_of_us(self, names: list[str]) -> list[str]:
+        ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
+        return [name for name in ahead if name not in self._passed] if self._passed else ahead
+
+    def overtake(self) -> None:
+        """Q6."""
+        ahead = self._ahead_here()
+        with self._line.mutex:
+            for place in ahead:
+                if place in self._line.places:
+                    self._line.places.remove(place)
+                    place.signal.set()  # it may wait for its turn only, and nobody else would tell it
+        queue, names = self._look()
+        try:
+            for name in self._ahead_of_us(names):
+                if queue is not None and not queue.unlink(name):
+                    self._passed.add(name)
+        finally:
+            self._unlook(queue)
+        self._behind_here = 0
+        self._unwatch()
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When to look again, only in order to queue up in sight of all."""
+        return math.inf if self._ticket is not None or self._hopeless else self._queue_up_at
+
+    def queue_up(self, now: float) -> None:
+        """Take a ticket, if we are the first of this process and have to wait any longer."""
+        if self._behind_here or self.due == math.inf or now < (self.started if self._before else self._queue_up_at):
+            return
+        env = self.env
+        self._issuing = True
+        try:
+            self._ticket = issue(env, self._request, self.name, env.time() - (now - self.started))
+        except BlockingIOError:
+            self._queue_up_at, self._issuing = now + MOMENT, False  # Q2
+            return
+        except OSError:
+            pass  # Q1
+        self._issuing = False
+        self._hopeless = self._ticket is None
+
+    def recheck(self, now: float) -> float:
+        """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
+        where a thousand wait, and in a long wait after as long as it has lasted."""
+        return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
+
+    def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
+        """What to wait for, being behind somebody: descriptors, until when at the latest, a signal."""
+        if self._behind_here:
+            return (), math.inf, self.signal
+        fds = self._watch.fds() if self._watch is not None else ()
+        if fds:
+            return fds, min(self.due, self._relied if now < self._relied else math.inf), None
+        return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
+
+    def woke(self, *, over: bool) -> bool:
+        """To be called when a wait has ended: whether it was about us."""
+        return self._watch is None or self._watch.woken(over=over)
+
+    # -- holding and leaving -------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """We have the lock, and keep our place until the release (Q4). Those of the same owner may join us."""
+        self.env.turns[self._request.queue] = self.env.monotonic() + SLICE
+        self.holding = True
+        self._unwatch()
+        if self._ticket is not None:
+            try:
+                self._ticket.hold()
+            except OSError:
+                pass  # Q1
+        self._tell_owner()
+
+    def enter(self) -> None:
+        """We have one of several: the next one looks for another at once. Those of the same owner may join us."""
+        self.leave()
+        self._tell_owner()
+
+    def _tell_owner(self) -> None:
+        if self.owner is not None:
+            with self._line.mutex:
+                for place in self._line.places.copy():
+                    if place.owner == self.owner:
+                        place.signal.set()
+
+    def leave(self) -> None:
+        """Give the place up; whoever is first now is told. Idempotent, and nothing in a forked child."""
+        if self._generation != self.env.generation:
+            return
+        self._unwatch()
+        self._drop_ticket()
+        with self._line.mutex:
+            if self in self._line.places:
+                self._line.places.remove(self)
+            self._line.wake_first()
+            if not self._line.places and self.env.lines.get(self._request.queue) is self._line:
+                self.env.lines.pop(self._request.queue, None)  # a signal handler's lock may have done it
+
+    def _unwatch(self) -> None:
+        self._before = None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _drop_ticket(self) -> None:
+        if self._ticket is not None:
+            self._ticket.give_up()
+            self._ticket = None
+        elif self._issuing:
+            withdraw(self.env, self._request.queue, self.name)  # interrupted while it was made
+        self._issuing = False
+
+
+def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
+    """Everybody who can be seen to wait, those whom the status knows already among them. Changes nothing."""
+    queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
+    found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
+    known = {waiter.pid for waiter in found}
+    found += [waiter for waiter in status.waiters if waiter.pid not in known]
+    if seen is not None:
+        # A holder may watch its own lock file, in order to be told of its loss.
+        seen_already = (*status.waiters, *status.holders, status.holder)
+        known.update(who.pid for who in seen_already if who is not None and who.pid is not None)
+        others = [pid for pid in env.watchers(seen.identity) if pid not in known]
+        if others:  # the keeper of a shell's lock is no holder by the record, but has its guard
+            keepers = {owner.pid for owner in env.lock_owners(seen.identity) if not owner.waiting}
+            others = [pid for pid in others if pid not in keepers]
+        found += [Waiter(None, pid, None, None, env.command(pid)) for pid in others]
+    return tuple(found)
+
+
+def _in_tickets(env: Environment, request: FileRequest) -> list[Arrival]:
+    """Those of other processes: the first of each."""
+    line: Line | None = env.lines.get(request.queue)
+    mine = set() if line is None else {place.name for place in line.places.copy()}
+    return [(arrival(name), waiter) for name, waiter in read_tickets(env, request.queue) if name not in mine]
+
+
+def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
+    """The tickets in the queue at the path, by arrival, and who has them; without those that wait no more."""
+    queue = opened(env, path)
+    if queue is None:
+        return []
+    with queue:
+        read = [(name, read_ticket(env, queue, name)) for name in queue.names()]
+    return [(name, waiter) for name, waiter in read if waiter is not None]
+
+
+def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
+    """Who has the ticket; None for one that waits no more."""
+    try:
+        fd = queue.open(name)
+    except OSError:
+        return None
+    try:
+        state, _, record = read_record(env, fd).partition(b"\n")
+        if state + b"\n" != WAITING or not env.guarded(fd):
+            return None  # it holds the lock; or it is dead
+        decoded = get("sema").decode(record)
+    except (OSError, MalformedRecord):
+        return None
+    finally:
+        let_go(env, fd)
+    if decoded.pid is None or decoded.marker is None:
+        return None
+    there, here = decoded.marker.identity, env.identity()
+    local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace)
+    command = env.command(decoded.pid) if local else None  # elsewhere the number means another process
+    return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
+
+
+def _in_line(env: Environment, request: FileRequest) -> list[Arrival]:
+    """Those of this process."""
+    line: Line | None = env.lines.get(request.queue)
+    if line is None:
+        return []
+    ago = env.time() - env.monotonic()
+    pid = env.identity().pid
+    command = env.command(pid)
+    return [
+        (place.started - env.clock_shift, Waiter(None, pid, ago + place.started, place.tag, command))
+        for place in line.places.copy()
+        if not place.holding
+    ]

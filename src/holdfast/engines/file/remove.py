@@ -1,0 +1,186 @@
+"""Removing a lock that is not ours: on purpose, and only the one that was meant.
+
+A lock of the kernel alone is never removed: it is not the file that holds it (flock.py, F2).
+
+R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
+R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, exclusively or together with readers; and
+    the claim. Whoever is refused looks again: it may be another lock by now. The guard is left to a holder that is to
+    lose its living lock; but what looks like that may be a takeover. So the claim is made in any case, and the record
+    is read again under it: who has written over it by then keeps it, and who does so later finds the claim (T8).
+R3  Between two tries there is a short wait, so that a lock which keeps changing hands keeps nobody busy, and nothing is
+    kept: no descriptor, no claim, no announcement. Who is interrupted there leaves nothing. After PATIENCE it is over.
+R4  A holder that had queued keeps its ticket (queue.py, Q4), and the one behind it watches that, not the lock file. So
+    the tickets of its process go with the lock: whoever watches one looks again. One who waits in that process, and
+    whose ticket goes as well, queues anew by its old arrival.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from ..._core.messages import advice, sentence
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
+from ...errors import HoldfastError
+from ...errors import set_error_path as located
+from ...model import Identity, Liveness, Record
+from . import queue
+from .acquire import look
+from .inspect import Assessment, Observation, assess, forget, observe, reread
+from .interop import announce_removal, end_removal
+from .request import FileRequest
+from .steps import is_there
+from .takeover import NO_LOCKS, make_claim, take_guard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+PATIENCE = 2.0
+"""Seconds after which whoever finds each time that the lock has changed hands gives up (R3)."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
+    """Remove the lock file, whoever holds it. HoldfastError where that would not end the hold, but split the lock."""
+    if request.protocol.persistent:
+        _require_unheld(env, request)
+        return None
+    return (yield from remove_if(env, request, lambda _seen, _assessed: True))
+
+
+def remove_if(
+    env: Environment, request: FileRequest, agreed: Callable[[Observation, Assessment], bool]
+) -> Generator[Wait, None, Record | None]:
+    """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed.
+
+    `agreed` is asked anew at each try. HoldfastError if it changed hands at every one of them, for PATIENCE seconds.
+    """
+    until, pause = env.monotonic() + PATIENCE, _FIRST_PAUSE
+    while True:
+        try:
+            seen = observe(env, request)
+        except OSError as error:
+            located(error, request.path)
+            raise
+        if seen is None:
+            return None
+        try:
+            assessed = assess(env, seen)
+            if not agreed(seen, assessed):
+                return None
+            if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
+                return seen.record
+        except OSError as error:
+            located(error, request.path)
+            raise
+        finally:
+            forget(env, seen)
+        now = env.monotonic()
+        if now >= until:
+            break
+        yield Wait((), min(now + pause, until))  # R3
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    raise HoldfastError(
+        f"{request.path} was not removed: it changed hands each time that it was looked at, for {PATIENCE:g} s. See "
+        "its status, and try again.",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
+    """Why the lock that was seen is not this process's to release; None where it is."""
+    if seen.record is None:
+        return f"{seen.problem}, so whose it is cannot be known"
+    if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
+        return f"process {seen.record.pid} holds it itself ({assessed.evidence.text})"
+    marker = seen.record.marker
+    if seen.record.pid != owner.pid:
+        return f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"
+    if marker is not None and marker.identity != owner:
+        return f"it was acquired for another process {owner.pid}, of another time or another place"
+    return None
+
+
+def _require_unheld(env: Environment, request: FileRequest) -> None:
+    status = look(env, request)
+    if status.locked or status.holders:
+        raise HoldfastError(
+            f"{request.path} was not removed: {sentence(status)}. Such a lock is the kernel's, and ends with its "
+            f"holder; without the file, others would get in beside it. {advice(status)}",
+            path=request.path,
+            protocol=request.protocol.name,
+            holder=status.holder,
+        )
+
+
+def _remove(env: Environment, request: FileRequest, seen: Observation, *, held: bool) -> bool:
+    announced = announce_removal(env, request)
+    if announced is None:
+        return False
+    try:
+        return _remove_announced(env, request, seen, held=held)
+    finally:
+        end_removal(env, request, announced)
+
+
+def _remove_announced(env: Environment, request: FileRequest, seen: Observation, *, held: bool) -> bool:
+    """R2."""
+    if held or seen.fd < 0:
+        return _remove_claimed(env, request, seen, NO_LOCKS)
+    try:
+        guard = take_guard(env, seen.fd)
+        return guard is not None and _remove_claimed(env, request, seen, guard)
+    finally:
+        env.unguard(seen.fd)
+
+
+def _remove_claimed(env: Environment, request: FileRequest, seen: Observation, guard: int) -> bool:
+    try:
+        claim = make_claim(env, request.path, seen.identity, guard)
+    except OSError as error:
+        if error.errno in _FULL and guard != NO_LOCKS:
+            return _remove_unchanged(env, request, seen)  # nobody else can make one, either; and this makes room
+        error.filename = request.path
+        raise
+    if claim is None:
+        return False
+    try:
+        return _remove_unchanged(env, request, seen)
+    finally:
+        claim.end()
+
+
+def _remove_unchanged(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    if not _is_unchanged(env, request, seen):
+        return False
+    try:
+        env.unlink(request.path)
+    except FileNotFoundError:
+        return False  # its holder has released it since the look, or somebody else has broken it
+    _wake_waiters(env, request, seen)
+    return True
+
+
+def _wake_waiters(env: Environment, request: FileRequest, seen: Observation) -> None:
+    """R4."""
+    pid = None if seen.record is None else seen.record.pid
+    opened = queue.opened(env, request.queue) if pid is not None and env.exists(request.queue) else None
+    if opened is not None:
+        with opened:
+            for name in opened.names():
+                if queue.pid_of(name) == pid:
+                    opened.unlink(name)
+
+
+def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    """R1."""
+    if seen.fd < 0:
+        again = observe(env, request)
+        forget(env, again)
+        return again is not None and (again.identity, again.data) == (seen.identity, seen.data)
+    before = seen.data
+    reread(env, request, seen)
+    return seen.data == before and is_there(env, request.path, seen.identity)

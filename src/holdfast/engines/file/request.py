@@ -1,0 +1,162 @@
+"""What a caller asks of a lock file: where it is, by which protocol, with which options. Checked before any I/O."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+
+from ..._core.options import Options, Request, check_seconds
+from ..._core.wait import Signal
+from ..._platform.interface import Environment
+from ...model import marker_text
+from ...protocols import Protocol, get
+from .paths import check_path, locate, queue_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..._core.options import Stale
+
+_MOST_SLOTS = 1000
+"""Whoever waits for a semaphore looks at every slot, and has a descriptor open for each."""
+_FASTEST_BEAT = 0.05
+"""Seconds. Timestamps are in whole ones, so that a faster beat would only look more often whether the lock is lost."""
+_OF_PROTOCOLS = ("payload", "holder", "version")
+"""Options that only some protocols have (`Protocol.options`)."""
+
+
+class FileRequest(Request):
+    """One lock file."""
+
+    __slots__ = (
+        "directory",
+        "durable",
+        "fair",
+        "look_every",
+        "method",
+        "mode",
+        "more",
+        "name",
+        "parents",
+        "prepare",
+        "protocol",
+        "queue",
+        "stale",
+        "stale_after",
+        "unmarked",
+    )
+
+    def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
+        self.protocol: Protocol = get(options.get("protocol", "sema"))
+        self.more = _options_of(self.protocol, options)
+        if path == lock_file:  # a file that was found: its own path is no link
+            given = located = check_path(path, self.protocol.name)
+        else:
+            given, located = locate(path, self.protocol)
+        located = located if lock_file is None else check_path(lock_file, self.protocol.name)
+        super().__init__(self.protocol.name, given, located, options)
+        self.directory, self.name = os.path.split(self.path)
+        self.stale = _stale(options.get("stale", "safe"))
+        self.mode = _mode(options.get("mode"), self.protocol.mode)
+        self.durable = bool(options.get("durable", False))
+        parents = options.get("parents")
+        self.parents = self.protocol.makes_parents if parents is None else bool(parents)
+        self.fair = bool(options.get("fair", True))
+        if self.shared and not self.protocol.shareable:
+            raise ValueError(
+                f"the {self.protocol.name} protocol has no shared locks: its lock file names one holder. Use "
+                "protocol='flock' (-p flock) for a lock that readers share"
+            )
+        if self.shared and self.fencing:
+            raise ValueError("a shared hold has no fencing token: those who hold it together have no order")
+        if self.protocol.persistent:
+            _require_meaning(self.protocol.name, options)
+        self.queue = queue_of(self.directory, self.name)
+        own = self.protocol.stale_after
+        chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
+        self.stale_after = own if chosen is None else chosen
+        # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity is never.
+        every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
+        pace = min(self.stale_after, own) / 3 if every is None else every or math.inf
+        self.beat_every = max(pace, _FASTEST_BEAT)
+        # How this directory publishes; moves on when a way turns out not to work here.
+        self.method = "unnamed"
+        # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
+        self.look_every = math.inf
+        # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
+        # set (acquire.py, A9).
+        self.prepare: Callable[[], Signal | None] | None = None
+        # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
+        self.unmarked = False
+
+    def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
+        """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
+        identity = env.identity(self.on_behalf_of or self.kept_for)
+        guarded = guarded and self.on_behalf_of is None
+        now = env.time()
+        marker = None if self.unmarked else marker_text(guarded, device, identity, now)
+        return self.protocol.compose(identity, now, self.tag, marker, self.more)
+
+
+def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
+    """A request for each slot of a semaphore, `<base>.<i>.lock`. They have one queue, which no lock has."""
+    if isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+    if options.get("shared"):
+        raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
+    protocol = get(options.get("protocol", "sema"))
+    if protocol.suffix.startswith("/"):
+        raise ValueError(f"the {protocol.name} protocol has one lock for each directory, so it has no semaphores")
+    target = check_path(base, protocol.name)
+    requests = tuple([FileRequest(target, options, lock_file=f"{target}.{slot}.lock") for slot in range(slots)])
+    queue = queue_of(*os.path.split(f"{target}.#.lock"))
+    for slot, request in enumerate(requests):
+        request.target, request.slot, request.queue = target, slot, queue
+    return requests
+
+
+def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
+    """Those options that only this protocol has; TypeError or ValueError for what it has not."""
+    for name in _OF_PROTOCOLS:
+        if options.get(name) is not None and name not in protocol.options:
+            raise ValueError(f"{name} is no option of the {protocol.name} protocol")
+    more = {name: value for name, value in options.items() if name in protocol.options and value is not None}
+    if more:
+        protocol.check_options(more)
+    return more
+
+
+def _require_meaning(protocol: str, options: Options) -> None:
+    """ValueError for what would silently have no effect on a lock that the kernel alone keeps and frees."""
+    given = {
+        "stale": callable(options.get("stale")),
+        "stale_after": options.get("stale_after") is not None,
+        "heartbeat": bool(options.get("heartbeat")),
+        "durable": bool(options.get("durable")),
+    }
+    for name, wanted in given.items():
+        if wanted:
+            raise ValueError(
+                f"{name} has no meaning with protocol {protocol!r}: the kernel frees the lock when its holder ends, at "
+                "once and never before, so it is never stale and survives nothing. Leave the option out"
+            )
+
+
+def _stale(stale: Stale) -> Stale:
+    if not callable(stale) and stale not in ("safe", "protocol", "never"):
+        raise ValueError(f"stale is 'safe', 'protocol', 'never' or a callable, not {stale!r}")
+    return stale
+
+
+def _mode(mode: int | None, default: int) -> int:
+    if mode is None:
+        return default
+    if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
+        raise ValueError(f"mode is permission bits from 0 to 0o777, not {mode!r}")
+    if mode & 0o600 != 0o600:
+        raise ValueError(f"mode {mode:#o} would keep the holder itself from reading and writing its lock file")
+    return mode

@@ -1,0 +1,77 @@
+"""Steps on files that all parts of the engine take."""
+
+from __future__ import annotations
+
+import errno
+
+from ..._platform.interface import Environment
+from ..._platform.operations import let_go
+from ...model import MARKER_VERSION
+from .request import FileRequest
+
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The errors of one who may not write there."""
+
+
+def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
+    """Whether the path names this very inode now."""
+    try:
+        found = env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (found.st_dev, found.st_ino) == identity
+
+
+def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
+    """Whether the descriptor still leads to this very inode: not if a caller has closed it behind our back."""
+    try:
+        found = env.fstat(fd)
+    except OSError as error:
+        return error.errno != errno.EBADF
+    return (found.st_dev, found.st_ino) == identity
+
+
+def write_all(env: Environment, fd: int, data: bytes) -> None:
+    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
+    written = env.write(fd, data, 0)
+    while written < len(data):
+        count = env.write(fd, data[written:], written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
+        written += count
+
+
+def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
+    """Strike a hold off the list, unless the entry is of a later hold of the same file by now."""
+    held = env.holds.get(identity)
+    if held is not None and held.fd == fd:
+        del env.holds[identity]
+
+
+def kinds_of_marker(request: FileRequest) -> tuple[bytes, bytes]:
+    """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
+    key = request.protocol.marker_key
+    version = MARKER_VERSION.encode()
+    return key + version + b" n ", key + version + b" g "
+
+
+def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> None:
+    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file.
+
+    It may be broken off, and called again (operations.py, J3).
+    """
+    if not env.is_open(fd):
+        return
+    try:
+        found = env.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        forget_hold(env, identity, fd)
+        if is_there(env, request.path, identity):
+            content = env.read(fd, len(data) + 1)
+            by_process, by_guard = kinds_of_marker(request)
+            whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
+            if whole or (data.startswith(content) and env.guard(fd) is not False):
+                env.unlink(request.path)
+    except OSError:
+        pass  # the first failure is the one to report; what is left has no guard and will be taken over
+    let_go(env, fd)

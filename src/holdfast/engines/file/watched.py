@@ -1,0 +1,275 @@
+"""One lock file as one contender sees it: what was there at the last look, and the watch on it for the next change.
+
+A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
+    makes an event that is still there.
+A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
+    have come before the watch was armed, too: so for that long, a watch is not relied upon.
+A6  The watch is on an inode. When the path names another one, we start over with a new watch.
+"""
+
+from __future__ import annotations
+
+from ..._core.hold import Share
+from ..._core.messages import deadlock
+from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
+from .hold import FileHeld
+from .inspect import Assessment, Observation, assess, explained, forget, observe, require_same_protocol, reread
+from .policy import Verdict, describe, judge
+from .publish import publish
+from .request import FileRequest
+from .takeover import complete, take_over
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..._core.wait import Wait
+    from ...errors import WouldDeadlock
+    from ...model import Status
+
+FIRST_POLL = 0.001
+_BURST_FIRST = 0.0001
+_BURST_LAST = 0.0064
+"""After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
+
+
+class Sight:
+    """One lock file, looked at again and again. Owns a descriptor and a watch; `rest` gives them up for now."""
+
+    seen: Observation
+    assessed: Assessment
+    verdict: Verdict
+
+    def __init__(self, env: Environment, request: FileRequest) -> None:
+        self.env = env
+        self.request = request
+        self.there = False
+        """Whether the last look found anything at the path."""
+        self.missed = False
+        """Whether the path could not be created although the last look had found nothing at it."""
+        self._seen: Observation | None = None
+        self._watch: Watch | None = None
+        self._pidfd: tuple[int, int] | None = None
+        self._armed = False
+        self._relied = 0.0
+        """From when on the watch is relied upon, where a guard was seen."""
+        self._waiting = False
+        self._poll = FIRST_POLL
+        self._burst = 0.0
+        self._recheck = min(RECHECK, request.protocol.recheck)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, *, strict: bool = True) -> bool:
+        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict`."""
+        self.missed = False
+        self.there = self._observe()
+        if self.there:
+            assert self._seen is not None
+            self.seen = self._seen
+            if strict:
+                require_same_protocol(self.request, self.seen)
+            self.assessed = assess(self.env, self.seen)
+            self.verdict = judge(self.env, self.request, self.seen, self.assessed)
+        return self.there
+
+    def _observe(self) -> bool:
+        env, request = self.env, self.request
+        previous = self._seen
+        there = None if previous is None else self._identity()
+        if previous is not None and there is None:
+            return False  # released: cleaning up after what was there can wait, publishing cannot
+        if previous is not None and previous.fd >= 0 and there == previous.identity:
+            reread(env, request, previous)
+            return True
+        forget(env, previous)
+        self._seen = observe(env, request)
+        if previous is None or self._seen is None or self._seen.identity != previous.identity:
+            self._disarm()  # A6
+        return self._seen is not None
+
+    def _identity(self) -> tuple[int, int] | None:
+        """What the path names now."""
+        try:
+            found = self.env.stat(self.request.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise explained(error, self.request) from error
+        return (found.st_dev, found.st_ino)
+
+    @property
+    def could_be_had(self) -> bool:
+        """Whether the last look found a lock that a contender would get."""
+        return not self.there or self.verdict.reclaim
+
+    def is_free(self) -> bool:
+        """Whether a contender would get the lock; as of the last look, or now."""
+        return self.could_be_had
+
+    def lies_free(self) -> bool:
+        """Whether it is there for everybody, however they want it."""
+        return self.could_be_had
+
+    def describe(self) -> Status:
+        """The last look, as a value for the caller."""
+        if not self.there:
+            return describe(self.env, self.request, None, None, None)
+        return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
+
+    def join(self, context: tuple[object, ...]) -> Share | None:
+        """Our own process holds it, for the same owner: enter again."""
+        owner = self.request.owner
+        if owner is not None:
+            for held in self._our_own():
+                if held.request.owner == owner and self._joinable(held):
+                    return held.join(context)
+        return None
+
+    def is_held_by(self, context: tuple[object, ...]) -> bool:
+        """Whether the caller would wait for itself."""
+        # One share is enough: a hold ends with its last share.
+        return any(
+            share.context[: len(context)] == context
+            for held in self._our_own()
+            if not held.lost and self._in_the_way(held)
+            for share in list(held.shares)
+        )
+
+    def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
+        """Whether the caller shares the lock already, and may do so once more whoever waits."""
+        return False
+
+    def _our_own(self) -> list[FileHeld]:
+        """What this process holds of it; several only where holds are shared."""
+        held: FileHeld | None = self.env.holds.get(self.seen.identity) if self.there else None
+        return [] if held is None else [held]
+
+    def own_shares(self) -> list[Share]:
+        """What the handles of this process have in holds of it that are in the way."""
+        ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
+        return [share for held in ours for share in list(held.shares)]
+
+    def _joinable(self, held: FileHeld) -> bool:  # noqa: ARG002
+        return True
+
+    def _in_the_way(self, held: FileHeld) -> bool:  # noqa: ARG002
+        return True
+
+    def deadlock(self, slots: int) -> WouldDeadlock:
+        """The error for a caller that would wait for itself."""
+        return deadlock(self.request, slots, self.own_shares())
+
+    # -- trying --------------------------------------------------------------------------------------------------------
+
+    def attempt(self) -> Generator[Wait, None, FileHeld | None]:
+        """Try to get what was seen: create what is not there, take over what may be taken over."""
+        env, request = self.env, self.request
+        held = None
+        if not self.there:
+            held = yield from publish(env, request)
+            self.missed = held is None
+        elif self.verdict.reclaim:
+            if self.seen.unfinished:
+                held = yield from complete(env, request, self.seen)
+            else:
+                held = yield from take_over(env, request, self.seen, self.verdict)
+            if held is None and self.seen.blocked is not None:
+                self.verdict = judge(env, request, self.seen, self.assessed)  # it turned out to be impossible
+        return held
+
+    # -- waiting for a change ------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Look again soon: what was in the way is there for an instant only."""
+        self._burst = self._burst or _BURST_FIRST
+
+    def prepare(self) -> bool:
+        """See to it that the next change makes an event; True if there may have been one since the look (A2)."""
+        if not self.there:
+            return False
+        if not self._armed:
+            self._arm()
+            return self._watch is not None or not self._armed
+        if self._watch is None:
+            return False
+        pid = self.assessed.pid
+        if pid is not None and (self._pidfd is None or self._pidfd[0] != pid):
+            self._watch_process(pid)
+            if self._pidfd is not None:
+                return True
+        # Asked only now, because a released lock is acquired without it.
+        change = self._watch.take()
+        if change & CLOSED:
+            self.hurry()  # A4
+            self._relied = 0.0
+        return bool(change)
+
+    def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
+        """Descriptors to wait on, and until when at the latest. `poll`: do not trust events this time."""
+        self._waiting = False
+        if self._burst:
+            pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
+            return (), now + pause
+        if self._watch is None or poll or self.could_be_had:
+            # No events here, or they do not help: somebody else has a lock on a file that may be taken over.
+            pause, self._poll = self._poll, min(self._poll * 1.5, self._longest_poll())
+            return (), now + pause
+        self._waiting = True
+        fds, until = self._watch.fds(), now + self._recheck
+        if now < self._relied and self.assessed.evidence.source == "guard":
+            until = min(until, self._relied)
+        if not fds:  # the descriptor table is full: poll, until some are closed
+            until = min(until, self.env.monotonic() + self._longest_poll())
+        elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
+            fds = (*fds, self._pidfd[1])  # not once it has ended: it would stay readable for ever
+        return fds, until
+
+    def _longest_poll(self) -> float:
+        return max(FIRST_POLL, min(self.env.poll_limit(self.request.path), self.request.look_every))
+
+    def woke(self, waited: float, *, over: bool) -> bool:
+        """To be called when a wait has ended: whether it was about this lock file."""
+        if waited >= self._recheck and self.there:
+            self.seen.blocked = None  # permissions may have changed, which nothing announces
+        over = over or self._pidfd is not None  # it may have been that
+        return self._waiting and self._watch is not None and self._watch.woken(over=over)
+
+    def rest(self) -> None:
+        """Give up the descriptor and the watch."""
+        self._disarm()
+        forget(self.env, self._seen)
+        self._seen = None
+
+    def _arm(self) -> None:
+        env, path = self.env, self.request.path
+        self._armed = True
+        if env.events_reach(path):
+            try:
+                self._watch = self._subscribe()
+                self._relied = env.monotonic() + DYING
+            except FileNotFoundError:
+                self._armed = False  # gone in between: the next look finds out
+                return
+        if self._watch is not None and self.assessed.pid is not None:
+            self._watch_process(self.assessed.pid)
+
+    def _subscribe(self) -> Watch | None:
+        return self.env.watch(self.request.path)
+
+    def _watch_process(self, pid: int) -> None:
+        self._unwatch_process()
+        fd = self.env.watch_process(pid)
+        self._pidfd = None if fd is None else (pid, fd)
+
+    def _unwatch_process(self) -> None:
+        if self._pidfd is not None:
+            self.env.close(self._pidfd[1])
+            self._pidfd = None
+
+    def _disarm(self) -> None:
+        self._armed = self._waiting = False
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self._unwatch_process()

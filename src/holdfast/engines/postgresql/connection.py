@@ -1,0 +1,340 @@
+"""One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
+
+PG3  libpq is called by one thread at a time: by whoever has made the link, until a hold gives it to the agent's thread
+     (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step, whether the
+     hold that it steps for is still the keeper.
+PG4  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
+     server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
+PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
+     the mutex that keeps forks away, as libpq opens and closes them.
+PG6  Nothing blocks: host names are looked up in threads (connect.py), and libpq is given addresses.
+PG18  What a session is asked often is prepared in it. One that has forgotten that was reset by somebody, and with it
+      the settings of PG9 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
+      of its text, so in no session can it mean anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from hashlib import blake2b
+
+from psycopg import Error, pq
+
+from ..._core.wait import Wait
+from ..._drivers.agent import agent
+from ..._platform.fork import forking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
+
+    from ..._platform.interface import Environment
+
+    Row = tuple[str | None, ...]
+
+_CANCEL_WITHIN = 5.0
+_PREPARE_AFTER = 2
+"""How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
+_FORGOTTEN, _CHANGED = "26000", "0A000"
+_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_open: set[int] = set()
+"""The sockets of this process (PG5)."""
+
+
+def _in_child() -> None:
+    for fd in _open:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class Broken(Exception):
+    """The connection has ended, or is not worth going on with; the text says why."""
+
+
+class Refused(Exception):
+    """The server has answered a statement with an error; the connection goes on."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        """SQLSTATE."""
+
+
+class Link:
+    """A connection that is open, or being opened."""
+
+    def __init__(self, env: Environment, conninfo: str, label: str) -> None:
+        self.env = env
+        self.label = label
+        """The server as people know it."""
+        self.generation = env.generation
+        self.mutex = threading.RLock()  # re-entrant: a signal handler may release in the midst of a step
+        self.keeper: object = None
+        """The hold for which the agent's thread uses it (PG3)."""
+        self.kind: tuple[object, ...] = ()
+        self.used = False
+        """Whether somebody had it before (pool.py)."""
+        self.spotless = True
+        """Whether the session provably has no lock, and waits for none."""
+        self.busy = False
+        """Whether a statement waits for its answer."""
+        self.backend = 0
+        """The pid of the server's process, asked of itself; a pooler tells another."""
+        self.timeline = 0
+        """Of the server's log: one more after each promotion of a standby. It never changes within a session."""
+        self.refused: tuple[str, ...] = ()
+        """Settings that the server does not let us make."""
+        self.fd = -1
+        self._unsent = False
+        self._last_word = ""
+        self._results: list[PGresult] = []
+        self._asked: dict[str, int] = {}
+        """How often, of what has no name yet."""
+        self._names: dict[str, bytes | None] = {}
+        """Of what is prepared; None for what cannot be."""
+        with forking:
+            self._conn: PGconn | None = pq.PGconn.connect_start(conninfo.encode())
+            self._track()
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    @property
+    def conn(self) -> PGconn:
+        if self._conn is None or self.generation != self.env.generation:
+            raise Broken("the connection was closed")
+        return self._conn
+
+    @property
+    def is_open(self) -> bool:
+        return self._conn is not None and self.generation == self.env.generation
+
+    def opening(self, until: float) -> Generator[Wait, None, None]:
+        """Connect. Broken, with libpq's words, if that fails, or is not done by then."""
+        step = pq.PollingStatus.WRITING
+        while True:
+            if self.conn.status == pq.ConnStatus.BAD:
+                raise Broken(self._complaint())
+            fds = (self.fd,)
+            reading = step == pq.PollingStatus.READING
+            yield Wait(fds, until, None) if reading else Wait((), until, None, fds)
+            if self.env.monotonic() >= until:
+                raise Broken(f"connection to {self.label} failed: no answer in time")
+            with forking:
+                step = pq.PollingStatus(self.conn.connect_poll())
+                self._track()
+            if step == pq.PollingStatus.FAILED:
+                raise Broken(self._complaint())
+            if step == pq.PollingStatus.OK:
+                self.conn.nonblocking = 1
+                self.conn.notice_handler = self._noticed
+                return
+
+    def close(self) -> None:
+        """End it. Never waits, never raises, idempotent; in a forked child it does nothing."""
+        with forking:
+            conn, self._conn = self._conn, None
+            if conn is not None and self.generation == self.env.generation:
+                _open.discard(self.fd)
+                conn.notice_handler = None
+                conn.finish()
+
+    def abandon(self) -> None:
+        """The same, in the midst of a statement that nobody waits for any more (PG4)."""
+        conn = self._conn
+        if conn is None or self.generation != self.env.generation or not self.busy:
+            self.close()
+            return
+        try:
+            cancel = conn.cancel_conn() if hasattr(conn, "cancel_conn") else None
+        except Exception:  # a libpq before 17 cannot do it without blocking
+            cancel = None
+        self.close()
+        if cancel is not None:
+            try:
+                agent(self.env).start(_cancelling(self.env, cancel), f"cancelling a statement at {self.label}")
+            except (OSError, RuntimeError):
+                pass  # no thread is to be had; the server notices by itself, within a second
+
+    def take(self) -> None:
+        """From here on it is the caller's alone (PG3)."""
+        with self.mutex:
+            self.keeper = None
+
+    def _track(self) -> None:
+        """PG5: libpq may have opened another socket."""
+        conn = self._conn
+        assert conn is not None
+        try:
+            fd = conn.socket
+        except Error:
+            fd = -1
+        if fd != self.fd:
+            _open.discard(self.fd)
+            self.fd = fd
+            if fd >= 0:
+                _open.add(fd)
+
+    def _complaint(self) -> str:
+        said = self.conn.get_error_message("utf-8").strip().replace("\n\t", "\n(")  # a hint is indented
+        lines = [" ".join(line.split()) for line in said.splitlines()]
+        return " ".join(f"{line})" if line.startswith("(") else line for line in lines) or "libpq says nothing"
+
+    def _noticed(self, notice: PGresult) -> None:
+        if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):
+            self._last_word = _primary(notice)
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    def ask(self, sql: str, values: Sequence[object] = (), until: float = 0.0) -> Generator[Wait, None, list[Row]]:
+        """What a statement returns. Refused for its error; Broken if the connection ends, or there is no answer."""
+        self.send(sql, values)
+        return (yield from self.answer(until))
+
+    def ask_often(self, sql: str, values: Sequence[object], until: float) -> Generator[Wait, None, list[Row]]:
+        """The same for what this session may be asked again: it is prepared (PG18)."""
+        if sql not in self._names:
+            self._asked[sql] = self._asked.get(sql, 0) + 1
+            if self._asked[sql] > _PREPARE_AFTER:
+                yield from self._prepare(sql, until)
+        name = self._names.get(sql)
+        self.send(sql, values, name)
+        try:
+            return (yield from self.answer(until))
+        except Refused as refused:
+            if name is not None and refused.code in (_FORGOTTEN, _CHANGED):
+                raise Broken(f"{self.label} has reset the session, or changed the table: {refused}") from None
+            raise
+
+    def _prepare(self, sql: str, until: float) -> Generator[Wait, None, None]:
+        name = b"holdfast_" + blake2b(sql.encode(), digest_size=16).hexdigest().encode()
+        self._send(lambda conn: conn.send_prepare(name, sql.encode()))
+        try:
+            yield from self.answer(until)
+        except Refused:  # most likely a pooler's client has left one of that name; what else is wrong will show
+            self._names[sql] = None
+        else:
+            self._names[sql] = name
+
+    def send(self, sql: str, values: Sequence[object] = (), name: bytes | None = None) -> None:
+        """Begin a statement, whose parameters are $1, $2 … in it; by its name, if it is prepared."""
+        given = [None if value is None else str(value).encode() for value in values]
+        if name is None:
+            self._send(lambda conn: conn.send_query_params(sql.encode(), given))
+        else:
+            self._send(lambda conn: conn.send_query_prepared(name, given))
+
+    def _send(self, what: Callable[[PGconn], object]) -> None:
+        self._results = []
+        try:
+            what(self.conn)
+            self.busy = True
+            self._unsent = self.conn.flush() != 0
+        except Error as error:
+            raise self._broken(error) from None
+
+    def answer(self, until: float) -> Generator[Wait, None, list[Row]]:
+        while True:
+            yield self.wait(until)
+            rows = self.collect()
+            if rows is not None:
+                return rows
+            if self.env.monotonic() >= until:
+                raise Broken(f"{self.label} does not answer")
+
+    def wait(self, until: float) -> Wait:
+        """What to wait for before `collect`."""
+        return Wait((self.fd,), until, None, (self.fd,) if self._unsent else ())
+
+    def collect(self) -> list[Row] | None:
+        """What the statement has returned; None if there is no answer yet."""
+        try:
+            conn = self.conn
+            if self._unsent:
+                self._unsent = conn.flush() != 0
+            conn.consume_input()
+            while not conn.is_busy():
+                result = conn.get_result()
+                if result is None:
+                    self.busy = False
+                    break
+                self._results.append(result)
+        except Error as error:
+            raise self._broken(error) from None
+        if self.busy:
+            return None
+        return self._rows()
+
+    def hear(self) -> list[str]:
+        """Read what has come without being asked for: the channels that were notified. Broken at its end."""
+        try:
+            conn = self.conn
+            conn.consume_input()
+            heard = []
+            while (notified := conn.notifies()) is not None:
+                heard.append(notified.relname.decode())
+        except Error as error:
+            raise self._broken(error) from None
+        return heard
+
+    def _rows(self) -> list[Row]:
+        results, self._results = self._results, []
+        rows: list[Row] = []
+        for result in results:
+            if result.status not in _OK:
+                text, code = _primary(result), _field(result, pq.DiagnosticField.SQLSTATE) or ""
+                if self.conn.status == pq.ConnStatus.BAD:
+                    raise Broken(f"{self.label} has ended the connection: {text}")
+                raise Refused(code, text)
+            for row in range(result.ntuples):
+                values = [result.get_value(row, column) for column in range(result.nfields)]
+                rows.append(tuple([None if value is None else value.decode("utf-8", "replace") for value in values]))
+        return rows
+
+    def _broken(self, error: Error) -> Broken:
+        why = self._last_word or " ".join(str(error).split())
+        return Broken(f"{self.label} has ended the connection: {why}")
+
+
+def _cancelling(env: Environment, cancel: PGcancelConn) -> Generator[Wait, None, None]:
+    """PG4. What it says does not matter: the connection of the statement is closed already."""
+    until, fd = env.monotonic() + _CANCEL_WITHIN, -1
+    advance = cancel.poll  # libpq's name for one step; it does not wait
+    try:
+        with forking:
+            cancel.start()
+            fd = cancel.socket
+            _open.add(fd)
+        step = pq.PollingStatus.WRITING
+        while step in (pq.PollingStatus.WRITING, pq.PollingStatus.READING) and env.monotonic() < until:
+            yield Wait((fd,), until) if step == pq.PollingStatus.READING else Wait((), until, None, (fd,))
+            with forking:
+                step = pq.PollingStatus(advance())
+                _open.discard(fd)
+                fd = cancel.socket if step in (pq.PollingStatus.WRITING, pq.PollingStatus.READING) else -1
+                _open.update((fd,) if fd >= 0 else ())
+    except Error:
+        pass
+    finally:
+        with forking:
+            _open.discard(fd)
+            cancel.finish()
+
+
+def _field(result: PGresult, field: pq.DiagnosticField) -> str | None:
+    value = result.error_field(field)
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _primary(result: PGresult) -> str:
+    text = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY) or result.get_error_message("utf-8")
+    return " ".join(text.split())

@@ -1,0 +1,147 @@
+"""fs-safe's file lock in Python: a lock file beside what it protects, `state.json` and `state.json.lock`.
+
+The names are those of `@openclaw/fs-safe/file-lock`, in Python's spelling and in seconds; the lock files are the same,
+so that both exclude each other. Each function is there twice: to be awaited, and with `_sync` for threads.
+
+Options of every acquisition (docs/sidecar.md has the differences from fs-safe, and why):
+
+- `payload` (required): the JSON object that the lock file holds, or a function that returns it; called at each attempt.
+- `manager_key`: a name for what belongs together in this process. Left out: one for each target.
+- `lock_path`: the lock file. Left out: `<target>.lock`, with the symbolic links of the directory resolved.
+- `stale`: age in seconds above which a lock counts as stale, 30 if left out: by `createdAt`, else by the file's mtime.
+  0: at once. Infinity: never.
+- `timeout`: how long to wait at most, in seconds. None: for ever; 0: try once.
+- `retry`: a `Retry`, or a mapping with its fields: how often to try, with which pauses. Left out: without end.
+- `stale_recovery`: what becomes of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
+  over if `should_remove_stale_lock` returns true, and it has not changed since the look.
+- `should_reclaim`: whether a lock is stale, asked with a `ReclaimParams`, in place of the rule by age.
+- `should_remove_stale_lock`: whether its holder is certainly gone, asked with a `StaleSnapshot`.
+- `allow_reentrant`: enter again if a hold with the same key is in this process, whichever thread or task has it. The
+  last handle that is released gives the lock up.
+- `reentrant_owner`: a str; enter again if a hold with the same key and the same owner is in this process. It names one
+  chain of calls: what two tasks share must not be their owner.
+- `parse_payload`: a function that makes of the text of a lock file what the callbacks are told as its payload, in place
+  of JSON. What it raises ends the acquisition. Of a dict, `createdAt` is its age.
+- `lock_root`: a directory that the lock file must be in, whatever links lead to; else InvalidPath, before anything is
+  made. The target's own directory is not made then.
+- `on_compromised`: called once with a `CompromisedInfo` when the lock is found removed, replaced or written over; on
+  the event loop, or from a thread, or by `release` and `verify_still_held` if these find it first.
+- `compromise_check_interval`: seconds between looks for that where no events tell, 1 if left out. 0: `on_compromised`
+  is never called.
+- `retain_on_exit`: leave the lock file when the process ends while it holds, for whoever comes to judge by `payload`.
+- `metadata`: a mapping for `held_entries`.
+
+`payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be
+awaited, in the functions that are awaited: they run on the event loop, and are cancelled with the acquisition. With
+`_sync` that is a TypeError. They may be asked more often than once, also while another waiter comes first. A lock whose
+holder keeps it by a kernel lock, as holdfast does, is never called stale and nobody is asked; nor about an empty or
+garbled file younger than `stale`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .manager import (
+    FileLockHandle,
+    FileLockManager,
+    FileLockSyncHandle,
+    FileLockSyncManager,
+    HeldEntry,
+    HeldSyncEntry,
+    acquire,
+    acquire_sync,
+    with_lock,
+    with_sync,
+)
+from .options import (
+    CompromisedInfo,
+    FileLockOptions,
+    FileLockStale,
+    FileLockTimeout,
+    ReclaimParams,
+    Retry,
+    StaleSnapshot,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar, Unpack
+
+    T = TypeVar("T")
+
+    Path = str | os.PathLike[str]
+
+__all__ = [
+    "CompromisedInfo",
+    "FileLockHandle",
+    "FileLockManager",
+    "FileLockOptions",
+    "FileLockStale",
+    "FileLockSyncHandle",
+    "FileLockSyncManager",
+    "FileLockTimeout",
+    "HeldEntry",
+    "HeldSyncEntry",
+    "ReclaimParams",
+    "Retry",
+    "StaleSnapshot",
+    "acquire_file_lock",
+    "acquire_file_lock_sync",
+    "create_file_lock_manager",
+    "create_file_lock_manager_sync",
+    "with_file_lock",
+    "with_file_lock_sync",
+]
+
+
+async def acquire_file_lock(target: Path, **options: Unpack[FileLockOptions]) -> FileLockHandle:
+    """Acquire the lock of `target` without blocking the event loop, and return its handle, which releases.
+
+    For the options see `holdfast.sidecar`. Missing directories are made. It is held until the handle is released or the
+    process ends, even if the handle is dropped. A cancellation ends the wait and leaves nothing behind.
+
+    Raises FileLockTimeout (a TimeoutError, `code` "file_lock_timeout"), which knows the holder; FileLockStale (`code`
+    "file_lock_stale"); WouldDeadlock when this task holds it already and would wait for ever; ValueError or TypeError
+    for options that make no sense; InvalidPath where there is no lock file but a directory, a link or a FIFO; and
+    OSError as the system gives it.
+    """
+    return await acquire(target, options)
+
+
+async def with_file_lock(
+    target: Path, fn: Callable[[], T] | Callable[[], Awaitable[T]], **options: Unpack[FileLockOptions]
+) -> T:
+    """Acquire the lock of `target`, call `fn`, which may be a coroutine function, release, return what `fn` returned.
+
+    Raises as `acquire_file_lock`, and what `fn` raises. A lock that was lost meanwhile is no error.
+    """
+    return await with_lock(target, options, fn)
+
+
+def create_file_lock_manager(key: str) -> FileLockManager:
+    """The manager of that key; its methods are to be awaited."""
+    return FileLockManager(key)
+
+
+def acquire_file_lock_sync(target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
+    """Acquire the lock of `target` and return its handle, which releases. The same for threads.
+
+    Raises as `acquire_file_lock`; WouldDeadlock when this thread holds it already and would wait for ever.
+    """
+    return acquire_sync(target, options)
+
+
+def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
+    """Acquire the lock of `target`, call `fn`, release, return what `fn` returned.
+
+    Raises as `acquire_file_lock_sync`, and what `fn` raises; TypeError for a coroutine function, whose body would run
+    after the release. A lock that was lost meanwhile is no error.
+    """
+    return with_sync(target, options, fn)
+
+
+def create_file_lock_manager_sync(key: str) -> FileLockSyncManager:
+    """The manager of that key, for threads."""
+    return FileLockSyncManager(key)

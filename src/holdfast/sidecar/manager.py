@@ -1,0 +1,386 @@
+"""The handles and the managers of `holdfast.sidecar`, and how a lock is acquired for them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, TypeVar
+
+from .._core.messages import Refusal
+from ..errors import LockLost, NotHeld
+from ..lock import Acquirable, state_of
+from ..model import Value
+from .options import Awaited, Called, FileLockOptions, Wanted, check_key
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from typing import Any, Self, Unpack
+
+    from .._core.hold import Held
+    from ..aio import AsyncHold
+    from ..lock import BaseHold, Hold
+
+    T = TypeVar("T")
+
+    Path = str | os.PathLike[str]
+
+_OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
+
+
+class HeldEntry(Value):
+    """One lock that a manager holds. `acquired_at`: in seconds since the epoch. `metadata`: of its first acquirer."""
+
+    lock_path: str
+    normalized_target_path: str
+    acquired_at: float
+    metadata: dict[str, Any]
+
+    async def force_release(self) -> bool:
+        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        from .._drivers.asyncio import in_thread
+
+        entry: _Entry = self.__dict__["_entry"]
+        if entry.held.env.may_block(entry.held.path):
+            return await in_thread(entry.force_release)
+        return entry.force_release()
+
+
+class HeldSyncEntry(Value):
+    """As `HeldEntry`, for threads."""
+
+    lock_path: str
+    normalized_target_path: str
+    acquired_at: float
+    metadata: dict[str, Any]
+
+    def force_release(self) -> bool:
+        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        entry: _Entry = self.__dict__["_entry"]
+        return entry.force_release()
+
+
+AnyEntry = TypeVar("AnyEntry", HeldEntry, HeldSyncEntry)
+
+
+class _Entry:
+    """What is held under a manager's key, and all handles on it."""
+
+    __slots__ = ("acquired_at", "held", "holds", "key", "metadata", "target")
+
+    def __init__(self, wanted: Wanted, held: Held) -> None:
+        self.held = held
+        self.key = wanted.key
+        self.target = wanted.normalized_target_path
+        self.metadata = wanted.metadata
+        self.acquired_at = held.env.time()
+        self.holds: list[BaseHold] = []
+
+    @property
+    def is_held(self) -> bool:
+        return not self.held.released and not self.held.inert
+
+    def shown_as(self, kind: type[AnyEntry]) -> AnyEntry:
+        shown = kind(self.held.path, self.target, self.acquired_at, self.metadata)
+        shown.__dict__["_entry"] = self
+        return shown
+
+    def force_release(self) -> bool:
+        if not self.is_held:
+            return False
+        for hold in self.holds.copy():
+            try:
+                hold._release()
+            except LockLost:
+                pass
+            finally:
+                _forget(hold)
+        return True
+
+
+_entries: dict[Held, _Entry] = {}
+"""Of all managers of this process. What a key stands for is here, not in the manager: those of one key are equal."""
+
+
+def _holds(key: str, target: str) -> bool:
+    """Whether this process holds that target under that key, as far as is known."""
+    entries = list(_entries.values())
+    return any(e.key == key and e.target == target and e.is_held and not e.held.lost for e in entries)
+
+
+class _Handle:
+    """What both handles have."""
+
+    __slots__ = ("_hold", "lock_path", "normalized_target_path")
+    _hold: BaseHold
+
+    def __init__(self, wanted: Wanted, hold: BaseHold) -> None:
+        self.lock_path = wanted.lock_path
+        self.normalized_target_path = wanted.normalized_target_path
+        self._hold = hold
+        held = state_of(hold)
+        if wanted.request.retained:
+            held.request.retained = True  # one of those who hold it is enough
+        if held not in _entries:
+            held.request.owner = wanted.owner  # from now on: whoever asks for a re-entrant one may enter
+        _entries.setdefault(held, _Entry(wanted, held)).holds.append(hold)
+
+    def _is_held(self) -> bool:
+        try:
+            self._hold.ensure_held()
+        except (LockLost, NotHeld):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<holdfast.sidecar.{type(self).__name__} {self._hold!r}>"
+
+
+class FileLockSyncHandle(_Handle):
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable as a context manager that releases."""
+
+    __slots__ = ()
+    _hold: Hold
+
+    def release(self) -> None:
+        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error."""
+        try:
+            self._hold.release()
+        except LockLost:
+            pass  # `verify_still_held` would have told
+        finally:
+            _forget(self._hold)
+
+    def verify_still_held(self) -> bool:
+        """Whether the lock file is there and unchanged, now. False after this handle's release."""
+        return self._is_held()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._hold.__exit__(kind, error, traceback)
+        except LockLost:
+            pass
+        finally:
+            _forget(self._hold)
+
+
+class FileLockHandle(_Handle):
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable with `async with`, which releases."""
+
+    __slots__ = ()
+    _hold: AsyncHold
+
+    async def release(self) -> None:
+        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error.
+
+        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
+        """
+        try:
+            await self._hold.release()
+        except LockLost:
+            pass  # `verify_still_held` would have told
+        finally:
+            _forget(self._hold)
+
+    async def verify_still_held(self) -> bool:
+        """Whether the lock file is there and unchanged, now. False after this handle's release."""
+        return self._is_held()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._hold.__aexit__(kind, error, traceback)
+        except LockLost:
+            pass
+        finally:
+            _forget(self._hold)
+
+
+class _Manager:
+    """What both managers have."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        self._key = check_key(key)
+
+    def reset(self) -> None:
+        """Release whatever is held under this key, at once, and know of none of it any more. Raises nothing.
+
+        What could not be removed is tried again when the process ends. `drain` tells what went wrong.
+        """
+        for entry in self._held():
+            try:
+                entry.force_release()
+            except Exception:  # as fs-safe does: this is for tests and hot reloads
+                pass
+            _entries.pop(entry.held, None)
+
+    def _held(self) -> list[_Entry]:
+        return [entry for entry in list(_entries.values()) if entry.key == self._key and entry.is_held]
+
+    def __repr__(self) -> str:
+        return f"<holdfast.sidecar.{type(self).__name__} {self._key!r}>"
+
+
+class FileLockSyncManager(_Manager):
+    """Locks that belong together, for threads. Those of one key share their holds, also with those that are awaited."""
+
+    __slots__ = ()
+
+    def held_entries(self) -> list[HeldSyncEntry]:
+        """One for each lock that is held under this key, in the order in which they were acquired."""
+        return [entry.shown_as(HeldSyncEntry) for entry in self._held()]
+
+    def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
+        """As `acquire_file_lock_sync`, under this manager's key."""
+        return acquire_sync(target, options, self._key, **_OF_MANAGER)
+
+    def with_lock(self, target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
+        """As `with_file_lock_sync`, under this manager's key."""
+        return with_sync(target, options, fn, self._key, **_OF_MANAGER)
+
+    def drain(self) -> None:
+        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+
+        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        """
+        failed: list[Exception] = []
+        for entry in self._held():
+            try:
+                entry.force_release()
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            for other in failed[1:]:
+                failed[0].add_note(str(other))
+            raise failed[0]
+
+
+class FileLockManager(_Manager):
+    """Locks that belong together, for asyncio. Those of one key share their holds, also with those for threads."""
+
+    __slots__ = ()
+
+    def held_entries(self) -> list[HeldEntry]:
+        """One for each lock that is held under this key, in the order in which they were acquired."""
+        return [entry.shown_as(HeldEntry) for entry in self._held()]
+
+    async def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockHandle:
+        """As `acquire_file_lock`, under this manager's key."""
+        return await acquire(target, options, self._key)
+
+    async def with_lock(
+        self, target: Path, fn: Callable[[], T] | Callable[[], Awaitable[T]], **options: Unpack[FileLockOptions]
+    ) -> T:
+        """As `with_file_lock`, under this manager's key."""
+        return await with_lock(target, options, fn, self._key)
+
+    async def drain(self) -> None:
+        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+
+        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        """
+        from .._drivers.asyncio import in_thread
+
+        drain = FileLockSyncManager(self._key).drain
+        if any(entry.held.env.may_block(entry.held.path) for entry in self._held()):
+            await in_thread(drain)
+        else:
+            drain()
+
+
+def acquire_sync(
+    target: Path,
+    options: FileLockOptions,
+    key: str | None = None,
+    *,
+    called: str = "acquire_file_lock_sync",
+    instead: str = "acquire_file_lock",
+) -> FileLockSyncHandle:
+    wanted = Wanted(target, options, Called(called, instead), key, holds=_holds)
+    hold = Acquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout, wanted.refused)
+    assert hold is not None
+    try:
+        wanted.check_root()
+        return FileLockSyncHandle(wanted, hold)
+    except BaseException:
+        hold.release()
+        raise
+
+
+def with_sync(
+    target: Path,
+    options: FileLockOptions,
+    fn: Callable[[], T],
+    key: str | None = None,
+    *,
+    called: str = "with_file_lock_sync",
+    instead: str = "with_file_lock",
+) -> T:
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError("fn is a coroutine function: its body would run after the release; await with_file_lock")
+    with acquire_sync(target, options, key, called=called, instead=instead):
+        return fn()
+
+
+async def acquire(target: Path, options: FileLockOptions, key: str | None = None) -> FileLockHandle:
+    from ..aio import AsyncAcquirable  # whoever awaits this has imported asyncio
+
+    functions = Awaited()
+    try:
+        wanted = Wanted(target, options, functions, key, holds=_holds)
+        hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+    except GeneratorExit:
+        functions.cancel()  # whoever is being closed cannot wait
+        raise
+    except BaseException:
+        await functions.close()
+        raise
+    if isinstance(hold, Refusal):
+        await functions.close()
+        raise wanted.refused(hold)
+    try:
+        await functions.close()
+        wanted.check_root()
+        return FileLockHandle(wanted, hold)
+    except BaseException:
+        hold._release()
+        raise
+
+
+async def with_lock(
+    target: Path,
+    options: FileLockOptions,
+    fn: Callable[[], T] | Callable[[], Awaitable[T]],
+    key: str | None = None,
+) -> T:
+    async with await acquire(target, options, key):
+        result: Any = fn()
+        if inspect.isawaitable(result):
+            result = await result
+        done: T = result
+        return done
+
+
+def _forget(hold: BaseHold) -> None:
+    """Strike it off the list, if it was the last handle."""
+    if not hold._is_released() and not state_of(hold).inert:
+        return  # its release failed where only its process speaks for it: it is held, and can be released again
+    entry = _entries.get(state_of(hold))
+    if entry is not None:
+        try:
+            entry.holds.remove(hold)
+        except ValueError:
+            pass  # released before, or drained at the same time
+    if state_of(hold).released:
+        _entries.pop(state_of(hold), None)

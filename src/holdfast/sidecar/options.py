@@ -1,0 +1,679 @@
+"""The caller's functions in `holdfast.sidecar`: called at once for threads, awaited on the event loop for tasks.
+
+SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
+     would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
+SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. What they
+     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A9).
+SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
+SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
+
+What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import random
+import stat
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from .._core.messages import refused, sentence
+from .._core.options import Options, check_timeout
+from .._core.wait import Signal
+from .._platform import environment
+from ..engines.file.request import FileRequest
+from ..errors import AcquireTimeout, HoldfastError, InvalidPath, LockStale, renamed
+from ..model import Status, Value
+from ..protocols import get
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Generator, Mapping
+    from typing import Any, Literal, Required
+
+    from .._core.messages import Refusal
+    from ..model import Holder
+
+    Question = tuple[str, Callable[..., Any], tuple[object, ...]]
+
+    """The option, its function, and the arguments."""
+
+    Questions = Generator[Question, Any, Any]
+
+    """Asks one question after the other, is sent each answer, and returns what follows from them."""
+
+    Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+
+    StaleRecovery = Literal["fail-closed", "remove-if-unchanged"]
+
+
+class Called:
+    """For threads: every function answers at once (SC1)."""
+
+    def __init__(self, function: str, instead: str) -> None:
+        self._function = function
+        self._instead = instead
+        self._payload: Any = None
+
+    def check(self, name: str, function: Any) -> Any:
+        """The function, or None; TypeError for anything that cannot be called, or not at once."""
+        _check_callable(name, function)
+        if is_asynchronous(function):
+            raise self._refused(name)
+        return function
+
+    def judge(self, about: object, questions: Questions) -> object:  # noqa: ARG002
+        return self._run(questions)
+
+    def prepare(self, questions: Questions) -> Signal | None:
+        self._payload = self._run(questions)
+        return None
+
+    def payload(self) -> Any:
+        """What `prepare` has found."""
+        return self._payload
+
+    def tell(self, function: Callable[[Any], object], news: object) -> None:
+        """Call it in the thread that has found the news."""
+        function(news)
+
+    def _run(self, questions: Questions) -> Any:
+        answer = None
+        while True:
+            question, result = _next(questions, answer)
+            if question is None:
+                return result
+            name, function, arguments = question
+            answer = function(*arguments)
+            if inspect.isawaitable(answer):
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise self._refused(name)
+
+    def _refused(self, name: str) -> TypeError:
+        return TypeError(
+            f"{name} is asynchronous: {self._function} cannot await its answer. Use {self._instead}, which is "
+            "awaited and takes coroutine functions, or pass a plain function"
+        )
+
+
+class Awaited:
+    """For tasks: a function may be a coroutine function, or return anything that can be awaited (SC2)."""
+
+    def __init__(self) -> None:
+        import asyncio  # whoever awaits this has imported it
+
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._judgement: _Answer | None = None
+        self._composed: _Answer | None = None
+
+    def check(self, name: str, function: Any) -> Any:
+        """The function, or None; TypeError for anything that cannot be called."""
+        _check_callable(name, function)
+        return function
+
+    def judge(self, about: object, questions: Questions) -> object:
+        """What follows from the questions; or a Signal: ask again about the same once it is set (SC3)."""
+        answer, self._judgement = self._judgement, None
+        if answer is None or answer.about != about:
+            if answer is not None and answer.task is not None:
+                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # nobody needs that answer any more
+            answer = self._ask(about, questions)
+        if not answer.known.is_set:
+            self._judgement = answer
+            return answer.known
+        return answer.result()
+
+    def prepare(self, questions: Questions) -> Signal | None:
+        self._composed = self._ask(None, questions)
+        return self._composed.known
+
+    def payload(self) -> Any:
+        """What `prepare` has found."""
+        if self._composed is None or not self._composed.known.is_set:
+            raise RuntimeError("the process was forked while its payload was awaited; acquire again in the child")
+        return self._composed.result()
+
+    def tell(self, function: Callable[[Any], object], news: object) -> None:
+        """Call it on the loop; in this thread, where the loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(function, news)
+        except RuntimeError:
+            function(news)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """SC4."""
+        import asyncio
+
+        self.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _ask(self, about: object, questions: Questions) -> _Answer:
+        import asyncio
+
+        answer = _Answer(about)
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._begin(questions, answer)
+        else:  # a step that runs in a thread
+            self._loop.call_soon_threadsafe(self._begin, questions, answer)
+        return answer
+
+    def _begin(self, questions: Questions, answer: _Answer) -> None:
+        """Ask until something has to be awaited: plain functions alone need no task."""
+        result: Any = None
+        try:
+            while True:
+                question, result = _next(questions, result)
+                if question is None:
+                    answer.give(result)
+                    return
+                result = question[1](*question[2])
+                if inspect.isawaitable(result):
+                    break
+        except Exception as error:
+            answer.fail(error)
+            return
+        answer.task = self._loop.create_task(_finish(questions, result, answer))
+        self._tasks.add(answer.task)
+        answer.task.add_done_callback(self._tasks.discard)
+        if inspect.iscoroutine(result):
+            close = result.close
+            answer.task.add_done_callback(lambda _: close())  # cancelled before its first step, it was never begun
+
+
+class _Answer:
+    """What is or will be known."""
+
+    __slots__ = ("_error", "_result", "about", "known", "task")
+
+    def __init__(self, about: object) -> None:
+        self.about = about
+        self.known = Signal()
+        self.task: asyncio.Task[None] | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def give(self, result: object) -> None:
+        self._result = result
+        self.known.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self.known.set()
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+async def _finish(questions: Questions, waited_for: Any, answer: _Answer) -> None:
+    try:
+        result = await waited_for
+        while True:
+            question, result = _next(questions, result)
+            if question is None:
+                break
+            result = question[1](*question[2])
+            if inspect.isawaitable(result):
+                result = await result
+    except BaseException as error:
+        answer.fail(error)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise  # the loop ends with these
+    else:
+        answer.give(result)
+
+
+def _next(questions: Questions, answer: object) -> tuple[Question | None, Any]:
+    """The next question; or None, and what follows from the answers."""
+    try:
+        return questions.send(answer), None
+    except StopIteration as done:
+        return None, done.value
+
+
+def _check_callable(name: str, function: object) -> None:
+    if function is not None and not callable(function):
+        raise TypeError(f"{name} is a function, not {function!r}")
+
+
+def is_asynchronous(function: Any) -> bool:
+    """Whether what it returns certainly has to be awaited."""
+    called = type(function).__call__ if callable(function) else None  # of an object that is no function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+PROTOCOL = "sidecar"
+_RECOVERIES = ("fail-closed", "remove-if-unchanged")
+_MOST_RETRIES = 2**53 - 1
+_LONGEST_INTERVAL = 2147483.647
+"""Seconds: the longest interval of a Node timer, which fs-safe's is."""
+
+
+class FileLockOptions(TypedDict, total=False):
+    """Every option of the face, spelled here and nowhere else. `holdfast.sidecar` documents them."""
+
+    payload: Required[Payload]
+    manager_key: str | None
+    lock_path: str | os.PathLike[str] | None
+    stale: float
+    timeout: float | None
+    retry: Retry | Mapping[str, Any] | None
+    stale_recovery: StaleRecovery
+    allow_reentrant: bool
+    reentrant_owner: str | None
+    parse_payload: Callable[[str], object] | None
+    lock_root: str | os.PathLike[str] | None
+    on_compromised: Callable[[CompromisedInfo], object] | None
+    compromise_check_interval: float | None
+    retain_on_exit: bool
+    should_reclaim: Callable[[ReclaimParams], object] | None  # what it returns may be awaitable: see `payload`
+    should_remove_stale_lock: Callable[[StaleSnapshot], object] | None
+    metadata: Mapping[str, Any] | None
+
+
+class Retry(Value):
+    """How often to try: `retries` more times after the first, with a pause before each. `None`: without end.
+
+    Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
+    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nobody
+    polls: a lock that becomes free within a pause is had at once, and what the callbacks take is no part of the pauses.
+    """
+
+    retries: int | None = None
+    factor: float = 1.0
+    min_timeout: float = 0.05
+    max_timeout: float = 1.0
+    randomize: bool = False
+
+    def pause(self, number: int, *, chance: Callable[[], float] = random.random) -> float:
+        """Seconds before retry `number`, counted from 0. `chance` is a function that returns a number from 0 to 1."""
+        try:
+            base = self.min_timeout * float(self.factor) ** number if self.min_timeout else 0.0
+        except OverflowError:
+            base = self.max_timeout
+        base = min(max(base, self.min_timeout), self.max_timeout)
+        return min(base * (1 + chance()), self.max_timeout) if self.randomize else base
+
+    def tries(self) -> tuple[int, Callable[[int], float]] | None:
+        """What the engine counts by. Raises ValueError and TypeError for what makes no sense.
+
+        That is what is negative, NaN or infinite, and a `min_timeout` above `max_timeout`.
+        """
+        self._check()
+        return None if self.retries is None else (self.retries, self.pause)
+
+    def _check(self) -> None:
+        retries = self.retries
+        if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
+            raise TypeError(f"retries is a whole number, or None for no limit, not {retries!r}")
+        if retries is not None and not 0 <= retries <= _MOST_RETRIES:
+            raise ValueError(f"retries is from 0 (try once) to 2**53 - 1, or None for no limit, not {retries!r}")
+        for name in ("factor", "min_timeout", "max_timeout"):
+            _check_number(name, getattr(self, name), infinite=False)
+        if self.min_timeout > self.max_timeout:
+            raise ValueError(f"min_timeout ({self.min_timeout:g}) is above max_timeout ({self.max_timeout:g})")
+
+
+class ReclaimParams(Value):
+    """What `should_reclaim` is asked about. `stale` is the option, `now` is in seconds since the epoch.
+
+    `payload` is None where the content is no JSON object, or what `parse_payload` made of it. `held_by_this_process`:
+    whether this process holds the target under the same key, by another lock file (`lock_path`). Nobody is asked about
+    a lock file that this process holds itself.
+    """
+
+    lock_path: str
+    normalized_target_path: str
+    payload: Any
+    stale: float
+    now: float
+    held_by_this_process: bool = False
+
+
+class StaleSnapshot(Value):
+    """The very content that was judged; the lock is removed only if it is still the same. `raw` is the whole text."""
+
+    lock_path: str
+    normalized_target_path: str
+    raw: str
+    payload: Any
+
+
+class CompromisedInfo(Value):
+    """The lock that `on_compromised` is told of."""
+
+    lock_path: str
+    normalized_target_path: str
+
+
+class _Owner:
+    """Who may enter again: whoever has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
+
+    def __init__(self, key: str, owner: str | None, *, anyone: bool = False) -> None:
+        self._key = key
+        self._owner = owner
+        self._anyone = anyone
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Owner) or other._key != self._key:
+            return False
+        return self._anyone or other._anyone or (self._owner is not None and self._owner == other._owner)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class _FileLockError(HoldfastError):
+    """What both errors of fs-safe carry besides `code`."""
+
+    normalized_target_path: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        protocol: str | None = None,
+        holder: Holder | None = None,
+        normalized_target_path: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, protocol=protocol, holder=holder)
+        self.normalized_target_path = normalized_target_path
+
+    @property
+    def lock_path(self) -> str | None:
+        """The absolute path of the lock file: the same as `path`."""
+        return self.path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"normalized_target_path": self.normalized_target_path})
+
+
+class FileLockTimeout(_FileLockError, AcquireTimeout):
+    """The lock was held all the time; `holder` says by whom."""
+
+    code = "file_lock_timeout"
+
+
+class FileLockStale(_FileLockError, LockStale):
+    """The lock is stale, and its removal was not asked for or not approved."""
+
+    code = "file_lock_stale"
+
+
+class Wanted:
+    """One acquisition as it is asked for, checked before anything is touched; and the judge of what is in its way."""
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        options: FileLockOptions,
+        functions: Called | Awaited,
+        key: str | None = None,
+        *,
+        holds: Callable[[str, str], bool] = lambda _key, _target: False,
+    ) -> None:
+        _check_names(options, key)
+        self.stale = _check_number("stale", options.get("stale", 30.0), infinite=True)
+        self.timeout = check_timeout(options.get("timeout"))
+        self._tries = _retry(options.get("retry")).tries()
+        self._holds = holds
+        self.metadata = dict(options.get("metadata") or {})
+        self._recovery = options.get("stale_recovery", "fail-closed")
+        if self._recovery not in _RECOVERIES:
+            raise ValueError(f"stale_recovery is {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
+        self.functions = functions
+        self._should_reclaim = functions.check("should_reclaim", options.get("should_reclaim"))
+        self._should_remove = functions.check("should_remove_stale_lock", options.get("should_remove_stale_lock"))
+        self._parse = _plain("parse_payload", options.get("parse_payload"))
+        payload = options["payload"]
+        self._payload: Any = functions.check("payload", payload) if callable(payload) else None
+        self.engine: Options = {
+            "protocol": PROTOCOL,
+            "stale": cast("Callable[[Status], bool]", self.is_stale),
+            # Others judge this hold by the same age, as a rule; so that is what it is kept fresh for.
+            "stale_after": self.stale or None,
+            "payload": functions.payload if callable(payload) else payload,  # the protocol says what it may be
+        }
+        interval = _check_interval(options.get("compromise_check_interval"))
+        on_compromised = _plain("on_compromised", options.get("on_compromised"))
+        if on_compromised is not None and interval:
+            self.engine["on_lost"] = lambda _lost: functions.tell(on_compromised, self._compromised())
+        lock_path = options.get("lock_path")
+        lock_file = None if lock_path is None else os.fsdecode(lock_path)
+        self.request = FileRequest(_absolute(target), self.engine, lock_file=lock_file)
+        self.lock_path, self.normalized_target_path = self.request.path, self.request.given
+        lock_root = options.get("lock_root")
+        self._root = None if lock_root is None else _Root(lock_root, self.lock_path)
+        self._set_up(options, key, interval)
+
+    def _set_up(self, options: FileLockOptions, key: str | None, interval: float) -> None:
+        """What the engine's own options do not say."""
+        request = self.request
+        if self._payload is not None or self._root is not None:
+            request.prepare = self._prepare
+        request.tries, request.check_every = self._tries, interval or 1.0
+        # A record that outlives its holder on purpose must not prove that holder's death (docs/sidecar.md).
+        request.retained = request.unmarked = bool(options.get("retain_on_exit", False))
+        self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
+        owner, anyone = options.get("reentrant_owner"), bool(options.get("allow_reentrant", False))
+        if owner is not None and not isinstance(owner, str):
+            raise TypeError(f"reentrant_owner is a str, not {owner!r}")
+        if owner is not None and anyone:
+            raise ValueError("allow_reentrant lets in whoever has the key, reentrant_owner one owner: give one of them")
+        self.owner = _Owner(self.key, owner)
+        if owner is not None or anyone:
+            request.owner = _Owner(self.key, owner, anyone=anyone)
+
+    def check_root(self) -> None:
+        """InvalidPath if the lock file is not below `lock_root`, or that is another directory by now."""
+        if self._root is not None:
+            self._root.check()
+
+    def _compromised(self) -> CompromisedInfo:
+        return CompromisedInfo(self.lock_path, self.normalized_target_path)
+
+    def _prepare(self) -> Signal | None:
+        """Have the payload composed for the next attempt (sidecar/options.py, SC1)."""
+        self.check_root()
+        return None if self._payload is None else self.functions.prepare(self._composed())
+
+    def _composed(self) -> Generator[Question, Any, Any]:
+        return (yield "payload", self._payload, ())
+
+    def is_stale(self, status: Status) -> bool | Signal:
+        """The engine's question: whether this lock may be taken over. FileLockStale if it is stale, but may not.
+
+        It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
+        """
+        if any(held.path == status.path for held in list(environment().holds.values())):
+            return False  # our own, where there are no guards
+        about = (status.data, status.modified, self._identity())
+        return cast("bool | Signal", self.functions.judge(about, self._judgement(status)))
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = environment().stat(self.lock_path)
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _judgement(self, status: Status) -> Generator[Question, Any, bool]:
+        now, record, raw = environment().time(), status.record, status.data.decode("utf-8", "replace")
+        payload = None if record is None else record.fields.get("payload")
+        young = status.modified is None or now - status.modified <= self.stale
+        if self._parse is not None and (raw or not young):
+            payload = _settled("parse_payload", self._parse(raw))
+        if payload is None and young:
+            return False  # it may be one that is being created: empty for a moment
+        if self._should_reclaim is not None:
+            held = self._holds(self.key, self.normalized_target_path)
+            params = ReclaimParams(self.lock_path, self.normalized_target_path, payload, self.stale, now, held)
+            stale, why = (yield "should_reclaim", self._should_reclaim, (params,)), "should_reclaim calls it stale"
+        else:
+            stale = self._is_old(status, payload, now)
+            why = f"it is older than {self.stale:g} s"
+        if not stale:
+            return False
+        if self._recovery == "fail-closed":
+            raise self._closed(status, why, "Stale locks are not removed here (stale_recovery='fail-closed')")
+        if self._should_remove is None:
+            raise self._closed(status, why, "There is no should_remove_stale_lock that approves of its removal")
+        snapshot = StaleSnapshot(self.lock_path, self.normalized_target_path, raw, payload)
+        if not (yield "should_remove_stale_lock", self._should_remove, (snapshot,)):
+            raise self._closed(status, why, "should_remove_stale_lock does not approve of its removal")
+        return True
+
+    def _is_old(self, status: Status, payload: object, now: float) -> bool:
+        """The rule by age: of `createdAt`, else of the file."""
+        record = status.record
+        if self._parse is None:
+            return record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
+        from ..protocols.date_text import date_parse  # not needed by most
+
+        text = payload.get("createdAt") if isinstance(payload, dict) else None
+        created = date_parse(text) if isinstance(text, str) else None
+        created = status.modified if created is None else created
+        return created is not None and now - created > self.stale
+
+    def _closed(self, status: Status, why: str, what: str) -> FileLockStale:
+        return FileLockStale(
+            f"{self.lock_path} is stale, as {why}: {sentence(status).removesuffix('; ')}. {what}. Make sure that its "
+            "holder is gone, and remove the file; or pass stale_recovery='remove-if-unchanged' and a "
+            "should_remove_stale_lock that makes sure of it",
+            path=self.lock_path,
+            protocol=PROTOCOL,
+            holder=status.holder,
+            normalized_target_path=self.normalized_target_path,
+        )
+
+    def refused(self, refusal: Refusal) -> FileLockTimeout:
+        """The error for a lock that could not be had in time."""
+        waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
+        error = renamed(refused(refusal, waited), FileLockTimeout)
+        error.normalized_target_path = self.normalized_target_path
+        return error
+
+
+class _Root:
+    """The directory that a lock file may not leave, whatever links lead to."""
+
+    def __init__(self, root: str | os.PathLike[str], lock_path: str) -> None:
+        self._path = os.path.realpath(os.fsdecode(root))
+        self._lock_path = lock_path
+        self._identity = self._found()
+        self.check()
+
+    def check(self) -> None:
+        """As it was, and the lock file below it? Else InvalidPath."""
+        if self._found() != self._identity:
+            raise self._refused("has been replaced")
+        directory = os.path.realpath(os.path.dirname(self._lock_path))
+        if os.path.commonpath((directory, self._path)) != self._path:
+            raise self._refused(f"does not contain {self._lock_path}")
+
+    def _found(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise self._refused(f"cannot be used: {error.strerror}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise self._refused("is not a directory")
+        return (found.st_dev, found.st_ino)
+
+    def _refused(self, why: str) -> InvalidPath:
+        return InvalidPath(f"lock_root {self._path} {why}", path=self._lock_path, protocol=PROTOCOL)
+
+
+def _absolute(target: str | os.PathLike[str]) -> str:
+    """As fs-safe spells it: `..` goes with what is before it, and a slash at the end goes. An empty one is refused."""
+    text = os.fsdecode(target)
+    return os.path.abspath(text) if text else text
+
+
+def _check_names(options: FileLockOptions, key: str | None) -> None:
+    unknown = options.keys() - FileLockOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"unknown option {min(unknown)!r}; there are: {', '.join(sorted(FileLockOptions.__annotations__))}"
+        )
+    if options.get("payload") is None:
+        raise TypeError("payload is missing: the JSON object that the lock file holds, or a function that returns it")
+    given = options.get("manager_key")
+    if given is not None:
+        check_key(given)
+    if key is not None and given not in (None, key):
+        raise TypeError(f"manager_key is {key!r} for all that this manager acquires; leave it out")
+
+
+def check_key(key: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise TypeError(f"a manager's key is a str that is not empty, not {key!r}")
+    return key
+
+
+def _check_number(name: str, value: float, *, infinite: bool) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:  # an int that is longer than any float
+        number = math.inf if value > 0 else -math.inf
+    if math.isnan(number) or number < 0 or (number == math.inf and not infinite):
+        raise ValueError(f"{name} is a number not below 0, not {value!r}")
+    return number
+
+
+def _check_interval(interval: float | None) -> float:
+    """Seconds between looks; 0 is never."""
+    if interval is None:
+        return 1.0
+    seconds = _check_number("compromise_check_interval", interval, infinite=False)
+    if seconds and not 0.001 <= seconds <= _LONGEST_INTERVAL:
+        raise ValueError(f"compromise_check_interval is 0 (never), or from 0.001 to {_LONGEST_INTERVAL} s")
+    return seconds
+
+
+def _plain(name: str, function: Any) -> Any:
+    """A function that answers at once, or None."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{name} is a function, not {function!r}")
+    if is_asynchronous(function):
+        raise _asynchronous(name)
+    return function
+
+
+def _settled(name: str, result: Any) -> Any:
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise _asynchronous(name)
+    return result
+
+
+def _asynchronous(name: str) -> TypeError:
+    return TypeError(f"{name} is a plain function, as in fs-safe: what it returns is not awaited")
+
+
+def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
+    if retry is None or isinstance(retry, Retry):
+        return retry or Retry()
+    try:
+        return Retry(**retry)
+    except TypeError:
+        names = ", ".join(Retry.__annotations__)
+        raise TypeError(f"retry is a Retry or a mapping with some of {names}, not {retry!r}") from None

@@ -10,5 +10,5 @@ bench.py       one scenario's directory and processes, and the questions that sc
 scenario.py    what a scenario is, and what a failure says
 vectors.py     records and what they mean
 holding.py foreign.py stale.py odd_paths.py contention.py    the scenarios
-runner.py messages.py __main__.py
+runner.py report.py __main__.py
 """

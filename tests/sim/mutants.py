@@ -19,7 +19,7 @@ from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
 from holdfast.engines.file.steps import is_there, write_all
 from holdfast.model import Liveness
-from holdfast.testing.sim.process import Process
+from sim.kernel import Process
 
 Patch = pytest.MonkeyPatch
 

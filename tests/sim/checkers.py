@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..._platform.interface import RECHECK
-from ...engines.file.flock import KernelHeld
-from ...engines.file.hold import FileHeld
-from ...errors import HoldfastError
-from .kernel import EXCLUSIVE
-from .world import Violation
-
-if TYPE_CHECKING:
-    from ...model import Record
-    from .actor import Actor, Program
-    from .kernel import Inode
-    from .process import Process
-    from .world import World
-
-
-class Checker:
-    """Told of everything, checks nothing."""
-
-    def enters(self, world: World, who: Actor) -> None:
-        """Somebody believes to hold the lock."""
-
-    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
-        """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
-
-    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
-        """One of ours was refused."""
-
-    def found_free(self, world: World, who: Actor, path: str) -> None:
-        """Somebody who only looks has found no lock file."""
-
-    def time_passes(self, world: World, now: float, until: float) -> None:
-        """Nobody can go on before `until`."""
-
-    def process_ends(self, world: World, process: Process) -> None:
-        """All programs of a process have come to their end."""
-
-    def name_goes(self, world: World, inode: Inode, path: str) -> None:
-        """A name does not lead to the inode any more."""
-
-    def at_end(self, world: World) -> None:
-        """Everybody has come to an end, or is dead."""
+from holdfast.engines.file.flock import KernelHeld
+from holdfast.errors import HoldfastError
+from holdfast.model import Record
+from sim.kernel import EXCLUSIVE, Inode, Process
+from sim.world import Actor, Checker, First, Program, Violation, World
 
 
 class Exclusion(Checker):
@@ -98,7 +60,7 @@ class Neighbours(Checker):
 class Told(Checker):
     """Who was robbed is told at the release; who was not, is not."""
 
-    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:  # noqa: ARG002
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
         if robbed and not told:
             raise Violation(f"{who.name} was robbed, and its release did not say so")
         if told and not robbed and sure:
@@ -160,7 +122,7 @@ class Tokens(Checker):
     def __init__(self) -> None:
         self.given: dict[str, list[int]] = {}
 
-    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+    def enters(self, world: World, who: Actor) -> None:
         if who.held is None or who.foreign:
             return
         token, given = who.held.token, self.given.setdefault(who.held.path, [])
@@ -174,7 +136,7 @@ class Tokens(Checker):
 class Refusals(Checker):
     """Who waits for ever is never refused; who waits for a time is refused only when that is over."""
 
-    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:  # noqa: ARG002
+    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
         if timeout is None or not allowed:
             raise Violation(f"{who.name} was refused")
 
@@ -186,7 +148,7 @@ class Wakefulness(Checker):
         self.bound = bound
         self.since: dict[str, float] = {}
 
-    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+    def enters(self, world: World, who: Actor) -> None:
         self.since.clear()  # it was not free all the time, whatever was seen when time passed
 
     def time_passes(self, world: World, now: float, until: float) -> None:
@@ -226,7 +188,7 @@ class NothingLeft(Checker):
     def __init__(self, *, may_stay: tuple[str, ...] = ()) -> None:
         self.may_stay = may_stay
 
-    def process_ends(self, world: World, process: Process) -> None:  # noqa: ARG002
+    def process_ends(self, world: World, process: Process) -> None:
         left = {
             "descriptors": list(process.files),
             "watches": list(process.watches),
@@ -278,8 +240,6 @@ class Recovery(Checker):
         self.always = always
 
     def at_end(self, world: World) -> None:
-        from .choosers import First
-
         if not self.always and len(world.kernel.names) == 1:
             return  # nothing is left
         world.stalls = world.crashes = world.losses = 0
@@ -308,6 +268,3 @@ def usual(program: Program, *, slots: int = 1, bound: float = 0.1, may_stay: tup
         Recovery(program, bound=max(bound, 0.1)),
         NothingLeft(may_stay=may_stay),
     ]
-
-
-__all__ = ["RECHECK", "Checker", "FileHeld"]

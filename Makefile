@@ -138,6 +138,11 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/_site/check.py site
 	@echo "the site: $(CURDIR)/site/index.html"
 
+.PHONY: house
+# docs/house.svg: the rooms of the house, and who imports whom, from the source.
+house: $(VENV)/.test
+	$(BIN)/python docs/_site/house.py docs/house.svg
+
 .PHONY: man completions
 # From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.
 man: $(VENV)/.test

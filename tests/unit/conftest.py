@@ -8,13 +8,16 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast._platform import linux
+from faces import Tasks, Threads
+from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file import remove, takeover
+from unit.loops import LOOPS
 from unit.stepping import Contender, Stepped
 
 
@@ -106,3 +109,13 @@ def process() -> Iterator[Callable[..., int]]:
 def live_pid(process: Callable[..., int]) -> int:
     """The number of another process, which lives as long as the test."""
     return process("sleep", "1000")
+
+
+@pytest.fixture(params=["sync", *LOOPS, "in threads"])
+def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A test with it runs with both faces (faces.py): with each kind of loop, and with steps that run in threads."""
+    if request.param == "in threads":
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    made = Threads() if request.param == "sync" else Tasks(LOOPS.get(request.param, LOOPS["asyncio"]))
+    yield made
+    made.close()

@@ -17,8 +17,9 @@ from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file import remove, takeover
+from holdfast.engines.file.queue import MOMENT
 from unit.loops import LOOPS
-from unit.stepping import Contender, Stepped
+from unit.stepping import Clock, Contend, Contender, Stepped
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +61,38 @@ def contend(environments: Callable[..., Stepped]) -> Callable[..., Contender]:
 
     def make(path: object, env: Stepped | None = None, **options: object) -> Contender:
         return Contender(env or environments(), str(path), **options)
+
+    return make
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def clocked(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
+    """Another process, which lives by the test's clock."""
+
+    def make(*without: str, **options: Any) -> Stepped:
+        env = environments(*without, **options)
+        env.instead["monotonic"] = lambda: clock.now
+        return env
+
+    return make
+
+
+@pytest.fixture
+def queued(arrive: Contend, clock: Clock) -> Contend:
+    """A contender of the module's `arrive` that has waited for a moment: it has a ticket, if it is the first of its
+    process."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        contender = arrive(env, **options)
+        assert contender.step() is not None
+        clock.now += MOMENT
+        assert contender.step() is not None
+        return contender
 
     return make
 

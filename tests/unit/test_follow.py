@@ -16,9 +16,8 @@ from holdfast._platform.inotify import FolderWatch
 from holdfast._platform.procfs import Glimpse
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 
-Contend = Callable[..., Contender]
 Follow = Callable[..., "Follower"]
 
 

@@ -15,19 +15,7 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.queue import MOMENT, PATIENCE
 from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
-from unit.stepping import Contender, Crash, Stepped
-
-Contend = Callable[..., Contender]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped
 
 
 @pytest.fixture
@@ -36,37 +24,11 @@ def base(disk: Path) -> str:
 
 
 @pytest.fixture
-def process(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
-    """Another process, which lives by the test's clock."""
-
-    def make(*without: str, **options: object) -> Stepped:
-        env = environments(*without, **options)
-        env.instead["monotonic"] = lambda: clock.now
-        return env
-
-    return make
-
-
-@pytest.fixture
-def arrive(contend: Contend, process: Callable[..., Stepped], base: str) -> Contend:
+def arrive(contend: Contend, clocked: Callable[..., Stepped], base: str) -> Contend:
     """A fair contender for one of two slots, in a process of its own unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
-        return contend(base, env or process(), **{"slots": 2, "timeout": None, "fair": True, **options})
-
-    return make
-
-
-@pytest.fixture
-def queued(arrive: Contend, clock: Clock) -> Contend:
-    """The same, after it has waited for a moment: it has a ticket, if it is the first of its process."""
-
-    def make(env: Stepped | None = None, **options: object) -> Contender:
-        contender = arrive(env, **options)
-        assert contender.step() is not None
-        clock.now += MOMENT
-        assert contender.step() is not None
-        return contender
+        return contend(base, env or clocked(), **{"slots": 2, "timeout": None, "fair": True, **options})
 
     return make
 
@@ -154,11 +116,11 @@ def test_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Conten
 
 @pytest.mark.parametrize("kind", ["linux", "generic"])
 def test_a_platform_that_lacks_something_mixes_up_the_slots(
-    kind: str, arrive: Contend, process: Callable[..., Stepped]
+    kind: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    holders = [arrive(process(kind=kind)) for _ in range(2)]
+    holders = [arrive(clocked(kind=kind)) for _ in range(2)]
     assert [slot(holder) for holder in holders] == [0, 1]
-    waiter = arrive(process(kind=kind))
+    waiter = arrive(clocked(kind=kind))
     assert waiter.step() is not None
     release(holders[1])
     assert slot(waiter) == 1
@@ -166,11 +128,11 @@ def test_a_platform_that_lacks_something_mixes_up_the_slots(
 
 @pytest.mark.parametrize("without", ["flock", "events", "unnamed", "unnamed,link", "proc"])
 def test_a_filesystem_that_lacks_something_mixes_up_the_slots(
-    without: str, arrive: Contend, process: Callable[..., Stepped]
+    without: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    holders = [arrive(process(*without.split(","))) for _ in range(2)]
+    holders = [arrive(clocked(*without.split(","))) for _ in range(2)]
     assert [slot(holder) for holder in holders] == [0, 1]
-    waiter = arrive(process(*without.split(",")))
+    waiter = arrive(clocked(*without.split(",")))
     assert waiter.step() is not None
     release(holders[0])
     assert slot(waiter) == 0
@@ -225,9 +187,9 @@ def test_of_two_slots_released_at_once_the_second_lies_there_until_a_deadline(
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_those_who_wait_get_in_out_of_order(
-    where: str, full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+    where: str, full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    env = process() if where == "here" else None
+    env = clocked() if where == "here" else None
     waiting = [queued(env) for _ in range(5)]
     inside = list(full)
     while waiting:
@@ -391,8 +353,8 @@ def test_a_lock_and_a_semaphore_of_one_name_wait_for_each_other(
 # -- the same thread, the same owner -----------------------------------------------------------------------------------
 
 
-def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env, me = process(), (object(),)
+def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env, me = clocked(), (object(),)
     for _ in range(2):
         arrive(env, context=me).get()
     with pytest.raises(WouldDeadlock, match="all 2 slots"):
@@ -400,8 +362,8 @@ def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, process: Cal
     assert isinstance(arrive(env, context=me, timeout=0).run(), Refusal)
 
 
-def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env, me = process(), (object(),)
+def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env, me = clocked(), (object(),)
     arrive(env, context=me).get()
     other = arrive()
     other.get()
@@ -411,8 +373,8 @@ def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, process
     assert slot(waiter) == 1
 
 
-def test_an_owner_takes_a_second_slot(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env = process()
+def test_an_owner_takes_a_second_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env = clocked()
     others = [arrive()]
     others[0].get()
     first = arrive(env, owner="me")
@@ -424,9 +386,9 @@ def test_an_owner_takes_a_second_slot(arrive: Contend, process: Callable[..., St
     assert slot(arrive(env, owner="you")) == 0
 
 
-def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, process: Callable[..., Stepped]) -> None:
+def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     """Both of one owner see slot 0 free: the one that comes second joins the first there, and not slot 1."""
-    env = process()
+    env = clocked()
     first, second = arrive(env, owner="me", timeout=0), arrive(env, owner="me", timeout=0)
     second.env.once(second.env.before, "open_unnamed", first.get)
     assert slot(second) == 0
@@ -434,10 +396,10 @@ def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, process: 
 
 
 def test_those_of_one_owner_who_queue_do_not_join_the_first_inside(
-    full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+    full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Q7: re-entrancy goes before order."""
-    env = process()
+    env = clocked()
     first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
     release(full[0])
     assert first.step() is None

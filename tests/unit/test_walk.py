@@ -14,9 +14,8 @@ from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.scan import Found, Survey, Unseen, walk
 from holdfast._platform.portable import NoCensus
 from holdfast._platform.procfs import LinuxCensus
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contend, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 RECORD = sema_record(4294967295, 9e9)
 

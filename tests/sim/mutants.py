@@ -165,20 +165,20 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
 
 def no_second_look(patch: Patch) -> None:
     """A2: after the watch was armed, it waits without another look."""
-    real = watched.Sight.prepare
+    real = watched.WatchedFile.prepare
 
-    def prepare(self: watched.Sight) -> bool:
+    def prepare(self: watched.WatchedFile) -> bool:
         armed = self._armed
         changed = real(self)
         return changed and armed
 
-    patch.setattr(watched.Sight, "prepare", prepare)
+    patch.setattr(watched.WatchedFile, "prepare", prepare)
     patch.setattr(watched, "DYING", 0.0)
 
 
 def no_burst(patch: Patch) -> None:
     """A4: after a close event, one look and no more."""
-    patch.setattr(watched.Sight, "hurry", lambda _self: None)
+    patch.setattr(watched.WatchedFile, "hurry", lambda _self: None)
     patch.setattr(watched, "DYING", 0.0)
 
 
@@ -198,7 +198,7 @@ def no_deadline(patch: Patch) -> None:
 def the_watch_stays_on_the_old_file(patch: Patch) -> None:
     """A6."""
 
-    def observe(self: watched.Sight) -> bool:
+    def observe(self: watched.WatchedFile) -> bool:
         armed, watch = self._armed, self._watch
         self._armed, self._watch = False, None
         try:
@@ -206,8 +206,8 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
         finally:
             self._armed, self._watch = armed, watch
 
-    real = watched.Sight._observe
-    patch.setattr(watched.Sight, "_observe", observe)
+    real = watched.WatchedFile._observe
+    patch.setattr(watched.WatchedFile, "_observe", observe)
     patch.setattr(watched, "DYING", 0.0)
 
 
@@ -334,22 +334,22 @@ def the_rule_alone_decides(patch: Patch) -> None:
 def a_descriptor_stays_open(patch: Patch) -> None:
     """A contender that is done forgets to close what it looked at."""
 
-    def rest(self: watched.Sight) -> None:
+    def rest(self: watched.WatchedFile) -> None:
         self._disarm()
         self._seen = None
 
-    patch.setattr(watched.Sight, "rest", rest)
+    patch.setattr(watched.WatchedFile, "rest", rest)
 
 
 def a_watch_stays(patch: Patch) -> None:
     """A contender that is done forgets its watch."""
 
-    def disarm(self: watched.Sight) -> None:
+    def disarm(self: watched.WatchedFile) -> None:
         self._armed = self._waiting = False
         self._watch = None
         self._unwatch_process()
 
-    patch.setattr(watched.Sight, "_disarm", disarm)
+    patch.setattr(watched.WatchedFile, "_disarm", disarm)
 
 
 def nobody_was_replaced(patch: Patch) -> None:

@@ -27,7 +27,7 @@ from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.file import takeover
 from holdfast.engines.file.acquire import give_back
-from holdfast.engines.file.flock import KernelHeld, KernelSight
+from holdfast.engines.file.flock import FlockHeld, WatchedFlock
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
@@ -35,7 +35,7 @@ from holdfast.engines.file.publish import sweep
 from holdfast.engines.file.queue import WAITING, Queue, read_tickets
 from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
-from holdfast.engines.file.watched import Sight
+from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
@@ -246,7 +246,7 @@ def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(KernelHeld, "_enrol", interrupted)
+        changed.setattr(FlockHeld, "_enrol", interrupted)
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     assert "write" in contender.env.steps
@@ -387,10 +387,10 @@ def test_who_may_be_waited_for_is_called_a_holder() -> None:
 def test_nothing_at_the_path_is_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:
     env: Any = environments()
     me = (object(),)
-    sight = Sight(env, FileRequest(str(path), {}))
+    sight = WatchedFile(env, FileRequest(str(path), {}))
     assert not sight.look()
     assert (sight.prepare(), sight.join(me), sight.is_held_by(me)) == (False, None, False)
-    kernel = KernelSight(env, FileRequest(str(path), {"protocol": "flock"}))
+    kernel = WatchedFlock(env, FileRequest(str(path), {"protocol": "flock"}))
     assert not kernel.look()
     assert not kernel.is_held_by(me)
     path.write_bytes(sema_record(os.getpid(), time.time()))

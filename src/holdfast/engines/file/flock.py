@@ -50,7 +50,7 @@ from .policy import Verdict
 from .publish import make_parents
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there, write_all
-from .watched import Sight
+from .watched import WatchedFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _TRIES = 20
 _HEAD = 4096
 
 
-class KernelHeld(FileHeld):
+class FlockHeld(FileHeld):
     """A hold that is a guard and nothing else. Several of one file may be in one process, if they are shared."""
 
     __slots__ = ()
@@ -162,7 +162,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
         empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
-        return KernelHeld(env, request, fd, identity, data, True)
+        return FlockHeld(env, request, fd, identity, data, True)
     except BaseException:
         env.holds.pop((*identity, fd), None)
         if data:
@@ -280,7 +280,7 @@ _LOOKS = 3
 """How often a lock whose holder is not seen is tried again, before it is said that one cannot see who holds it."""
 
 
-class KernelSight(Sight):
+class WatchedFlock(WatchedFile):
     """One lock file of the protocol `flock`."""
 
     def __init__(self, env: Environment, request: FileRequest) -> None:

@@ -33,7 +33,7 @@ _BURST_LAST = 0.0064
 """After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
 
 
-class Sight:
+class WatchedFile:
     """One lock file, looked at again and again. Owns a descriptor and a watch; `rest` gives them up for now."""
 
     seen: Observation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._platform.interface import RECHECK
-from ...engines.file.flock import KernelHeld
+from ...engines.file.flock import FlockHeld
 from ...engines.file.hold import FileHeld
 from ...errors import HoldfastError
 from .kernel import EXCLUSIVE
@@ -127,7 +127,7 @@ class RecoveredFrom(Checker):
 
     def enters(self, world: World, who: Actor) -> None:
         held = who.held
-        if who.foreign or held is None or who.robbed or isinstance(held, KernelHeld):
+        if who.foreign or held is None or who.robbed or isinstance(held, FlockHeld):
             return
         mine = held.record()
         inode = world.kernel.names.get(held.path)

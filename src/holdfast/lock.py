@@ -122,7 +122,7 @@ class BaseHold:
         return self._held.released or self._share not in self._held.shares
 
     def _leave_to_others(self) -> None:
-        """Something else than this handle releases it: a `with`, or a face. So it may be collected (lock.py, H8)."""
+        """Something else than this handle releases it: a `with`, or a face. So it may be collected (lock.py, H3)."""
         self._share.dropped = None
 
     def __del__(
@@ -130,7 +130,7 @@ class BaseHold:
         _warn: Callable[..., None] = warn,
         _is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
-        """H8. What it calls is bound early: at the end of the interpreter, this module may be empty."""
+        """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         share: Share | None = getattr(self, "_share", None)  # it may not even have been made
         if share is None or share.dropped is not False or _is_finalizing():
             return

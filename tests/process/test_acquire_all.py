@@ -215,7 +215,7 @@ def simple(tmp_path: Path) -> list[Any]:
 
 # Between the opening of a file and the `with` that closes it, an interruption leaves it to the garbage collector.
 # Where a lock file can only be created by its own name, one that comes right after that leaves it empty and unfinished:
-# the next contender gets it at once (publish.py, X1), but it is there.
+# the next contender gets it at once (publish.py, P5), but it is there.
 untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

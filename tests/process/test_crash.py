@@ -197,7 +197,7 @@ def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[
     assert "the record is empty" in message
     assert "if nobody uses it" in message
     contender.finish()
-    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, X3).
+    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, P7).
     assert Lock(path).try_acquire() is None
     Lock(path).break_lock()
     assert not os.path.exists(path)

@@ -90,7 +90,7 @@ def test_a_waiter_believes_an_event(disk: Path, held: Contender, contend: Conten
 
 
 def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: released between the look and the watch: looked at once more before the first wait."""
+    """WF1: released between the look and the watch: looked at once more before the first wait."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.before, "watch", lambda: release(held))
     assert waiter.step() is None
@@ -98,7 +98,7 @@ def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender
 
 
 def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: the same with the watch already armed."""
+    """WF1: the same with the watch already armed."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.after, "watch", lambda: release(held))
     assert waiter.step() is None
@@ -109,7 +109,7 @@ def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Conte
 def test_a_release_between_a_look_and_the_wait_is_slept_through(
     look: int, disk: Path, live_pid: int, contend: Contend
 ) -> None:
-    """A2: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
+    """WF1: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
 
     A foreign holder removes its file and closes nothing: there is no close event to be careful about.
     """
@@ -136,7 +136,7 @@ def test_a_release_between_a_look_and_the_wait_is_slept_through(
 
 
 def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: released and taken again in between: the watch must be on the new one before the first wait."""
+    """WF1: released and taken again in between: the watch must be on the new one before the first wait."""
     waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")
 
     def hand_over() -> None:
@@ -154,7 +154,7 @@ def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Conte
 def test_a_waiter_sleeps_for_ever(
     without: tuple[str, ...], disk: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """A3: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
+    """A2: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
     path = disk / "l"
     path.write_bytes(sema_record(live_pid, 9e9))
     waiter = contend(path, environments(*without), timeout=None)
@@ -172,7 +172,7 @@ def test_a_waiter_sleeps_for_ever(
 
 
 def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
-    """A7: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
+    """A4: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
     waiter = contend(disk / "l", timeout=None)
     told(waiter.env)
     for _ in range(200):
@@ -186,7 +186,7 @@ def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, 
 def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], live_pid: int
 ) -> None:
-    """T1, A7: somebody was stopped while it took over a stale lock; each try must not wake the next."""
+    """T1, A4: somebody was stopped while it took over a stale lock; each try must not wake the next."""
     path = disk / "l"
     path.write_bytes(sema_record(2**22 + 5, 1000))
     waiter, found = contend(path, timeout=None), path.stat()
@@ -207,7 +207,7 @@ def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
 
 
 def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: Contender, contend: Contend) -> None:
-    """A3: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
+    """A2: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     waiter.env.instead["events_reach"] = lambda _path: False
     waiter.env.instead["poll_limit"] = lambda _path: 0.1
@@ -228,7 +228,7 @@ def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: C
 
 
 def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dead_pid: int) -> None:
-    """A3: when time alone will make the lock stale, the wait ends there."""
+    """A2: when time alone will make the lock stale, the wait ends there."""
     path = disk / "l"
     waiter = contend(path, timeout=None, fair=False, stale_after=100)
     now = waiter.env.time()
@@ -242,7 +242,7 @@ def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dea
 
 
 def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, held: Contender, contend: Contend) -> None:
-    """A4: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
+    """WF2: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     watches = told(waiter.env)
     waiter.step()
@@ -269,7 +269,7 @@ def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, hel
 
 
 def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Contender, contend: Contend) -> None:
-    """A4: the close event of a dying holder came before the watch, and its guard outlives both looks."""
+    """WF2: the close event of a dying holder came before the watch, and its guard outlives both looks."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     before = waiter.env.monotonic()
     first = waiter.step()
@@ -283,7 +283,7 @@ def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Con
 
 
 def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: tried once, without waiting; and it says what was seen."""
+    """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
     assert isinstance(contender.result, Refusal)
@@ -294,7 +294,7 @@ def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend:
 
 
 def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: the one round includes a takeover."""
+    """A3: the one round includes a takeover."""
     held.crash()
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
@@ -302,7 +302,7 @@ def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, c
 
 
 def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: released at the deadline itself: the look after it decides, not the clock."""
+    """A3: released at the deadline itself: the look after it decides, not the clock."""
     contender = contend(disk / "l", timeout=5)
     assert contender.step() is not None
     release(held)
@@ -312,7 +312,7 @@ def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contend
 
 
 def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Contend) -> None:
-    """A6: when the path names another inode, the watch moves there, and the old one ends."""
+    """WF3: when the path names another inode, the watch moves there, and the old one ends."""
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
     watches = told(waiter.env)
     waiter.step()
@@ -326,7 +326,7 @@ def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Con
 
 
 def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, contend: Contend) -> None:
-    """A6: with real events: the release of the second holder ends the wait, not its deadline."""
+    """WF3: with real events: the release of the second holder ends the wait, not its deadline."""
     import select
 
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
@@ -480,7 +480,7 @@ def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, con
 
 
 def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
-    """A7: woken again and again although nothing changes, it polls now and then instead of spinning."""
+    """A4: woken again and again although nothing changes, it polls now and then instead of spinning."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     told(waiter.env)
     waiter.step()
@@ -498,7 +498,7 @@ def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Co
 
 @pytest.mark.parametrize("state", ["free", "held", "queued"])
 def test_a_child_forked_in_the_midst_of_an_acquisition_waits_or_holds(disk: Path, contend: Contend, state: str) -> None:
-    """A8: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
+    """A5: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
     path = disk / "l"
     holder = contend(path)
     if state != "free":

@@ -590,7 +590,7 @@ def test_a_timeout_that_is_put_off_ends_a_wait_for_itself_early(
 
 
 def test_a_dropped_handle_of_a_task_is_not_told_of(path: Path, run: Run) -> None:
-    """H8."""
+    """H3."""
 
     async def main() -> None:
         lock, kept = AsyncLock(path), []

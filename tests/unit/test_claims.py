@@ -112,7 +112,7 @@ def test_one_without_kernel_locks_takes_over_from_a_guarded_holder(
 
 
 def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments) -> None:
-    """C1: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
+    """T11: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode = (found.st_dev, found.st_ino)
@@ -129,7 +129,7 @@ def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments)
 
 
 def test_a_claim_that_was_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
-    """C1: made while another is being made: whoever lists last finds the other one."""
+    """T11: made while another is being made: whoever lists last finds the other one."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode, late = (found.st_dev, found.st_ino), []
@@ -153,7 +153,7 @@ def test_a_claim_of_a_killed_claimant_keeps_others_out(
     past_the_gates: Gates,
     dead_pid: int,
 ) -> None:
-    """C2: it is proven gone; whoever takes over takes its claim away."""
+    """T12: it is proven gone; whoever takes over takes its claim away."""
     crashed = contend(unguarded, environments(*without, pid=dead_pid))
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -166,7 +166,7 @@ def test_a_claim_of_a_killed_claimant_keeps_others_out(
 def test_a_stopped_claimant_is_overtaken(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """C2: it lives, and has no guard: it may go on at any moment."""
+    """T12: it lives, and has no guard: it may go on at any moment."""
     stopped = contend(unguarded, environments("flock", pid=live_pid))
     past_the_gates(stopped.env, stopped.crash)
     with pytest.raises(Crash):
@@ -179,7 +179,7 @@ def test_a_stopped_claimant_is_overtaken(
 def test_the_guard_does_not_tell_that_a_claimant_has_ended(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """C3: a claimant with kernel locks, wherever its process was: its guard is gone."""
+    """T13: a claimant with kernel locks, wherever its process was: its guard is gone."""
     env = environments(pid=live_pid)
     crashed = contend(unguarded, env)
     past_the_gates(env, crashed.crash)
@@ -194,7 +194,7 @@ def test_the_guard_does_not_tell_that_a_claimant_has_ended(
 def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
     age: int, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
-    """C2: of another boot, or of another machine: for a minute."""
+    """T12: of another boot, or of another machine: for a minute."""
     env = environments("flock")
     who = env.identity()
     env.instead["identity"] = lambda *_: Identity(who.pid, "other", who.pid_namespace, who.started, who.host)
@@ -214,7 +214,7 @@ def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
 def test_what_is_no_claim_is_opened_or_followed(
     what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """C5: a name like a claim's, of a living process."""
+    """T15: a name like a claim's, of a living process."""
     env = environments(pid=live_pid)
     found = os.stat(unguarded)
     claim = make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ def test_what_is_no_claim_is_opened_or_followed(
 def test_a_forged_claim_keeps_a_dead_lock(
     sticky: bool, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """C4: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
+    """T14: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
     remove it, and so its claim counts."""
     unguarded.parent.chmod(0o1777 if sticky else 0o777)
     found = os.stat(unguarded)
@@ -438,7 +438,7 @@ def test_an_exclusive_lock_of_somebody_else_is_not_respected(guarded: Path, cont
 
 
 def test_a_reader_keeps_what_was_never_written(disk: Path, contend: Contend) -> None:
-    """T9: an unfinished file (publish.py, X2)."""
+    """T9: an unfinished file (publish.py, P6)."""
     path = disk / "l"
     path.touch()
     path.chmod(0o644 | UNFINISHED)

@@ -260,7 +260,7 @@ def test_a_living_holders_stale_lock_goes_because_that_was_approved(
 
 
 def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments: Environments) -> None:
-    """M9: created exclusively by a process that died before it wrote its record (publish.py, X2)."""
+    """M9: created exclusively by a process that died before it wrote its record (publish.py, P6)."""
     path, env = disk / "l.lock", environments()
     path.write_bytes(b"")
     path.chmod(0o644 | stat.S_ISVTX)

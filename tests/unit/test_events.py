@@ -271,7 +271,7 @@ def test_a_loss_that_a_beat_finds_is_told_by_the_thread_that_beats(path: Path, d
 
 
 def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path, contend: Contend) -> None:
-    """U4: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
+    """AE1: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
     told: list[Event] = []
 
     def on_lost(_error: LockLost) -> None:
@@ -286,7 +286,7 @@ def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path,
 
 
 def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Contend) -> None:
-    """U4."""
+    """AE1."""
     for _ in range(30):
         told: list[Event] = []
         held = contend(path, on_event=told.append).get()
@@ -408,7 +408,7 @@ def test_a_ctrl_c_in_a_callback_leaves_a_lock_that_nobody_has(path: Path, told: 
 
 
 def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -> None:
-    """U2, U5: it may use others' locks and the very lock that it is about."""
+    """U2, AE2: it may use others' locks and the very lock that it is about."""
     told: list[Event] = []
 
     def callback(event: Event) -> None:
@@ -427,7 +427,7 @@ def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -
 
 
 def test_a_callback_runs_under_a_mutex(path: Path) -> None:
-    """U5: another thread uses the very hold, while the callback waits for it."""
+    """AE2: another thread uses the very hold, while the callback waits for it."""
     made: list[FileHeld] = []
     done: list[str] = []
     stories: list[Story] = []
@@ -467,7 +467,7 @@ def test_a_callback_runs_under_a_mutex(path: Path) -> None:
 
 
 def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, contend: Contend) -> None:
-    """U5."""
+    """AE2."""
     owned: list[bool] = []
     held = contend(path, owner="me", on_lost=lambda _error: owned.append(held.mutex._is_owned())).get()  # type: ignore[attr-defined]
     path.write_bytes(sema_record(1, 1))
@@ -478,7 +478,7 @@ def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, conte
 
 
 def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: Contend) -> None:
-    """U5: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
+    """AE2: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
     told: list[str] = []
     inside, go = threading.Event(), threading.Event()
 
@@ -502,7 +502,7 @@ def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: C
 
 
 def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """U6: no event, and on the short way not even a story."""
+    """AE3: no event, and on the short way not even a story."""
 
     def made(*_arguments: object) -> None:
         raise AssertionError("made for nobody")
@@ -516,7 +516,7 @@ def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_child_tells_of_what_its_parent_holds_or_hears_nothing(path: Path, disk: Path, told: list[Event]) -> None:
-    """U7."""
+    """AE4."""
     outer = Lock(path)
     with outer as hold:
         with pytest.raises(AcquireTimeout):

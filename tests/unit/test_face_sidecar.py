@@ -474,7 +474,7 @@ def test_an_answer_about_another_lock_is_believed(
 
 
 def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, target: Path, lock: Path) -> None:
-    """A9: there is an end at the deadline."""
+    """A6: there is an end at the deadline."""
 
     async def renewed(_: object) -> bool:
         await asyncio.sleep(0)
@@ -489,7 +489,7 @@ def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, ta
 
 
 def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
-    """A9: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
+    """A6: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
 
     async def main() -> None:
         made: list[str] = []

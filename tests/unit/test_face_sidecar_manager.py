@@ -298,7 +298,7 @@ def test_what_cannot_be_released_stops_the_drain_or_goes_unsaid(disk: Path, monk
         manager.drain()
     assert not second.verify_still_held()
     assert not (disk / "b.lock").exists()
-    # Where only its process speaks for a hold, what could not be removed stays ours, to be released once more (H6).
+    # Where only its process speaks for a hold, what could not be removed stays ours, to be released once more (FH4).
     assert [entry.lock_path for entry in manager.held_entries()] == ([] if has("flock") else [first.lock_path])
     monkeypatch.undo()
     manager.drain()

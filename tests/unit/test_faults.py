@@ -73,7 +73,7 @@ def test_a_call_is_never_made_to_fail(memory: Path, tap: Tap) -> None:
 
 @pytest.mark.parametrize("way", ["portable", "without kernel locks"])
 def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, tap: Tap) -> None:
-    """H6: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
+    """FH4: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
     scene = Scene(memory, tap, way)
     held = scene.acquire(scene.acts)
     calls = ["lstat: lock file", "pread: lock file", "unlink: lock file"]
@@ -91,7 +91,7 @@ def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, ta
 
 
 def test_a_failed_release_with_a_guard_keeps_the_next_one_out(memory: Path, tap: Tap) -> None:
-    """H5: the file stays, but without a guard, so it is a dead holder's."""
+    """FH3: the file stays, but without a guard, so it is a dead holder's."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.acquire(scene.acts)
     tap.arm(scene.lock_file, 2, "EROFS", always=True)

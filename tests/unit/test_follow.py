@@ -137,7 +137,7 @@ def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, 
     follower = follow(disk)
     follower.first_look()
     steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
-    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT, 0o1644)  # created, and not yet written (publish.py, X2)
+    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT, 0o1644)  # created, and not yet written (publish.py, P6)
     news(follower)
     assert "guarded" not in steps
     os.close(fd)

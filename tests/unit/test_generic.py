@@ -47,7 +47,7 @@ def claims(place: Path) -> list[str]:
 
 @pytest.mark.parametrize("without", [(), ("link",)])
 def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
+    """T11: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
     first, second = portable(dead, *without), portable(dead, *without)
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
@@ -57,7 +57,7 @@ def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Co
 
 
 def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: a claim is about the file, whatever its directory is called."""
+    """T11: a claim is about the file, whatever its directory is called."""
     alias = dead.parent / "alias"
     alias.symlink_to(dead.parent)
     first, second = portable(dead), portable(alias / "l")
@@ -68,7 +68,7 @@ def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_t
 
 
 def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: the same record in two files of one directory is claimed twice."""
+    """T11: the same record in two files of one directory is claimed twice."""
     twin = dead.with_name("twin")
     twin.write_bytes(dead.read_bytes())
     first, second = portable(dead), portable(twin)
@@ -80,7 +80,7 @@ def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_
 def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
     dead: Path, portable: Contend, dead_pid: int, live_pid: int, past_the_gates: Gates
 ) -> None:
-    """C2: a claimant that died is succeeded, by one; one that lives is waited for."""
+    """T12: a claimant that died is succeeded, by one; one that lives is waited for."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -125,7 +125,7 @@ def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) 
 def test_a_failed_replacement_leaves_a_claim(
     dead: Path, portable: Contend, dead_pid: int, past_the_gates: Gates
 ) -> None:
-    """C6: our own goes, and so did that of the dead claimant before us."""
+    """T16: our own goes, and so did that of the dead claimant before us."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -297,7 +297,7 @@ def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pyte
 
 
 def test_an_interruption_of_the_end_of_a_claim_leaves_it(dead: Path, portable: Contend) -> None:
-    """C6: it would count for as long as this process lives."""
+    """T16: it would count for as long as this process lives."""
     contender = portable(dead)
     interrupted: list[str] = []
 

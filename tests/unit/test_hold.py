@@ -86,7 +86,7 @@ def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
 
 
 def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
-    """H3: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
+    """FH1: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
     env = held.env
     assert isinstance(env, Stepped)
     other = contend("/x").env
@@ -101,7 +101,7 @@ def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: C
 
 
 def test_a_copy_of_the_descriptor_keeps_the_lock(held: FileHeld, contend: Contend) -> None:
-    """H3: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
+    """FH1: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
     copy = os.dup(held.fd)
     try:
         held.release()
@@ -130,7 +130,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", LOSSES)
 def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend: Contend) -> None:
-    """H4: another inode at the path, or another record in ours; and what is there is left alone."""
+    """FH2: another inode at the path, or another record in ours; and what is there is left alone."""
     (place / "d").mkdir()
     path = place / "d" / "l"
     told: list[LockLost] = []
@@ -153,7 +153,7 @@ def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend:
 
 
 def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> None:
-    """H4: removed by somebody between the check and our own removal."""
+    """FH2: removed by somebody between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
     env.once(env.before, "unlink", lambda: os.unlink(held.path))
@@ -165,7 +165,7 @@ def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> N
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
 def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
-    """H5: whatever fails, the guard goes, so that the file that stays is proven dead."""
+    """FH3: whatever fails, the guard goes, so that the file that stays is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
 
@@ -182,7 +182,7 @@ def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: C
 
 
 def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend) -> None:
-    """H5: killed at any step, the lock is free, or proven dead."""
+    """FH3: killed at any step, the lock is free, or proven dead."""
     for number in range(3):
         contender = contend(place / "l")
         held = contender.get()
@@ -242,7 +242,7 @@ def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, c
 def test_a_release_closes_or_unlocks_what_has_its_descriptors_number_by_now(
     end: str, reuse: str, protocol: str, disk: Path, contend: Contend
 ) -> None:
-    """H7: the caller has closed it, as one who becomes a daemon does, and opened something else."""
+    """FH5: the caller has closed it, as one who becomes a daemon does, and opened something else."""
     contender = contend(disk / "l", protocol=protocol)
     held = contender.get()
     number = held.fd

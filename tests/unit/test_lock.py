@@ -281,7 +281,7 @@ def forget_all() -> None:
 
 
 def test_a_dropped_handle_releases_the_lock_or_is_not_told_of(path: Path) -> None:
-    """H8."""
+    """H3."""
     with pytest.warns(ResourceWarning, match=f"{path} was dropped without release.*held until this process ends"):
         drop(Lock(path).acquire())
     assert Lock(path).try_acquire() is None
@@ -340,7 +340,7 @@ def test_readers_of_this_process_are_told_of_each_other(path: Path) -> None:
 def test_a_handle_that_something_else_releases_is_complained_about(
     path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """H8: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
+    """H3: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
     with Lock(path):
         gc.collect()
     with Lock(path).acquire() as hold:
@@ -372,7 +372,7 @@ def test_a_handle_that_something_else_releases_is_complained_about(
 
 
 def test_a_suspended_with_in_a_cycle_is_complained_about(path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """H8: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
+    """H3: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
 
     def entered(me: list[object]) -> Iterator[None]:
         with Lock(path).acquire() as hold:

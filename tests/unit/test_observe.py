@@ -51,7 +51,7 @@ def test_what_is_used_up_is_not_explained(number: int, words: list[str], disk: P
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk: Path, contend: Contend) -> None:
-    """O1: regular when asked by path, something else when opened: the descriptor is judged."""
+    """L6: regular when asked by path, something else when opened: the descriptor is judged."""
     path = disk / "l"
     path.write_bytes(sema_record(1, 1))
     (disk / "target").write_bytes(sema_record(1, 1))
@@ -69,7 +69,7 @@ def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk
 
 
 def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend: Contend) -> None:
-    """O1: what was not a regular file from the start is not even opened."""
+    """L6: what was not a regular file from the start is not even opened."""
     path = disk / "l"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -88,7 +88,7 @@ def test_a_file_that_vanishes_while_it_is_looked_at_is_an_error(disk: Path, cont
 
 
 def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, contend: Contend, dead_pid: int) -> None:
-    """O2: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
+    """L7: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
     path = disk / "l"
     whole, torn = sema_record(dead_pid, "1799999999"), sema_record(dead_pid, "1099999999")
     path.write_bytes(torn)

@@ -119,7 +119,7 @@ def test_what_is_undone_twice_is_undone_once(shm: Path, env: Any) -> None:
 def test_a_release_that_was_broken_off_is_completed_by_the_next_operation(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2, H5."""
+    """J2, FH3."""
     path = str(shm / "l")
     hold = Lock(path).acquire()
 

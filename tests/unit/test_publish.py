@@ -71,7 +71,7 @@ def test_a_lock_file_is_seen_before_its_record_is_whole(
     assert [state for state in seen if state[2] is Liveness.DEAD] == []
     visible = [state for state in seen if state[1]]
     assert visible or way == "unnamed"
-    if way != "exclusive":  # there, the empty file is marked as unfinished, X2
+    if way != "exclusive":  # there, the empty file is marked as unfinished, P6
         assert all(whole for *_, whole in visible)
     status = look(observer.env, observer.request)
     assert (status.liveness, status.evidence.source, status.evidence.proven) == (Liveness.ALIVE, "guard", True)
@@ -205,7 +205,7 @@ def test_an_interrupted_publisher_removes_what_another_wrote_over_its_record(dis
 
 
 def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
-    """X1: the file is its own inode, but no longer empty. X2: the contender may do that."""
+    """P5: the file is its own inode, but no longer empty. P6: the contender may do that."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
     creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
@@ -214,7 +214,7 @@ def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, pu
 
 
 def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
-    """X1: the one that finished its file has died since; that is a takeover, and told as one."""
+    """P5: the one that finished its file has died since; that is a takeover, and told as one."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     contender.request.tag = "finished it"
 
@@ -229,7 +229,7 @@ def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publis
 
 
 def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
-    """X1: while another has the guard of the empty file, its creator waits, and then finds it taken."""
+    """P5: while another has the guard of the empty file, its creator waits, and then finds it taken."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
 
     paused = []
@@ -253,7 +253,7 @@ def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publish
 
 
 def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend) -> None:
-    """X1: a guard that is refused for an instant is asked for again."""
+    """P5: a guard that is refused for an instant is asked for again."""
     creator = publisher("exclusive", disk / "l")
     creator.env.instead["guard"] = lambda _fd: False
     assert creator.step() is not None
@@ -262,7 +262,7 @@ def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend)
 
 
 def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
-    """X1: somebody removed the empty file and created their own."""
+    """P5: somebody removed the empty file and created their own."""
     path = disk / "l"
     creator = publisher("exclusive", path)
 
@@ -276,7 +276,7 @@ def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Pat
 
 
 def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend: Contend, publisher: Contend) -> None:
-    """X2: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
+    """P6: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
     path = disk / "l"
     creator, other = publisher("exclusive", path), contend(path)
     creator.env.once(creator.env.after, "open_new", creator.crash)
@@ -290,7 +290,7 @@ def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend
 
 
 def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: Contend) -> None:
-    """X2: without the bit it is a foreign creator between its two steps, however old the file is."""
+    """P6: without the bit it is a foreign creator between its two steps, however old the file is."""
     path = disk / "l"
     path.touch()
     os.utime(path, (0, 0))
@@ -302,7 +302,7 @@ def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: C
 def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_there_before(
     disk: Path, contend: Contend
 ) -> None:
-    """X2: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
+    """P6: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
     path = disk / "l"
     path.touch()
     path.chmod(0o644 | stat.S_ISVTX)
@@ -428,7 +428,7 @@ def test_a_file_among_the_missing_directories_is_a_riddle(disk: Path) -> None:
 def test_a_creator_without_kernel_locks_and_one_who_finishes_its_file_are_both_inside(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """X3: the contender, which has kernel locks, comes before the creator has written its record."""
+    """P7: the contender, which has kernel locks, comes before the creator has written its record."""
     path = disk / "l"
     creator = contend(path, environments("unnamed", "link", "flock"))
     contender, losers = contend(path, environments("unnamed", "link")), []

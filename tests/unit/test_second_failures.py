@@ -343,7 +343,7 @@ def test_a_look_that_fails_keeps_a_wait_from_being_told(path: Path, environments
 
 
 def test_an_end_is_told_twice_or_by_a_child(path: Path, contend: Contend) -> None:
-    """U7, and both sides of a race for the last word."""
+    """AE4, and both sides of a race for the last word."""
     heard: list[Event] = []
     contender = contend(path, on_event=heard.append)
     held = contender.get()
@@ -565,7 +565,7 @@ def unwritable(env: Stepped) -> Callable[..., int]:
 
 
 def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Contend) -> None:
-    """X2: only who may write there can finish it."""
+    """P6: only who may write there can finish it."""
     path.touch()
     path.chmod(0o1644)
     contender = contend(path)
@@ -611,7 +611,7 @@ def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(
 
 
 def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, contend: Contend) -> None:
-    """U5: Ctrl-C between two steps of the delivery, before anybody was called."""
+    """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()
     story = Story.of(held)

@@ -260,7 +260,7 @@ def test_a_killed_holder_is_waited_for(full: list[Contender], queued: Contend) -
 
 
 def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list[Contender]) -> None:
-    """A2, for each of them: the watch on the second is armed before the look that decides to wait."""
+    """WF1, for each of them: the watch on the second is armed before the look that decides to wait."""
     for number, holder in enumerate(full):
         waiter = arrive()
         watches: list[object] = []
@@ -280,7 +280,7 @@ def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list
 def test_an_event_on_one_slot_hides_that_on_another(
     order: tuple[int, int], arrive: Contend, full: list[Contender]
 ) -> None:
-    """A2: taken between the events of the first and those of the second, nothing is lost."""
+    """WF1: taken between the events of the first and those of the second, nothing is lost."""
     waiter = arrive()
     assert waiter.step() is not None
     assert not woken(waiter)
@@ -307,7 +307,7 @@ def test_a_cancelled_wait_leaves_something_open(arrive: Contend, full: list[Cont
 
 
 def test_the_wait_for_many_slots_is_shorter_than_for_one(arrive: Contend, full: list[Contender]) -> None:
-    """A3: it ends at the re-check deadline, or at the waiter's own."""
+    """A2: it ends at the re-check deadline, or at the waiter's own."""
     waiter = arrive(timeout=5.0)
     wait = waiter.step()
     assert wait is not None

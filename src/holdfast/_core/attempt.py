@@ -1,12 +1,12 @@
-"""What is told of one acquisition, and when: it decides what is due, `events.py` calls those who listen.
+"""The events of one acquisition: what is due, and when. `events.py` calls the listeners.
 
-U4  Each event is told at most once, in their order: what is due is decided, and put into the outbox, under the mutex of
-    the story. What comes before an event that is due comes before it in the outbox as well, whoever was to tell it: a
-    release tells of a loss that another thread has found and not told yet.
-U5  No mutex is held while a callback runs, so that it may use locks, and other threads, as it likes. Whoever finds that
-    a thread delivers already leaves its event to that one: so the order stays.
-U6  No event is made that nobody hears. An acquisition that takes the short way has no story unless somebody listens.
-U7  A forked child tells nothing of what its parent began, nor of what that held.
+AE1  Each event is told at most once, and in order: what is due is decided, and put into the outbox, under one mutex.
+     Whatever comes before an event that is due goes into the outbox before it, in whichever thread: a release tells of
+     a loss that another thread has found and not told yet.
+AE2  No mutex is held while a callback runs, so a callback may use locks and other threads. A thread that finds another
+     one delivering leaves its event to that one, so the order stays.
+AE3  No event is made without a listener. An acquisition on the fast path has no events unless there is one.
+AE4  A forked child tells nothing of what its parent began, nor of what that held.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Story:
     # -- telling it ----------------------------------------------------------------------------------------------------
 
     def _is_inherited(self) -> bool:
-        return self._generation != self._env.generation  # U7
+        return self._generation != self._env.generation  # AE4
 
     def _is_heard(self, kind: Kind) -> bool:
         return is_heard(kind, self._request.on_event)
@@ -221,7 +221,7 @@ class Story:
             self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
 
     def _deliver(self) -> None:
-        """Call those who listen, unless another thread does so, or a call of ours farther up (U5)."""
+        """Call those who listen, unless another thread does so, or a call of ours farther up (AE2)."""
         if not self._outbox:
             return
         interruption: BaseException | None = None

@@ -1,18 +1,18 @@
-"""A hold, whichever engine it is of: its handles, whether it is lost, and what is told of that.
+"""A hold, whichever engine it is of: its handles, whether it is lost, and the events of both.
 
     held ──release()──▶ released
-      │  ──abandon()──▶ released          the lock stays: it is another's
-      └──check()──────▶ lost ──release()──▶ released, and what is another's by now is left alone
+      │  ──abandon()──▶ released          the lock stays: it is another process's
+      └──check()──────▶ lost ──release()──▶ released, and what is another process's by now is left alone
 
 H1  Only the process that acquired may act. A forked child has another `generation`; every step there does nothing.
-H2  A hold belongs to its `shares`, one for each handle. All that changes it happens under `mutex`: the last share that
-    goes releases, twice is harmless, nobody joins a hold that is being released, and no heartbeat writes to a
-    descriptor whose number may already be another file's. A hold without shares is not finished yet; nobody joins
-    that, either. The mutex is re-entrant: a signal handler or a finaliser may release in the midst of a check; hence
-    the second look at `released` behind each system call.
-H8  A handle that is collected leaves the lock held, and a ResourceWarning says so. It changes one attribute of its
-    share and takes no mutex: a collection comes in any thread, at any allocation. Nothing is said of a hold that was
-    never delivered, that belongs to a parent, or that something else than the handle will release.
+H2  A hold belongs to its `shares`, one for each handle. They change under `mutex` only: the last share that goes
+    releases, twice is harmless, a hold that is being released cannot be joined, and no heartbeat writes to a descriptor
+    whose number may already be another file's. A hold without shares is not finished yet, and cannot be joined either.
+    The mutex is re-entrant, as a signal handler or a finaliser may release during a check; hence the second look at
+    `released` after each system call.
+H3  A handle that is collected leaves the lock held, and a ResourceWarning says so. Collection may come in any thread at
+    any allocation, so it changes one attribute of its share and takes no mutex. There is no warning for a hold that was
+    never delivered, that belongs to a parent, or that something other than the handle releases.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Share:
         self.context = context
         self.operation = operation
         self.dropped: bool | None = False
-        """Whether its handle was collected, so that nobody can release it; None if a `with` or a face will (H8)."""
+        """Whether its handle was collected, so that nobody can release it; None if a `with` or a face will (H3)."""
 
 
 class Held:
@@ -184,7 +184,7 @@ class Held:
         self.frame = self.outer = None
 
     def undo(self) -> None:
-        """Complete a release that was broken off (H5)."""
+        """Complete a release that was broken off (FH3)."""
         if self.released:
             self._undo()
             self._finish()

@@ -1,6 +1,6 @@
-"""Why a lock could not be had.
+"""What people are told: why a lock could not be had, who holds it, since when, and what to do next.
 
-What people are told: who holds, since when, why, and what to do next. Safe to print on a terminal.
+All of it is safe to print on a terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a caller asks for, checked once, before anything is touched."""
+"""What a caller asks for, as far as it means the same wherever locks are stored; checked before anything is touched."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Request:
         self.check_every = 1.0
         # Whether the lock file stays when the process ends while it holds.
         self.released_by_path = False
-        """Whether a face releases it without its handle, which may then be dropped (lock.py, H8)."""
+        """Whether a face releases it without its handle, which may then be dropped (lock.py, H3)."""
         self.retained = False
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None

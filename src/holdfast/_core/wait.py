@@ -1,7 +1,7 @@
 """What the steps of an engine wait for, and for how long: signals, waits, and the deadline of one waiter.
 
-LM1  Where the caller counts tries, each is a complete look; a pause begins when the look before it has failed, and what
-     the look itself took is no part of it. Whoever is woken within a pause looks as well, which counts for nothing.
+LM1  Where the caller counts tries, each is a complete look. A pause begins when the look before it has failed; the time
+     of the look itself is no part of it. A waiter that is woken within a pause looks as well, and that is no try.
 """
 
 from __future__ import annotations

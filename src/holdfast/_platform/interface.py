@@ -77,10 +77,10 @@ CHANGED = 1
 CLOSED = 2
 
 RECHECK = 10.0
-"""Seconds between looks where events are expected (acquire.py, A3)."""
+"""Seconds between looks where events are expected (acquire.py, A2)."""
 
 DYING = 0.0127
-"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, A4)."""
+"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, WF2)."""
 
 
 class Watch(Protocol):

@@ -3,7 +3,7 @@
 SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
      would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
 SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. What they
-     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A9).
+     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
 SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
 

@@ -1,4 +1,4 @@
-"""The engine on files, which `_core` is, in the form that all engines have."""
+"""The engine on files, in the form that all engines have."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ The fast path publishes the lock file and is done. Where that fails, an `Acquire
     WATCHING  first, and the lock is held: wait for a change     ──▶ QUEUED, which is passed at once by the first
 
 A1  Whatever wakes us, we look again; no event is believed. So early, late, duplicate and foreign events are harmless.
-A3  A lost event costs latency, never a hang: every wait ends at a re-check deadline.
-A5  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
-A7  What keeps waking us although nothing changes must not keep us busy: after some such wake-ups the wait polls once.
-A8  A child that a signal handler forks during an acquisition neither waits nor holds: its copy of the acquisition ends
+A2  A lost event costs latency, never a hang: every wait ends at a re-check deadline.
+A3  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
+A4  What keeps waking us although nothing changes must not keep us busy: after some such wake-ups the wait polls once.
+A5  A child that a signal handler forks during an acquisition neither waits nor holds: its copy of the acquisition ends
     with an error, and gives back what it may have acquired by itself.
-A9  A caller's function may need an event loop for its answer. That is waited for only between two steps, while nothing
+A6  A caller's function may need an event loop for its answer. That is waited for only between two steps, while nothing
     is held or announced, and whatever the deadline; then we look again, as the lock may have changed meanwhile.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     State = Callable[[], Generator[Wait, None, "State | None"]]
 
 _MAX_SPINS = 50
-"""Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A7)."""
+"""Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A4)."""
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 _SLOW_MISS = 0.05
@@ -74,7 +74,7 @@ def acquire(
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
-        # A8. What was acquired before the fork is the parent's, and inert here; what was acquired since is nobody's.
+        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since is nobody's.
         give_back(result)
         env.holds.clear()
         raise _forked(requests[0])
@@ -172,7 +172,7 @@ def _prepared(env: Environment, prepare: Callable[[], Signal | None]) -> Generat
 
 
 def _answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
-    """A9."""
+    """A6."""
     generation = env.generation
     while not known.is_set and generation == env.generation:
         yield Wait((), math.inf, known)
@@ -227,7 +227,7 @@ class AcquireAttempt:
         self._has_looked = False
         """Whether we looked at the lock although a waiter is ahead, in vain: then we wait before the next look."""
         self._answered = False
-        """Whether the caller has just been asked about a lock that may be stale (A9)."""
+        """Whether the caller has just been asked about a lock that may be stale (A6)."""
         self._retries = _RETRIES
         self._misses = 0
         self._again = False
@@ -308,7 +308,7 @@ class AcquireAttempt:
         """WATCHING: we are first, or there is no queue.
 
         What may have changed since the look ends it at once; but only once in a row, and then after a short wait: a
-        caller who waits must get to wait (A7).
+        caller who waits must get to wait (A4).
         """
         now = self._before_wait()
         # Every one of them: what is not armed makes no event.

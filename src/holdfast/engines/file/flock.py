@@ -1,4 +1,4 @@
-"""Locks of the kernel alone (protocol `flock`): a file that stays, and whoever has its guard holds the lock.
+"""Locks of the kernel alone (protocol `flock`): a file that stays, and the process that has its guard holds the lock.
 
     open ──▶ guard ──refused──▶ held by others
                ▼
@@ -7,31 +7,28 @@
              hold ──▶ unguard, close
 
 F1  Open, guard, look, in that order: a guard counts only if the path names its file *after* it was taken. Others remove
-    such files when they are done, and a guard on a file without a name keeps nobody out.
-F2  The file is never removed, nor replaced: whoever has it open would hold, or wait for, the guard of a file that
-    newcomers do not find any more. So there is no breaking it, and no taking over: the kernel frees what the dead had.
+    such files when they are done, and a guard on a file without a name excludes nothing.
+F2  The file is never removed, nor replaced: a process that has it open would hold, or wait for, the guard of a file
+    that newcomers cannot find. So it cannot be broken or taken over: the kernel frees what the dead had.
 F3  A hold is ours while the path names its file, whatever is in it: people lock scripts and files of data. It is opened
     for writing where that is permitted, as some filesystems grant a guard only then; never with O_CREAT if it is there,
     which the kernel refuses for the files of others in a sticky directory (fs.protected_regular).
 F4  Where there are no kernel locks, that is an error, and not a hold of nothing.
-F5  A tag is written only by one who holds alone, into a file that is empty or has an outdated record of the same kind,
-    and has no other name: somebody may have linked a file of another directory here.
-    It is taken away before the guard is dropped, unless somebody has changed it. A kill may leave it behind: it counts
-    only as long as the very process that it names may be the holder.
-
-A lock of the kernel alone, as one contender sees it while it waits. See flock.py for what such a lock is.
-
-F6  One descriptor serves for the whole wait, and becomes the hold's: opening and closing the file anew would wake
-    everybody who waits for it, ourselves first. If the path names another file by now, we start over with that one.
-F7  Whose turn it is tries in earnest. A look that only wants to know takes the guard for an instant, if it is free: in
-    that instant it refuses somebody else. So one who waits behind others looks rarely, and asks whether *nobody* has
-    the lock: readers inside are not a lock that those ahead have let lie.
+F5  A tag is written only by an exclusive holder, into a file that is empty or has an outdated record of the same kind,
+    and that has no other name: it may be a file of another directory that was linked here. It is taken away before the
+    guard is dropped, unless it has changed. A kill may leave it behind: it counts only as long as the very process that
+    it names may be the holder.
+F6  A waiter keeps one descriptor for the whole wait, and it becomes the hold's: opening and closing the file anew would
+    wake all waiters, ourselves first. If the path names another file by now, we start over with that one.
+F7  The first waiter tries in earnest. A look that only wants to know takes the guard for an instant, if it is free: in
+    that instant it refuses other contenders. So a waiter behind others looks rarely, and asks for the exclusive guard:
+    readers inside are not a lock that the waiters ahead have left lying there.
 F8  A release makes no event; closing does, and most do both. So the watch also heeds descriptors that could only read,
-    and there is a look every `Protocol.recheck` seconds for those who unlock and keep the file open.
-    A record of another protocol is not free for us, as its holder would not heed the guard: who acquires is told so
-    (ProtocolMismatch), hence who waits as well, and a status says that it is held.
-F9  A reader goes behind the writers who wait, except one whose own thread or task is inside as a reader already: they
-    would wait for each other. And who is inside as a reader cannot become the writer: it would wait for itself.
+    and there is a look every `Protocol.recheck` seconds for holders that unlock and keep the file open.
+    A record of another protocol is not free for us, as its holder would not heed the guard: acquiring and waiting raise
+    ProtocolMismatch, and a status says that it is held.
+F9  A reader goes behind waiting writers, unless its own thread or task is inside as a reader already: they would wait
+    for each other. And a reader inside cannot become the writer: it would wait for itself.
 """
 
 from __future__ import annotations

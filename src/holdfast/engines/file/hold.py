@@ -1,15 +1,15 @@
-"""A hold of a lock file: from the moment it is ours until it is released, left to another, or lost.
+"""A hold of a lock file: from the moment it is ours until it is released, left to another process, or lost.
 
-H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file would look like a dead holder's. Unlocking
-    explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
-H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
-    remove and create anew (another inode) or write over (same inode).
-H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us: by the release
-    itself, or, if that is interrupted as well, by whoever begins the next operation (operations.py, J2 to J4).
-H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
-    to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
-H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
-    leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
+FH1  Unlink, unlock, close, in that order. Unlocked before it is unlinked, the file would look like a dead holder's.
+     Unlocking explicitly ends the guard at once even if a child, between vfork and exec, has a copy of the descriptor.
+FH2  The file is ours while the path names our inode *and* the record is the one that we wrote: a foreign process may
+     remove and create anew (another inode) or write over it (same inode).
+FH3  A release that is interrupted is completed all the same, as far as the system lets us: by the release itself, or,
+     if that is interrupted too, by the next operation that begins (operations.py, J2 to J4).
+FH4  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is
+     and is released again, at exit at the latest: the lock would be lost to everybody while this process lives.
+FH5  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we check that it
+     leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class FileHeld(Held):
                 self._story().released(self)
 
     def _interrupted(self, error: BaseException) -> None:
-        """A release was interrupted (H5), or failed (H6)."""
+        """A release was interrupted (FH3), or failed (FH4)."""
         if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
             self.released = False
         elif self.released:
@@ -139,7 +139,7 @@ class FileHeld(Held):
             return False  # removed by somebody since the check
 
     def _drop(self, *, sure: bool = False) -> bool:
-        """Let go of the descriptor; whether it was ours (H7). `sure`: our record has just been read from it."""
+        """Let go of the descriptor; whether it was ours (FH5). `sure`: our record has just been read from it."""
         self._forget()
         ours = True
         try:
@@ -152,7 +152,7 @@ class FileHeld(Held):
         return ours
 
     def _has_descriptor(self) -> bool:
-        return leads_to(self.env, self.fd, self.identity)  # H7
+        return leads_to(self.env, self.fd, self.identity)  # FH5
 
     def _enrol(self) -> None:
         self.env.holds[self.identity] = self
@@ -205,7 +205,7 @@ class FileHeld(Held):
         return "was removed, replaced, written over or closed while it was held here; another process may be inside."
 
     def _is_ours(self) -> bool:
-        # H4
+        # FH2
         try:
             return is_there(self.env, self.path, self.identity) and (
                 self.env.read(self.fd, len(self.data) + 1) == self.data

@@ -1,13 +1,9 @@
-"""What is at the lock path now: absent, a lock file with its record, or something that no lock file can be.
+"""What is at the lock path now, and whether its holder is alive.
 
-Reading never hangs and never follows: not a symlink, a FIFO or a device. One descriptor stays open for the whole wait,
-because opening and closing a file wakes whoever watches it.
+Reading never hangs and follows nothing: no symlink, FIFO or device. One descriptor stays open for the whole wait, as
+opening and closing a file wakes its watchers.
 
-O1  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
-O2  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
-    reads again under the guard, and goes back if a single byte differs.
-
-Is the holder alive? A ladder of questions; the first answer wins and carries its evidence.
+Liveness is a ladder of questions. The first answer wins and carries its evidence:
 
 L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it is gone, not before.
 L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
@@ -19,6 +15,9 @@ L3  The holder's pid, where the number means something here: in a marker of our 
     and a guard may have been passed on to a child that outlives the pid.
 L4  A marker of this host, from another boot: DEAD, by rule, as host names repeat.
 L5  Everything else: UNKNOWN, which counts as held.
+L6  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
+L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
+    reads again under the guard, and goes back if a single byte differs.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _NEEDS = {
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
-# A file that was created but not yet written carries this bit; see publish.py, X2.
+# A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
 
 

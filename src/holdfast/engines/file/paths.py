@@ -1,12 +1,10 @@
-"""Following symbolic links, for protocols that say so; where a lock is made, before there is anything of it.
+"""Where the lock file is: from what the caller named, by the rules of the protocol, following links where that says so.
 
-LK1  We read the links ourselves, so the kernel's own caution (fs.protected_symlinks) does not help. One in place of the
-    lock file is followed only if it is ours or root's: anybody else's could have us create, write and remove a file
-    wherever they like. Of those on the way, one is not followed if it is another user's, and lies in a directory that
-    is not that user's, and that others than its owner may write to.
-LK2  A link is opened, and then looked at and read by that descriptor: others may exchange it in between.
-
-Where the lock file is: from what the caller named, by the rules of the protocol.
+LK1  We read the links ourselves, so the kernel's own caution (fs.protected_symlinks) does not apply. A link in place of
+     the lock file is followed only if it is ours or root's: any other could have us create, write and remove a file
+     anywhere. A link on the way is refused if it is another user's and lies in a directory that is not that user's and
+     that others than its owner may write to.
+LK2  A link is opened first, then examined and read by that descriptor: it may be exchanged in between.
 """
 
 from __future__ import annotations

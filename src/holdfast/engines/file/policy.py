@@ -9,7 +9,7 @@ V5  A protocol whose rule fails closed only says that a lock is stale: then nobo
     unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
 V6  A file that has more in it than a record may be somebody's data, with lines that look like a record's. It is held,
     and is never reclaimed, whatever was asked for.
-V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A9). Until then
+V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A6). Until then
     the lock counts as held.
 """
 
@@ -46,7 +46,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
         return Verdict(False, False, "its holder is alive")  # V1
     if evidence.source == UNFINISHED_SOURCE and stale != "never":
-        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, X2
+        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, P6
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
     if record.mixed:

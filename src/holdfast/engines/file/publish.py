@@ -15,12 +15,12 @@ P3  Hence, where the guard cannot be taken before the name exists (named: on FUS
     record first says `n`, "known by its process", and one byte is flipped to `g` once the guard is held.
 P4  Whoever is interrupted looks whether the path is its own inode, and then removes it: it cannot trust what it
     remembers of a call that did not return.
-X1  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
+P5  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
     the file is still empty.
-X2  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
-    with that bit and an unheld guard is a creator that died, or has yet to do X1: a contender may take the guard and
-    do X1 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
-X3  exclusive: a creator that has no kernel locks could not keep such a contender out, so its file does not carry the
+P6  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
+    with that bit and an unheld guard is a creator that died, or has yet to do P5: a contender may take the guard and
+    do P5 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
+P7  exclusive: a creator that has no kernel locks could not keep such a contender out, so its file does not carry the
     bit, and counts as held from the beginning.
 """
 
@@ -188,7 +188,7 @@ def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait
 
 
 def _has_locks(env: Environment, directory: str) -> bool:
-    """Whether this process can have kernel locks here (X3): what a directory grants, so do its files."""
+    """Whether this process can have kernel locks here (P7): what a directory grants, so do its files."""
     if not env.guards:
         return False
     try:
@@ -204,7 +204,7 @@ def _has_locks(env: Environment, directory: str) -> bool:
 
 
 def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHeld | None]:
-    """Make the empty, unfinished file of `fd` ours (X1), or close it and return None.
+    """Make the empty, unfinished file of `fd` ours (P5), or close it and return None.
 
     Its creator does this, and so does a contender that found it; the contender only where there are guards.
     """

@@ -1,43 +1,37 @@
-"""Tickets: the files by which those who wait are seen by other processes.
+"""Fairness: waiters form a queue in the order of their arrival, and each watches only its predecessor.
 
-A ticket lies in a hidden directory beside the lock file, the queue, which is there only while somebody waits. Its
-waiter keeps its guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a
-record, like a holder's, for people.
+Inside a process, waiters stand in a `Line`. The first of each line, once it has waited a moment, takes a ticket: a file
+in a hidden directory beside the lock file, the queue, which exists only while there are waiters. The waiter keeps its
+guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a record, like a
+holder's, for people.
 
-Q2  A ticket counts while its guard is held. Whoever finds one without removes it, under its guard. Its creator cannot
-    have the guard at the instant of creation, so it looks afterwards whether the ticket is still there. Where a
+    new ──▶ behind another waiter of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
+
+Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
+    and a process that knows nothing of the queue harms nothing but the order.
+Q2  A ticket counts while its guard is held. A process that finds one without removes it, under its guard. Its creator
+    cannot have the guard at the instant of creation, so it checks afterwards that the ticket is still there. If a
     neighbour's probe keeps it from the guard, or the neighbour removes it or the still empty directory, it makes both
-    anew: a waiter without a ticket would be passed by all that come later, and be shown to nobody.
-Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
-    never through a link, and each step in it goes by that descriptor. Nothing in it is removed but a regular file with
-    a ticket's name whose guard is free. A directory that somebody moves there loses and gains nothing by that.
-Q9  A queue is open to those to whom the lock's own directory is. Its mode is set on the descriptor, and only while the
-    directory is empty, ours, and has the mode with which it is made, which nothing else has: no directory of ours that
-    somebody moves there is opened to others. If its maker dies before that, the next one of the same user does it.
-
-Fairness: those who wait form a queue, in the order of their arrival, and each watches only the one before it.
-
-Inside a process, a `Line` of places. The first of each line, once it has waited a moment, has a ticket (queue.py).
-
-    new ──▶ behind somebody of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
-
-Q1  Exclusion never depends on the queue. A place decides only when a contender tries; so every failure here is ignored,
-    and whoever knows nothing of the queue does no harm but to the order.
+    anew: a waiter without a ticket would be passed by all later ones, and not be shown.
 Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
     there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
-    If there was an event and the guard is held all the same, it is looked at again soon: a dying process's outlives it.
+    If there was an event and the guard is still held, it is looked at again soon: a dying process's guard outlives it.
 Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
-Q5  Newcomers go in directly as long as nobody has waited for longer than a moment; and a process whose turn has come
-    may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
-    taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
-Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
-    (stopped, forged, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All
-    of them are told, because only the first was idle; and they queue anew, by their old arrival. So whoever finds
-    itself behind looks at the lock at once; and what it may not remove it heeds no more in this wait.
+Q5  Newcomers go in directly as long as no waiter has waited for longer than a moment; and a process whose turn has come
+    may take the lock again for a slice of time before its successors. Handing a lock over costs ten times as much as
+    taking it again, so this makes the throughput. A wait is bounded all the same: each predecessor has one slice.
+Q6  A ticket is the right to be first for waiters that use it. If the lock lies there free while the waiters ahead do
+    nothing (stopped, forged, or with other ideas of what is stale), the next one removes their tickets and goes in. All
+    of them are told, as only the first was idle; they queue anew, by their old arrival. So a waiter that finds itself
+    behind looks at the lock at once; and tickets that it may not remove it ignores for the rest of this wait.
 Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
     as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
-
-Who waits: those who queue, in order, and those who only watch the lock file. For people; nothing relies on it.
+Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
+    never through a link, and each step in it goes by that descriptor. Nothing in it is removed but a regular file with
+    a ticket's name whose guard is free. A directory that is moved there loses and gains nothing by that.
+Q9  A queue is open to the same users as the lock's own directory. Its mode is set on the descriptor, and only while the
+    directory is empty, ours, and has the mode with which it is made, which nothing else has: no directory of ours that
+    is moved there is opened to others. If its maker dies before that, the next one of the same user does it.
 """
 
 from __future__ import annotations
@@ -593,7 +587,7 @@ class Place:
         self._hopeless = self._ticket is None
 
     def recheck(self, now: float) -> float:
-        """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
+        """Seconds after which to look at the lock although somebody is ahead (A2): soon where our turn is near, rarely
         where a thousand wait, and in a long wait after as long as it has lasted."""
         return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
 

@@ -86,7 +86,7 @@ class FileRequest(Request):
         # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
         self.look_every = math.inf
         # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
-        # set (acquire.py, A9).
+        # set (acquire.py, A6).
         self.prepare: Callable[[], Signal | None] | None = None
         # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
         self.unmarked = False

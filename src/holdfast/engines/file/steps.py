@@ -1,4 +1,4 @@
-"""Steps on files that all parts of the engine take."""
+"""Steps on files that several parts of the engine take."""
 
 from __future__ import annotations
 

@@ -1,55 +1,53 @@
-"""Claims: the second of the two gates before another's record is replaced or removed; the first is the guard.
+"""Taking over a lock whose holder is dead or stale, in place: the path is never absent, so no newcomer barges in.
 
     guard ──exclusive──────────────▶ claim ──▶ look again ──▶ replace or remove ──▶ end of the claim ──▶ guard dropped
       ├──shared (readers are there)──▶ ┘ ▲
       └──no kernel locks ────────────────┘
 
-A claim is an empty file beside the lock file. Its name says which inode it is about and which process has made it.
-
-C1  The name is made once: there is a token in it. Whoever has made a claim lists the directory; if another one counts,
-    it takes its own away and has none. Of two, the one that lists last finds the other's. So there are never two.
-C2  A claim counts until its claimant is proven gone. One of another boot, or of another machine, counts for a minute:
-    taking over takes milliseconds, and nothing can be known of it.
-C3  Who has the guard exclusively need not heed a claim that was made under the guard of the same inode (`g`): its
-    claimant would have it still. So that of a killed one goes, whichever container it was in.
-C4  In a sticky directory, a claim of somebody who may neither write to the lock file nor remove it is a forgery, and
-    does not count. Elsewhere whoever can make a claim can remove the lock file as well.
-C5  Only names are looked at. Nothing is opened, read or followed; what is no regular file is no claim.
-C6  A claim is taken away by its claimant, or by whoever finds that it does not count by C2 or C3. Nobody uses its name
-    again, so it is never another's that is removed.
-
-Taking over a lock whose holder is dead or stale, in place: the path is never absent, so nobody barges in between.
-
-T1  Two gates, in this order: the guard of the inode, and the claim. Who is refused goes back to waiting. A
-    contender without kernel locks has the second only, and so one with them heeds it as well. The record of a holder
-    that keeps a guard is taken over under that guard only: who has it exclusively has passed both (T8). The descriptor
-    that is open already is asked first: opening the file for writing wakes all who watch it, ourselves first. For the
-    same reason whoever was refused the claim looks for it before the next try.
+T1  Two gates, in this order: the guard of the inode, and the claim. A contender that is refused goes back to waiting.
+    One without kernel locks has the second gate only, so one with them heeds it as well. The record of a holder that
+    keeps a guard is taken over under that guard only: an exclusive guard passes both (T8). The descriptor that is open
+    already is tried first: opening the file for writing wakes all its watchers, ourselves first. For the same reason a
+    contender that was refused the claim looks for it before the next try.
 T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
-    judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
+    judged. Otherwise another contender was faster, or the holder lives and has refreshed it.
 T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
 T4  The path is checked again after the write: a foreign process may have removed it since T2.
 T5  Where the protocol's rule holds, whether we needed it or had a proof, a foreign process may have judged by it and
-    be about to act. So the new hold settles: it waits, and looks again whether the lock is still its own, before anyone
-    is let in. A foreign process that is stopped for longer than that, between its own check and its removal, is not
-    covered; `check()` notices.
+    be about to act. So the new hold settles: it waits, and checks again that the lock is still its own, before it is
+    delivered. A foreign process that stops for longer than that, between its own check and its removal, is not covered;
+    `check()` notices.
 T6  Where the file may not be written but the directory may, the file is removed under the claim, and the lock is
-    published anew. Between the two, others may be faster; then this contender waits like anyone.
+    published anew. Between the two, others may be faster; then this contender waits like any other.
 T7  Where the protocol has a way to say "I am removing a stale lock", it is said from before T2 to after T4, so that a
     foreign process which is about to remove the same lock, and has its own last look, keeps away (interop.py, Y3).
-T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that whoever is killed there
-    leaves nothing but the lock file. All who might replace it need that guard. Only one who breaks what it took for a
-    living holder's lock has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we
-    write, look for claims, and wait until there is none: either it has found our record and gone away, or it has
-    removed the file, and we find that.
-T9  Shared locks of others, who need nothing but the right to read, refuse us the exclusive guard for as long as they
-    like. After some tries the guard is taken together with them: that says as well that no contender has it
-    exclusively, and of those who have it shared the claim lets one pass. As nobody could have a guard on that inode
-    afterwards, it is not taken over in place, but removed, as in T6. Whoever gets its guard later finds by T2 that the
-    path does not name it any more.
+T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that a kill there leaves nothing
+    but the lock file. All who might replace it need that guard. Only a process that breaks what it took for a living
+    holder's lock has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we write, look
+    for claims, and wait until there is none: either it has found our record and gone away, or it has removed the file,
+    and we find that.
+T9  Shared locks of others, who need no more than the right to read, can refuse us the exclusive guard for ever. After
+    some tries the guard is taken together with them: that says as well that no contender has it exclusively, and of
+    those who have it shared the claim lets one pass. As that inode could not be guarded afterwards, it is not taken
+    over in place, but removed, as in T6. A contender that gets its guard later finds by T2 that the path does not name
+    it any more.
 T10 Once the record is overwritten, nothing that is needed may be lacking: without a descriptor to list the directory by
     (interop.py, Y1) the lock would be given back, and what the dead holder wrote be gone. So the one that the lock file
     was seen by is closed before that.
+
+A claim is an empty file beside the lock file. Its name says which inode it is about and which process has made it.
+
+T11 The name is made once: there is a token in it. A process that has made a claim lists the directory; if another one
+    counts, it takes its own away and has none. Of two, the one that lists last finds the other's: there are never two.
+T12 A claim counts until its claimant is proven gone. One of another boot, or of another machine, counts for a minute:
+    taking over takes milliseconds, and nothing can be known of it.
+T13 An exclusive guard need not heed a claim that was made under the guard of the same inode (`g`): its claimant would
+    have it still. So that of a killed one goes, whichever container it was in.
+T14 In a sticky directory, a claim of a user who may neither write to the lock file nor remove it is a forgery, and does
+    not count. Elsewhere a user who can make a claim can remove the lock file as well.
+T15 Only names are looked at. Nothing is opened, read or followed; what is no regular file is no claim.
+T16 A claim is removed by its claimant, or by a process that finds that it does not count by T12 or T13. Its name is
+    never used again, so it is never another claim that is removed.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ if TYPE_CHECKING:
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _UNKNOWABLE_LASTS = 60.0
-"""Seconds (C2)."""
+"""Seconds (T12)."""
 NO_LOCKS, SHARED, EXCLUSIVE = 0, 1, 2
 """How far the guard could be had."""
 
@@ -120,7 +118,7 @@ class Claim:
 
 
 def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) -> Claim | None:
-    """The second gate: the claim on the inode that `path` names; None while somebody else has it (C1).
+    """The second gate: the claim on the inode that `path` names; None while somebody else has it (T11).
 
     OSError where no claim can be made: none may be created in the directory, or it may not be listed.
     """
@@ -155,7 +153,7 @@ def is_claim(name: str) -> bool:
 
 
 def why_over(env: Environment, path: str) -> str | None:
-    """Why a claim does not count any more (C2), as far as can be told without its lock's guard; None where it does."""
+    """Why a claim does not count any more (T12), as far as can be told without its lock's guard; None where it does."""
     about = _parsed(path.rpartition("/")[2])
     found = env.stat(path)
     if about is None or not stat.S_ISREG(found.st_mode) or found.st_size or not about.is_over(env, found.st_mtime):
@@ -177,7 +175,7 @@ class _About:
         self.started = started
 
     def is_over(self, env: Environment, made: float) -> bool:
-        """C2."""
+        """T12."""
         who = env.identity()
         if "-" in (who.boot, who.pid_namespace):
             return False
@@ -226,7 +224,7 @@ def _short(text: str) -> str:
 def _others(
     env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
 ) -> bool:
-    """Whether another claim counts. Those that do not, by C2 or C3, are taken away."""
+    """Whether another claim counts. Those that do not, by T12 or T13, are taken away."""
     directory, about = path.rpartition("/")[0], f"{_PREFIX}{inode[1]:x}."
     counts = False
     for name in names:
@@ -244,16 +242,16 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
     except FileNotFoundError:
         return False
     if not stat.S_ISREG(found.st_mode) or found.st_size:
-        return False  # C5
-    outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # C3
+        return False  # T15
+    outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
-        unlink_quietly(env, claim)  # C6
+        unlink_quietly(env, claim)  # T16
         return False
     return not _is_forged(env, path, found.st_uid)
 
 
 def _is_forged(env: Environment, path: str, user: int) -> bool:
-    """C4."""
+    """T14."""
     where = env.stat(f"{path.rpartition('/')[0]}/.")
     if not where.st_mode & stat.S_ISVTX or user in (0, where.st_uid):
         return False
@@ -485,7 +483,7 @@ def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld 
 def complete(
     env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
 ) -> Generator[Wait, None, FileHeld | None]:
-    """Make an unfinished file ours, whose creator died before it wrote its record (publish.py, X2)."""
+    """Make an unfinished file ours, whose creator died before it wrote its record (publish.py, P6)."""
     if not _may_be_guarded(env, seen):  # T9
         seen.refused += 1
         if (not insist and seen.refused < _TRIES) or not _remove(env, request, seen):

@@ -1,10 +1,10 @@
 """One lock file as one contender sees it: what was there at the last look, and the watch on it for the next change.
 
-A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
+WF1  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
     makes an event that is still there.
-A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
+WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
     have come before the watch was armed, too: so for that long, a watch is not relied upon.
-A6  The watch is on an inode. When the path names another one, we start over with a new watch.
+WF3  The watch is on an inode. When the path names another one, we start over with a new watch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FIRST_POLL = 0.001
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
-"""After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
+"""After a close event the pauses double from the first to the last: 12.7 ms in all (WF2)."""
 
 
 class WatchedFile:
@@ -85,7 +85,7 @@ class WatchedFile:
         forget(env, previous)
         self._seen = observe(env, request)
         if previous is None or self._seen is None or self._seen.identity != previous.identity:
-            self._disarm()  # A6
+            self._disarm()  # WF3
         return self._seen is not None
 
     def _identity(self) -> tuple[int, int] | None:
@@ -185,7 +185,7 @@ class WatchedFile:
         self._burst = self._burst or _BURST_FIRST
 
     def prepare(self) -> bool:
-        """See to it that the next change makes an event; True if there may have been one since the look (A2)."""
+        """See to it that the next change makes an event; True if there may have been one since the look (WF1)."""
         if not self.there:
             return False
         if not self._armed:
@@ -201,7 +201,7 @@ class WatchedFile:
         # Asked only now, because a released lock is acquired without it.
         change = self._watch.take()
         if change & CLOSED:
-            self.hurry()  # A4
+            self.hurry()  # WF2
             self._relied = 0.0
         return bool(change)
 

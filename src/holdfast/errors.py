@@ -7,11 +7,11 @@ and passes through; where descriptors or space are used up, its text also says w
 
 from __future__ import annotations
 
+from .model import Holder
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
-
-    from .model import Holder
 
     E = TypeVar("E", bound="HoldfastError")
 

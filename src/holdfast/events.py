@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 from ._platform.operations import is_running
-from .model import Value
+from .model import Holder, Record, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
-    from types import FrameType
     from typing import Any, Literal
-
-    from .model import Holder, Record
 
     Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
 

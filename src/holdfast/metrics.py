@@ -10,13 +10,11 @@ label; `name` is whatever the caller makes of an event, and empty unless told ot
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from .events import Event, listen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 """Upper bounds of the histograms, in seconds: from a hand-over between processes to a batch job."""

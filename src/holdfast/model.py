@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from enum import Enum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any, Self, dataclass_transform
 else:
 

@@ -8,13 +8,11 @@ Both are children of the span that is current where the lock is acquired. A lock
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
 
 from .events import Event, listen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 

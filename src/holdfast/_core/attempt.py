@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import _thread
 import itertools
+from collections.abc import Callable
 
+from .._platform.interface import Environment
 from ..events import Event, deliver, is_heard, name_of
+from ..model import Holder, Record
+from .options import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Protocol
 
-    from .._platform.interface import Environment
     from ..events import Kind
-    from ..model import Holder, Record
-    from .options import Request
 
     class Told(Protocol):
         """What is told of a hold (hold.py)."""

@@ -6,19 +6,15 @@ All of it is safe to print on a terminal.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from ..errors import AcquireTimeout, LockStale, WouldDeadlock
+from ..events import Event
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..events import Event
-    from .attempt import Story
-    from .hold import Held, Share
-    from .options import Request
+from .attempt import Story
+from .hold import Held, Share
+from .options import Request
 
 
 class Refusal:

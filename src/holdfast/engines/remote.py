@@ -18,26 +18,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
 
 from .._core.attempt import Story
-from .._core.hold import Held
+from .._core.hold import Held, Share
 from .._core.messages import Refusal, deadlock
 from .._core.options import Options, Request, check_seconds
-from .._core.wait import Deadline as Limits
-from .._core.wait import Signal, Wait
+from .._core.wait import Deadline, Signal, Wait
 from .._drivers.sync import drive
 from .._platform.fork import forking
+from .._platform.interface import Environment
 from ..events import listeners
+from ..model import Holder, Record, Status
+from .base import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
     from typing import Any
-
-    from .._core.hold import Share
-    from .._platform.interface import Environment
-    from ..model import Holder, Record, Status
-    from .base import Engine
 
     Result = Share | Refusal
 
@@ -70,7 +67,7 @@ class RemoteRequest(Request):
         return (self.protocol_name, self.target)
 
 
-class Attempt(Limits):
+class Attempt(Deadline):
     """One contender's wait, as far as it is the same for all servers: how long, and what is told of it."""
 
     request: RemoteRequest

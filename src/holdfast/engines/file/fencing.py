@@ -30,25 +30,20 @@ import errno
 import math
 import stat
 import zlib
+from collections.abc import Generator
 
 from ..._core.attempt import Story
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
-from ...errors import HoldfastError, InvalidPath, MalformedRecord
-from ...errors import set_error_path as located
+from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...model import Evidence, Holder, Liveness, Status, temporary_name
 from .hold import FileHeld
 from .publish import NOT_HERE
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there
 from .takeover import NO_LOCKS, make_claim
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 
 SUFFIX = ".token"
 _WIDTH = 20
@@ -128,7 +123,7 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
                 if token is not None:
                     return token
         except OSError as error:
-            located(error, path)
+            set_error_path(error, path)
             raise
         now = env.monotonic()
         if now >= until:

@@ -35,7 +35,9 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Generator
 
+from ..._core.wait import Wait
 from ..._platform.interface import Environment, LockOwner, Presence, Watch
 from ..._platform.operations import let_go, unlink_quietly
 from ...errors import UnsupportedFilesystem, WouldDeadlock
@@ -48,12 +50,6 @@ from .publish import make_parents
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there, write_all
 from .watched import WatchedFile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.wait import Wait
 
 _TRIES = 20
 _HEAD = 4096

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from types import FrameType
 
 from ..._core.hold import Held, Share
 from ..._core.wait import Wait
@@ -26,10 +27,6 @@ from ...model import Record
 from .queue import MOMENT, Place, tidy
 from .request import FileRequest
 from .steps import forget_hold, is_there, leads_to, withdraw
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 class FileHeld(Held):

@@ -30,6 +30,7 @@ Y7  Any lock file of this kind may be a rival's, whichever of the two protocols 
 from __future__ import annotations
 
 import stat
+from collections.abc import Generator, Iterable
 
 from ..._core.wait import Wait
 from ..._platform.interface import Environment, Presence
@@ -37,11 +38,6 @@ from ..._platform.operations import let_go
 from .hold import FileHeld
 from .request import FileRequest
 from .steps import is_there
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
 
 _YOUNG = 1.0
 """Seconds for which a temporary file counts whatever is known of its process, which may be another container's."""

@@ -15,10 +15,7 @@ import stat
 import zlib
 
 from ...errors import InvalidPath
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ...protocols import Protocol
+from ...protocols import Protocol
 
 _MOST = 40
 _THERE_ALL_THE_SAME = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)

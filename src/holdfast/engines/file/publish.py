@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
@@ -40,10 +41,6 @@ from .inspect import UNFINISHED, explained
 from .interop import among, quieten
 from .request import FileRequest
 from .steps import is_there, kinds_of_marker, withdraw, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(

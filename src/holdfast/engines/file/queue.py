@@ -46,7 +46,7 @@ from ..._core.wait import Signal
 from ..._platform.interface import DYING, RECHECK, Environment, Watch
 from ..._platform.operations import let_go
 from ...errors import MalformedRecord
-from ...model import Waiter, marker_text
+from ...model import Status, Waiter, marker_text
 from ...protocols import get
 from .inspect import Observation, read_record
 from .request import FileRequest
@@ -55,8 +55,6 @@ from .steps import write_all
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
-
-    from ...model import Status
 
     Arrival = tuple[float, Waiter]
 

@@ -17,12 +17,12 @@ R4  A holder that had queued keeps its ticket (queue.py, Q4), and the one behind
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Generator
 
 from ..._core.messages import advice, sentence
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
-from ...errors import HoldfastError
-from ...errors import set_error_path as located
+from ...errors import HoldfastError, set_error_path
 from ...model import Identity, Liveness, Record
 from . import queue
 from .acquire import look
@@ -31,10 +31,6 @@ from .interop import announce_removal, end_removal
 from .request import FileRequest
 from .steps import is_there
 from .takeover import NO_LOCKS, make_claim, take_guard
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 PATIENCE = 2.0
 """Seconds after which whoever finds each time that the lock has changed hands gives up (R3)."""
@@ -62,7 +58,7 @@ def remove_if(
         try:
             seen = observe(env, request)
         except OSError as error:
-            located(error, request.path)
+            set_error_path(error, request.path)
             raise
         if seen is None:
             return None
@@ -73,7 +69,7 @@ def remove_if(
             if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
                 return seen.record
         except OSError as error:
-            located(error, request.path)
+            set_error_path(error, request.path)
             raise
         finally:
             forget(env, seen)

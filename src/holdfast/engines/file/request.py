@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..._core.options import Stale
 
+
 _MOST_SLOTS = 1000
 """Whoever waits for a semaphore looks at every slot, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05

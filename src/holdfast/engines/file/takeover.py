@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import stat
 import zlib
+from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
@@ -66,10 +67,6 @@ from .policy import Verdict
 from .publish import finish, publish
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there, withdraw, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _UNKNOWABLE_LASTS = 60.0

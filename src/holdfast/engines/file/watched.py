@@ -9,23 +9,20 @@ WF3  The watch is on an inode. When the path names another one, we start over wi
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from ..._core.hold import Share
 from ..._core.messages import deadlock
+from ..._core.wait import Wait
 from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
+from ...errors import WouldDeadlock
+from ...model import Status
 from .hold import FileHeld
 from .inspect import Assessment, Observation, assess, explained, forget, observe, require_same_protocol, reread
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
 from .takeover import complete, take_over
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.wait import Wait
-    from ...errors import WouldDeadlock
-    from ...model import Status
 
 FIRST_POLL = 0.001
 _BURST_FIRST = 0.0001

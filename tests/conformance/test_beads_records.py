@@ -313,7 +313,7 @@ def test_the_rules_are_those_of_beads() -> None:
 
 
 @pytest.mark.parametrize("liveness", Liveness)
-def test_such_a_lock_becomes_stale_by_death_and_not_by_age(liveness: Liveness) -> None:
+def test_a_lock_of_beads_becomes_stale_by_death_and_not_by_age(liveness: Liveness) -> None:
     record = BEADS.decode(written())
     assert BEADS.is_stale(record, liveness, 1e12, 0.0) is (liveness is Liveness.DEAD)
     assert BEADS.is_stale(record, liveness, 0.0, math.inf) is (liveness is Liveness.DEAD)

@@ -60,7 +60,7 @@ def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
         FLOCK.decode(data)
 
 
-def test_such_a_lock_neither_becomes_stale_nor_is_refreshed() -> None:
+def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
     """The kernel frees it; no age does."""
     record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER))
     assert FLOCK.stale_after == math.inf

@@ -88,7 +88,7 @@ def test_a_command_has_a_higher_token_each_time(world: World, url: str) -> None:
     assert first < second
 
 
-def test_the_example_refuses_the_late_one(world: World, url: str) -> None:
+def test_the_example_refuses_the_late_writer(world: World, url: str) -> None:
     example = Path(__file__).parents[2] / "examples" / "fencing.py"
     said = world.start([sys.executable, example, f"{url}a"]).rest()
     assert "and is refused: token" in said

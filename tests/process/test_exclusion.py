@@ -69,7 +69,7 @@ def test_a_kill_at_any_moment_lets_in_one_and_loses_no_increment(shm: Path) -> N
     storm(shm, 1, {})
 
 
-def test_the_same_on_a_disk(tmp_path: Path) -> None:
+def test_a_kill_on_a_disk_lets_in_one_and_loses_no_increment(tmp_path: Path) -> None:
     storm(tmp_path, SOME, {})
 
 

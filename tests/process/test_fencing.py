@@ -55,7 +55,7 @@ def test_a_killed_holder_neither_lowers_nor_repeats_a_token(disk: Path, protocol
     assert all(one < other for one, other in itertools.pairwise(tokens))
 
 
-def test_the_example_refuses_the_late_one() -> None:
+def test_the_example_refuses_the_late_writer() -> None:
     example = Path(__file__).parents[2] / "examples" / "fencing.py"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -138,7 +138,7 @@ def test_a_lesser_way_of_publishing_or_waiting_lets_in_no_more_than_the_slots(sh
 
 
 @pytest.mark.needs("flock")
-def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
+def test_locks_of_the_kernel_alone_let_in_no_more_than_the_slots(shm: Path) -> None:
     storm(shm, SOME, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 
 

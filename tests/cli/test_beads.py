@@ -320,7 +320,7 @@ def test_a_failing_cycle_is_logged_and_does_not_end_the_daemon(world: World, dat
     assert end(started) == 0
 
 
-def test_a_command_that_does_not_exist_does_not_end_the_daemon(world: World, database: Path) -> None:
+def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path) -> None:
     tool = database / "tool"
     started = daemon(world, database, tool)
     assert started.hear("[").endswith(f"] {tool} could not be started: No such file or directory")

@@ -260,7 +260,7 @@ def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path:
     assert all(character.isprintable() for row in done.stdout.splitlines() for character in row)
 
 
-def test_an_output_that_is_not_unicode_is_no_error(world: World, path: Path) -> None:
+def test_an_ascii_output_is_no_error(world: World, path: Path) -> None:
     script = '$H try -q -t "gr\u00fcn" "$1"; $H status "$1"; echo $?'
     done = world.shell(script, path, env={"PYTHONIOENCODING": "ascii"})
     assert done.stderr == ""

@@ -259,7 +259,7 @@ def test_a_lost_lock_ends_the_tree_of_a_killed_guardian(world: World, path: Path
     assert ended(daemon)
 
 
-def test_run_does_not_wait_for_a_command_that_did_not_become_its_child(world: World, path: Path) -> None:
+def test_run_does_not_wait_for_a_command_that_it_cannot_adopt(world: World, path: Path) -> None:
     """C6, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
     script = 'sleep 600 2>/dev/null & exec $H run "$1" -- sh -c "echo child \\$\\$; read line; exit 7"'
     run = world.sh(script, path, stdin=-1)

@@ -100,7 +100,7 @@ def test_a_terminal_that_goes_away_makes_no_error() -> None:
     assert screen.size() == (80, 24)
 
 
-def test_a_stream_that_is_no_file_is_not_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stdout", stream)
         assert not top._has_terminal()

@@ -307,9 +307,7 @@ def held_up(world: World, path: Path, where: str) -> tuple[Started, int, int]:
         ("start-after", ""), ("go-before", ""), ("go-after", "kept"),
     ],
 )  # fmt: skip
-def test_a_command_that_is_killed_leaves_no_lock_it_had_not_reported(
-    world: World, path: Path, where: str, left: str
-) -> None:
+def test_a_killed_command_leaves_only_a_lock_that_it_reported(world: World, path: Path, where: str, left: str) -> None:
     """S2: before the fork the file is a dead holder's; up to `go` the keeper releases; then the shell has it."""
     shell, command, stopped = held_up(world, path, where)
     os.kill(command, signal.SIGKILL)

@@ -210,7 +210,7 @@ def test_the_service_manager_hears_of_start_and_end(
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "relative", "@", "/" + "x" * 300])
-def test_a_service_manager_that_does_not_listen_does_not_end_it(address: str, reap: Callable[..., Started]) -> None:
+def test_a_deaf_service_manager_does_not_end_it(address: str, reap: Callable[..., Started]) -> None:
     reaper = reap(env={"NOTIFY_SOCKET": address})
     eventually(lambda: dormant(reaper.pid))
 

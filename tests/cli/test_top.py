@@ -291,7 +291,7 @@ def test_a_closed_terminal_ends_it(world: World, seen: Seen) -> None:
     assert seen.started.wait() == -signal.SIGHUP
 
 
-def test_a_terminal_that_is_not_read_does_not_keep_it_from_its_end(world: World, path: Path, held: int) -> None:
+def test_an_unread_terminal_does_not_keep_it_from_its_end(world: World, path: Path, held: int) -> None:
     seen = top(world, world.directory, size=(200, 60))
     seen.shows("1 held")
     for _ in range(200):

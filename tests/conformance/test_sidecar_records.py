@@ -137,7 +137,7 @@ def test_a_record_larger_than_a_megabyte_is_refused() -> None:
         *(("1.5", None), ('"1"', None), ("null", None), ("9" * 400, None), ("[1]", None)),
     ],
 )
-def test_what_is_no_pid_is_not_taken_for_one(value: str, pid: int | None) -> None:
+def test_only_a_pid_is_taken_for_one(value: str, pid: int | None) -> None:
     assert SIDECAR.decode(b'{"pid":%s}' % value.encode()).pid == pid
 
 
@@ -280,7 +280,7 @@ def test_what_json_cannot_express_is_not_written(payload: Any) -> None:
 
 
 @pytest.mark.parametrize("payload", [None, [], "x", 5, {"a": "x" * MIB}])
-def test_a_record_that_is_no_payload_is_not_written(payload: Any) -> None:
+def test_only_a_payload_is_written(payload: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON object|larger"):
         text_of(payload)
 
@@ -308,7 +308,7 @@ def test_a_payload_that_would_not_be_awaited_is_refused(payload: Any) -> None:
 
 
 @pytest.mark.parametrize("result", [None, [], "x", 5])
-def test_a_function_that_returns_no_payload_is_not_believed(result: Any) -> None:
+def test_a_function_must_return_a_payload(result: Any) -> None:
     SIDECAR.check_options({"payload": lambda: result})
     with pytest.raises(TypeError, match="payload"):
         SIDECAR.compose(who(7), 0.0, None, MARKER, {"payload": lambda: result})

@@ -182,7 +182,7 @@ def test_a_tidy_run_is_not_blamed(project: Path, bystander: subprocess.Popen[byt
     assert [path.name for path in (project / "temporary").iterdir()] == ["holdfast-00000abcde"]
 
 
-def test_a_run_of_no_tests_is_not_blamed(project: Path) -> None:
+def test_an_empty_run_is_not_blamed(project: Path) -> None:
     done = play(project, TIDY, "-k", "nonesuch")
     assert done.returncode == 5, done.stdout
     assert list((project / "temporary").iterdir()) == []

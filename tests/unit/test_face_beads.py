@@ -188,7 +188,7 @@ def test_a_zombie_is_not_taken_for_gone(disk: Path, zombie: int) -> None:
 
 
 @pytest.mark.parametrize("pid", [2**31, 2**32 + 1, 2**63 - 1])
-def test_a_number_that_is_no_process_is_not_taken_for_a_dead_one(disk: Path, pid: int) -> None:
+def test_an_impossible_pid_is_not_taken_for_a_dead_process(disk: Path, pid: int) -> None:
     write(disk, text(pid))
     assert should_skip_database(disk) == (True, "tool", None)
 

@@ -159,9 +159,7 @@ def test_a_process_table_proves_what_it_says_and_no_more(verdict: Judge, disk: P
 
 
 @pytest.mark.parametrize("pid", [0, 2**31, 2**32 - 1])
-def test_a_number_that_is_no_pid_does_not_reach_the_kernel(
-    pid: int, verdict: Judge, contend: Contend, disk: Path
-) -> None:
+def test_only_a_pid_reaches_the_kernel(pid: int, verdict: Judge, contend: Contend, disk: Path) -> None:
     """L3: the number must mean something; kill(0) and kill(-1) mean everybody."""
     env = contend(disk / "x").env
     env.before["inspect"] = lambda number: pytest.fail(f"asked about {number}")

@@ -60,7 +60,7 @@ def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_table")
 @pytest.mark.parametrize("path", ["/mnt/a/b/l", "/srv/lo ck\\s/deep/l", "/home/me/l"])
-def test_a_server_that_does_not_answer_does_not_stop_the_event_loop(
+def test_a_silent_server_does_not_stop_the_event_loop(
     path: str, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real

@@ -116,7 +116,7 @@ def test_the_rest_of_an_older_tag_does_not_keep_a_dead_lock(disk: Path, contend:
 
 
 @policies
-def test_a_file_that_may_not_be_read_is_not_reclaimed(stale: object, disk: Path, contend: Contend) -> None:
+def test_an_unreadable_file_is_not_reclaimed(stale: object, disk: Path, contend: Contend) -> None:
     """V2: the other user's business."""
     (disk / "l").write_bytes(sema_record(1, OLD))
     contender = contend(disk / "l", stale=stale)

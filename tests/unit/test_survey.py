@@ -319,7 +319,7 @@ def test_without_tables_locks_with_a_record_are_found(disk: Path, contend: Conte
     assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
 
 
-def test_a_directory_that_may_not_be_read_does_not_hide_the_others(disk: Path, environments: Environments) -> None:
+def test_an_unreadable_directory_does_not_hide_the_others(disk: Path, environments: Environments) -> None:
     for name in ("a", "b", "c"):
         (disk / name).mkdir()
         (disk / name / "l").write_text(f"pid=1\ntimestamp={NOW}\n")

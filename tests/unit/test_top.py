@@ -443,7 +443,7 @@ def pty() -> Iterator[Pty]:
     one.close()
 
 
-def test_what_has_not_changed_is_not_written_again(pty: Pty) -> None:
+def test_only_what_has_changed_is_written(pty: Pty) -> None:
     pty.full.draw(["one", "two"])
     pty.says()
     pty.full.draw(["one", "TWO"])

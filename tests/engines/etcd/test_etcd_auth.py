@@ -198,7 +198,7 @@ def _try(lock: Lock) -> Any:
         return None
 
 
-def test_no_server_is_trusted_without_reason(encrypted: Node, files: Path) -> None:
+def test_a_server_is_trusted_only_with_reason(encrypted: Node, files: Path) -> None:
     host = encrypted.host
     own = f"cert={files}/client.pem&key={files}/client.key"
     wrong = {

@@ -344,7 +344,7 @@ def _swallowed(postgres: Postgres) -> None:
     Lock(postgres.url("swallowed")).acquire(timeout=10).release()
 
 
-def test_a_release_that_is_not_heard_is_not_waited_for(
+def test_an_unheard_release_is_not_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.engines.postgresql import hold as postgresql_hold

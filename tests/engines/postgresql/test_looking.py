@@ -29,7 +29,7 @@ def other(postgres: Postgres) -> Iterator[str]:
     postgres.ask("drop role other")
 
 
-def test_a_session_that_is_no_holder_is_not_named_as_one(postgres: Postgres) -> None:
+def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
     """PG10: the row is of a holder that is gone; psql, or who knows, has the lock."""
     Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
     with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:

@@ -49,7 +49,7 @@ def leave_dead(play: Play, path: str) -> None:
     age(path)
 
 
-def test_each_enters_while_the_other_holds(play: Play, path: str) -> None:
+def test_neither_enters_while_the_other_holds(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -61,7 +61,7 @@ def test_each_enters_while_the_other_holds(play: Play, path: str) -> None:
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
+def test_a_release_of_theirs_ends_our_wait(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -70,7 +70,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
     ours.expect("acquired")
 
 
-def test_a_release_of_ours_lets_them_wait_on(play: Play, path: str) -> None:
+def test_a_release_of_ours_ends_their_wait(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert ours.ask("take") == "acquired"
     theirs.stop_at("create", "acquire")
@@ -80,7 +80,7 @@ def test_a_release_of_ours_lets_them_wait_on(play: Play, path: str) -> None:
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_made_between_their_look_and_their_creation_is_entered_on_top(play: Play, path: str) -> None:
+def test_a_lock_made_between_their_look_and_their_creation_keeps_them_out(play: Play, path: str) -> None:
     theirs = play("sema", path)
     theirs.stop_at("create", "take")
     with Lock(path) as hold:
@@ -89,7 +89,7 @@ def test_a_lock_made_between_their_look_and_their_creation_is_entered_on_top(pla
         hold.ensure_held()
 
 
-def test_a_lock_without_its_content_yet_is_free_or_stale(play: Play, path: str) -> None:
+def test_a_lock_without_its_content_yet_is_held(play: Play, path: str) -> None:
     theirs = play("sema", path)
     theirs.stop_at("write", "take")
     os.utime(path, (0, 0))  # nor does its age matter
@@ -101,7 +101,7 @@ def test_a_lock_without_its_content_yet_is_free_or_stale(play: Play, path: str) 
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_that_they_steal_is_not_missed_by_its_holder(play: Play, path: str) -> None:
+def test_a_lock_that_they_steal_is_noticed_by_its_holder(play: Play, path: str) -> None:
     """The age rule of sema takes a living holder's lock, if nothing refreshes it."""
     theirs, told = play("sema", path, -1), []
     hold = Lock(path, heartbeat=0, on_lost=told.append).acquire()
@@ -117,7 +117,7 @@ def test_a_lock_that_they_steal_is_not_missed_by_its_holder(play: Play, path: st
     assert theirs.ask("release") == "released"
 
 
-def test_a_release_of_theirs_that_hits_our_lock_is_missed(play: Play, path: str) -> None:
+def test_a_release_of_theirs_that_hits_our_lock_is_noticed(play: Play, path: str) -> None:
     """They unlink what lies there, also when it was taken from them long ago."""
     theirs = play("sema", path)
     assert theirs.ask("take") == "acquired"
@@ -130,7 +130,7 @@ def test_a_release_of_theirs_that_hits_our_lock_is_missed(play: Play, path: str)
 
 
 @pytest.mark.parametrize("whose", ["theirs", "ours"])
-def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, path: str, gone: int, whose: str) -> None:
+def test_a_takeover_survives_their_removal_of_the_stale_lock(play: Play, path: str, gone: int, whose: str) -> None:
     """Stopped between its look and its unlink, it must find us still settling, whosever lock it was (T5)."""
     if whose == "theirs":
         plant(path, gone)
@@ -150,7 +150,7 @@ def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, pat
     assert ours.ask("lost") == "kept"
 
 
-def test_one_who_removes_a_stale_lock_far_too_late_is_not_noticed(play: Play, path: str, gone: int) -> None:
+def test_a_removal_of_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int) -> None:
     plant(path, gone)
     theirs = play("sema", path)
     theirs.stop_at("unlink", "take")
@@ -163,7 +163,9 @@ def test_one_who_removes_a_stale_lock_far_too_late_is_not_noticed(play: Play, pa
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, spawn: Callable[..., Peer], path: str) -> None:
+def test_a_dead_holder_of_ours_is_recovered_before_their_hour(
+    play: Play, spawn: Callable[..., Peer], path: str
+) -> None:
     """Proven dead, its lock is ours at once, while they wait for it to be old."""
     holder = play("ours", path, "sema")
     assert holder.ask("take") == "acquired"
@@ -179,7 +181,7 @@ def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, spawn: Callable[
     theirs.expect("acquired")
 
 
-def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) -> None:
+def test_a_storm_with_them_lets_in_one_at_a_time(play: Play, path: str, tmp_path: Path) -> None:
     players = {
         "theirs": (play("sema", path), 0.0),
         "one": (play("ours", path, "sema"), 0.0005),
@@ -189,7 +191,7 @@ def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("whose", ["theirs", "ours"])
-def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int, whose: str) -> None:
+def test_a_stale_lock_lets_in_one(play: Play, path: str, gone: int, whose: str) -> None:
     theirs, ours = play("sema", path), [play("ours", path, "sema") for _ in range(2)]
     if whose == "theirs":
         plant(path, gone)

@@ -48,7 +48,7 @@ def temporary(path: str) -> Path:
     return found
 
 
-def test_each_enters_while_the_other_holds(play: Play, path: str) -> None:
+def test_neither_enters_while_the_other_holds(play: Play, path: str) -> None:
     theirs, ours = play("semats", path), play("ours", path, "semats")
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -60,7 +60,7 @@ def test_each_enters_while_the_other_holds(play: Play, path: str) -> None:
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
+def test_a_release_of_theirs_ends_our_wait(play: Play, path: str) -> None:
     theirs, ours = play("semats", path), play("ours", path, "semats")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -69,7 +69,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, path: str) -> None:
     ours.expect("acquired")
 
 
-def test_a_rival_that_has_yet_to_write_replaces_our_lock(play: Play, path: str) -> None:
+def test_a_rival_that_has_yet_to_write_sees_our_lock(play: Play, path: str) -> None:
     """Y1: its temporary file is younger than our lock file, so it sees that."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("temporary", "take")
@@ -79,7 +79,7 @@ def test_a_rival_that_has_yet_to_write_replaces_our_lock(play: Play, path: str) 
     assert ours.ask("lost") == "kept"
 
 
-def test_a_rival_that_is_about_to_look_is_not_waited_for(play: Play, path: str) -> None:
+def test_a_rival_that_is_about_to_look_is_waited_for(play: Play, path: str) -> None:
     """Y1: its temporary file is older than our lock file; nobody is let in before it has looked and backed off."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("access", "take")
@@ -95,7 +95,7 @@ def test_a_rival_that_is_about_to_look_is_not_waited_for(play: Play, path: str) 
     assert ours.ask("lost") == "kept"
 
 
-def test_a_rival_that_is_about_to_rename_is_not_waited_for(play: Play, path: str) -> None:
+def test_a_rival_that_is_about_to_rename_is_waited_for(play: Play, path: str) -> None:
     """Y1: it has looked before our lock file was there, and replaces it: then it is inside, and we are not."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("rename", "take")
@@ -110,7 +110,7 @@ def test_a_rival_that_is_about_to_rename_is_not_waited_for(play: Play, path: str
     ours.expect("acquired")
 
 
-def test_a_rival_that_is_stopped_for_ever_stops_everybody(play: Play, path: str) -> None:
+def test_a_rival_that_is_stopped_does_not_stop_the_others(play: Play, path: str) -> None:
     """Y2: an old temporary file is nobody's; and should it come back all the same, the holder is told."""
     theirs, told = play("semats", path), []
     theirs.stop_at("rename", "take")
@@ -133,7 +133,7 @@ def test_a_rival_that_is_stopped_for_ever_stops_everybody(play: Play, path: str)
     assert Path(path).read_bytes() == record
 
 
-def test_the_temporary_file_of_a_dead_process_is_waited_for(play: Play, path: str) -> None:
+def test_the_temporary_file_of_a_dead_process_is_not_waited_for(play: Play, path: str) -> None:
     """Y2: for a second it may be another container's, then it is nobody's."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
@@ -146,7 +146,7 @@ def test_the_temporary_file_of_a_dead_process_is_waited_for(play: Play, path: st
     assert temporary(path).exists()  # not ours to remove
 
 
-def test_a_temporary_file_from_the_future_stops_everybody(play: Play, path: str) -> None:
+def test_a_temporary_file_from_the_future_stops_no_contender(play: Play, path: str) -> None:
     """Y2: after the clock was set back, its age says nothing."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
@@ -156,7 +156,7 @@ def test_a_temporary_file_from_the_future_stops_everybody(play: Play, path: str)
 
 
 @pytest.mark.parametrize("step", ["unlink", "rename"])
-def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, path: str, gone: int, step: str) -> None:
+def test_a_takeover_survives_their_removal_of_the_stale_lock(play: Play, path: str, gone: int, step: str) -> None:
     """Stopped between its look and its unlink, it finds us settling; or at its rename, after the unlink."""
     plant(path, gone)
     theirs, ours = play("semats", path), play("ours", path, "semats", 2)
@@ -172,7 +172,7 @@ def test_a_stale_lock_is_taken_over_on_top_of_one_who_removes_it(play: Play, pat
     assert ours.ask("lost") == "kept"
 
 
-def test_one_who_removes_a_stale_lock_far_too_late_is_not_noticed(play: Play, path: str, gone: int) -> None:
+def test_a_removal_of_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int) -> None:
     plant(path, gone)
     theirs = play("semats", path)
     theirs.stop_at("unlink", "take")
@@ -184,7 +184,7 @@ def test_one_who_removes_a_stale_lock_far_too_late_is_not_noticed(play: Play, pa
     assert Lock(path, protocol="semats").status().holder.pid == theirs.pid
 
 
-def test_a_living_holder_of_ours_is_stolen_from(play: Play, path: str) -> None:
+def test_a_living_holder_of_ours_is_not_stolen_from(play: Play, path: str) -> None:
     """Their rule asks for a dead process, too, and ours lives."""
     theirs = play("semats", path, -1)
     with Lock(path, protocol="semats", heartbeat=0) as hold:
@@ -192,7 +192,7 @@ def test_a_living_holder_of_ours_is_stolen_from(play: Play, path: str) -> None:
         hold.ensure_held()
 
 
-def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, path: str) -> None:
+def test_a_dead_holder_of_ours_is_recovered_before_their_hour(play: Play, path: str) -> None:
     holder = play("ours", path, "semats")
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGKILL)
@@ -206,7 +206,9 @@ def test_a_dead_holder_of_ours_waits_for_their_hour(play: Play, path: str) -> No
 
 
 @pytest.mark.parametrize(("protocol", "beside"), [("semats", 0), ("sema", 0), ("sema", 5000)])
-def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path, protocol: str, beside: int) -> None:
+def test_a_storm_with_them_lets_in_one_at_a_time(
+    play: Play, path: str, tmp_path: Path, protocol: str, beside: int
+) -> None:
     """Y1; and Y7, as a directory that is large is not listed for long."""
     for number in range(beside):
         Path(f"{path}.{number}").touch()
@@ -219,7 +221,7 @@ def test_a_storm_with_them_lets_two_in(play: Play, path: str, tmp_path: Path, pr
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sema"])
-def test_a_stale_lock_lets_two_in(play: Play, path: str, gone: int, protocol: str) -> None:
+def test_a_stale_lock_lets_in_one(play: Play, path: str, gone: int, protocol: str) -> None:
     theirs, ours = play("semats", path), [play("ours", path, protocol) for _ in range(2)]
     seen = stale_rounds(path, ROUNDS, lambda: plant(path, gone), theirs, ours)
     assert seen["together"] == 0

@@ -77,7 +77,7 @@ def told(env: Stepped) -> list[Told]:
     return made
 
 
-def test_a_waiter_believes_an_event(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_waiter_looks_again_whatever_woke_it(disk: Path, held: Contender, contend: Contend) -> None:
     """A1: woken for nothing, again and again, or told lies, it stays outside; after a release, any wake-up will do."""
     waiter = contend(disk / "l", timeout=None)
     watches = told(waiter.env)
@@ -106,7 +106,7 @@ def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Conte
 
 
 @pytest.mark.parametrize("look", [1, 2, 3])
-def test_a_release_between_a_look_and_the_wait_is_slept_through(
+def test_a_release_between_a_look_and_the_wait_shortens_the_wait(
     look: int, disk: Path, live_pid: int, contend: Contend
 ) -> None:
     """WF1: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
@@ -151,7 +151,7 @@ def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Conte
 
 
 @pytest.mark.parametrize("without", [(), ("events",), ("flock",), ("flock", "events")], ids="-".join)
-def test_a_waiter_sleeps_for_ever(
+def test_a_waiter_that_gets_no_event_looks_at_a_deadline(
     without: tuple[str, ...], disk: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
     """A2: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
@@ -183,7 +183,7 @@ def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, 
     raise AssertionError("it would never sleep")
 
 
-def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
+def test_a_claimed_stale_file_is_polled_ever_more_slowly(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], live_pid: int
 ) -> None:
     """T1, A4: somebody was stopped while it took over a stale lock; each try must not wake the next."""
@@ -342,7 +342,7 @@ def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, conten
     assert waiter.step() is None
 
 
-def test_the_end_of_a_foreign_process_is_slept_through(disk: Path, contend: Contend) -> None:
+def test_the_end_of_a_foreign_process_wakes_the_waiter_once(disk: Path, contend: Contend) -> None:
     """A foreign holder has no guard: its process is waited for, and its end makes the age decide."""
     import select
     import subprocess
@@ -361,7 +361,9 @@ def test_the_end_of_a_foreign_process_is_slept_through(disk: Path, contend: Cont
 
 
 @pytest.mark.parametrize("timeout", [0.01, 0.05])
-def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_timeout_is_neither_shorter_nor_much_longer_than_asked(
+    timeout: float, disk: Path, held: Contender, contend: Contend
+) -> None:
     contender = contend(disk / "l", timeout=timeout)
     before = contender.env.monotonic()
     assert isinstance(contender.run(), Refusal)
@@ -371,7 +373,7 @@ def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Conte
     assert not contender.waits or contender.waits[-1].deadline <= after
 
 
-def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_cancelled_wait_closes_its_descriptors(disk: Path, held: Contender, contend: Contend) -> None:
     waiter = contend(disk / "l", timeout=None)
     waiter.step()
     assert waiter.env.open_descriptors()
@@ -380,7 +382,7 @@ def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, con
     assert (disk / "l").exists()
 
 
-def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_wait_of_a_second_is_announced_once(disk: Path, held: Contender, contend: Contend) -> None:
     notices: list[Refusal] = []
     waiter = contend(disk / "l", timeout=None)
     waiter.request.notice = notices.append
@@ -398,7 +400,7 @@ def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Conten
 # -- one process, twice ------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+def test_a_thread_cannot_wait_for_itself_for_ever(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", context="thread 1")
     first.get()
     for timeout, context, owner, refused in (
@@ -419,7 +421,7 @@ def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> Non
         again.steps.close()
 
 
-def test_who_has_one_share_of_several_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+def test_a_thread_with_one_share_of_several_cannot_wait_for_itself_for_ever(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", context="thread 1", owner="me")
     first.get()
     second = contend(disk / "l", first.env, context="thread 2", owner="me")
@@ -432,7 +434,7 @@ def test_who_has_one_share_of_several_waits_for_itself_for_ever(disk: Path, cont
     stranger.steps.close()
 
 
-def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> None:
+def test_an_owner_enters_its_own_lock_again(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", owner=("job", 7))
     hold = first.get()
     again = contend(disk / "l", first.env, owner=("job", 7))
@@ -442,7 +444,7 @@ def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> N
     assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), FileHeld), "another process is another owner"
 
 
-def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
+def test_an_owner_acquires_a_lost_lock_anew(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", owner="me")
     hold = first.get()
     (disk / "l").unlink()
@@ -456,7 +458,7 @@ def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
 # -- waiting without acquiring -----------------------------------------------------------------------------------------
 
 
-def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: Contend) -> None:
+def test_waiting_until_free_sees_the_release_and_acquires_nothing(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l")
     holder.get()
     other = contend(disk / "x").env
@@ -471,7 +473,7 @@ def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: C
     assert not (disk / "nothing").exists()
 
 
-def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
+def test_waiting_until_free_keeps_to_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
     env = contend(disk / "x").env
     refusal = drive(wait_until_free(env, (FileRequest(str(disk / "l"), {}),), 0.01, ()))
     assert isinstance(refusal, Refusal)

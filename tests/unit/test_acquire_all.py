@@ -66,7 +66,7 @@ def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str
     ]
 
 
-def test_a_spelling_of_paths_or_a_list_makes_another_order(spellings: list[Callable[[str], str]]) -> None:
+def test_any_spelling_of_paths_and_any_list_gives_the_same_order(spellings: list[Callable[[str], str]]) -> None:
     """D1: by directory, name, and slot; the same for every spelling and every order of the list."""
     names = ["one/a", "one/b", "two/a", "one/s.0.lock", "one/s.10.lock", "one/s.9.lock", "two/B"]
     found = set()
@@ -83,7 +83,7 @@ def test_a_spelling_of_paths_or_a_list_makes_another_order(spellings: list[Calla
 
 
 @needs_root
-def test_a_bind_mount_makes_another_order(disk: Path) -> None:
+def test_a_bind_mount_gives_the_same_order(disk: Path) -> None:
     """D1: through another mount, a directory has another path, and the same device and inode."""
     for name in ("one", "two", "a"):
         (disk / name).mkdir()
@@ -100,7 +100,7 @@ def test_a_bind_mount_makes_another_order(disk: Path) -> None:
         )
 
 
-def test_the_order_on_a_served_filesystem_rests_on_numbers_that_change(
+def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     """D1: FUSE gives a directory another inode number when it has forgotten it; there the real path counts."""
@@ -116,7 +116,7 @@ def test_the_order_on_a_served_filesystem_rests_on_numbers_that_change(
     assert in_order(locks) == [1, 0]
 
 
-def test_case_makes_another_order_where_it_makes_no_difference(disk: Path) -> None:
+def test_case_is_ignored_in_the_order_where_the_filesystem_ignores_it(disk: Path) -> None:
     """D1: on a filesystem that does not tell a from A, `a, B` and `A, b` are the same two locks."""
     one = [Path(path).name.lower() for path in order([Lock(disk / "a"), Lock(disk / "B")])]
     other = [Path(path).name.lower() for path in order([Lock(disk / "A"), Lock(disk / "b")])]
@@ -128,7 +128,7 @@ NAMES += ["s.3.lock", "s.10.lock", "s.99999.lock", "s.0", ".0.lock", "S.1.lock",
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4, 12])
-def test_a_lock_lies_between_the_slots_of_a_semaphore(disk: Path, slots: int) -> None:
+def test_a_lock_comes_before_or_after_all_slots_of_a_semaphore(disk: Path, slots: int) -> None:
     """D2: before all of them or behind all of them, whatever its name; or it is one of them, and refused."""
     semaphore = Semaphore(disk / "s", slots)
     their_own = {os.path.basename(request.path) for request in semaphore._requests}
@@ -145,7 +145,7 @@ def test_a_lock_lies_between_the_slots_of_a_semaphore(disk: Path, slots: int) ->
         assert in_order([semaphore, lock]) == ([1, 0] if place == 0 else [0, 1]), name
 
 
-def test_two_processes_hold_what_the_other_waits_for(disk: Path) -> None:
+def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
     """D3: whatever the lists, whoever waits holds only what comes before: all pairs agree on the order."""
     names = ["a", "b", "s.0.lock", "s.1.lock", "s.7.lock"]
     everything: list[Any] = [*(Lock(disk / name) for name in names), Semaphore(disk / "t", 2)]
@@ -158,7 +158,7 @@ def test_two_processes_hold_what_the_other_waits_for(disk: Path) -> None:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def test_the_same_lock_twice_waits_for_itself(disk: Path) -> None:
+def test_the_same_lock_twice_is_refused(disk: Path) -> None:
     """D2: however it is spelled, and also as a slot of a semaphore."""
     (disk / "link").symlink_to(disk)
     lock, semaphore = Lock(disk / "a"), Semaphore(disk / "s", 2)
@@ -177,12 +177,12 @@ def test_the_same_lock_twice_waits_for_itself(disk: Path) -> None:
         assert files(disk) == []
 
 
-def test_one_file_with_two_protocols_is_acquired_half(disk: Path) -> None:
+def test_one_file_with_two_protocols_is_refused(disk: Path) -> None:
     with pytest.raises(ValueError, match="protocols do not exclude each other"):
         acquire_all([Lock(disk / "a"), Lock(disk / "a", protocol="flock")])
 
 
-def test_an_owner_is_kept_out_by_itself(disk: Path) -> None:
+def test_an_owner_acquires_again_what_it_holds(disk: Path) -> None:
     mine = Lock(disk / "a", owner="me")
     slots = Semaphore(disk / "s", 2, owner="me")
     with acquire_all([mine, slots, Lock(disk / "a", owner="me"), Semaphore(disk / "s", 3, owner="me")]) as holds:
@@ -191,14 +191,14 @@ def test_an_owner_is_kept_out_by_itself(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", [[], (), iter(())])
-def test_nothing_at_all_is_an_error(empty: Any) -> None:
+def test_an_empty_list_gives_an_empty_handle(empty: Any) -> None:
     with acquire_all(empty, timeout=0) as holds:
         assert holds == ()
         holds.ensure_held()
         assert not holds.lost
 
 
-def test_something_else_than_locks_is_acquired(disk: Path) -> None:
+def test_only_locks_and_semaphores_are_accepted(disk: Path) -> None:
     for wrong in (["path"], [None], [Lock(disk / "a"), 1], [Lock]):
         with pytest.raises(TypeError, match="takes locks and semaphores, not"):
             acquire_all(wrong)  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_something_else_than_locks_is_acquired(disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
-def test_a_missing_directory_is_made_unasked_or_refused_late(disk: Path) -> None:
+def test_a_missing_directory_is_refused_first_and_made_only_if_asked(disk: Path) -> None:
     """D4: before anything is acquired."""
     with pytest.raises(InvalidPath, match="does not exist"):
         acquire_all([Lock(disk / "a"), Lock(disk / "x" / "b")])
@@ -229,7 +229,7 @@ def three(disk: Path) -> list[Any]:
 
 
 @pytest.mark.needs("flock")
-def test_the_handle_has_another_order_than_the_list(three: list[Any], disk: Path) -> None:
+def test_the_handle_has_the_order_of_the_list(three: list[Any], disk: Path) -> None:
     with acquire_all(three) as holds:
         assert isinstance(holds, Holds)
         assert [os.path.basename(hold.path) for hold in holds] == ["c.lock", "b.0.lock", "a.lock"]
@@ -248,7 +248,9 @@ def test_the_handle_has_another_order_than_the_list(three: list[Any], disk: Path
 @pytest.mark.parametrize("held", [0, 1, 2])
 @pytest.mark.parametrize("timeout", [0, 0.02])
 @pytest.mark.needs("flock")
-def test_a_timeout_leaves_some_of_them_held(three: list[Any], disk: Path, held: int, timeout: float) -> None:
+def test_a_timeout_leaves_none_held_and_names_the_one_missing(
+    three: list[Any], disk: Path, held: int, timeout: float
+) -> None:
     """D4: and the error says which one could not be had, how long it was waited for, and that none is held."""
     others = [three[held].acquire()]
     if held == 1:
@@ -264,7 +266,7 @@ def test_a_timeout_leaves_some_of_them_held(three: list[Any], disk: Path, held: 
     acquire_all(three, timeout=0).release()
 
 
-def test_each_gets_a_timeout_of_its_own(disk: Path, environments: Callable[..., Stepped]) -> None:
+def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
     """One timeout for all: what the first has used up, the second has not."""
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
     now = [1000.0]
@@ -287,7 +289,7 @@ def test_each_gets_a_timeout_of_its_own(disk: Path, environments: Callable[..., 
             assert asked == left
 
 
-def test_the_shortest_timeout_of_theirs_is_exceeded(disk: Path) -> None:
+def test_the_shortest_timeout_of_the_locks_counts(disk: Path) -> None:
     busy = Lock(disk / "b")
     with busy, pytest.raises(AcquireTimeout, match=r"within 0\.01 s"):
         acquire_all([Lock(disk / "a", timeout=0.01), Lock(disk / "b", timeout=60)])
@@ -299,14 +301,14 @@ def test_the_shortest_timeout_of_theirs_is_exceeded(disk: Path) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_a_thread_waits_for_itself_for_ever(three: list[Any], disk: Path) -> None:
+def test_a_thread_that_would_wait_for_itself_is_refused_and_holds_none(three: list[Any], disk: Path) -> None:
     with Lock(disk / "c.lock"), pytest.raises(WouldDeadlock) as caught:
         acquire_all(three)
     assert caught.value.path == f"{disk}/c.lock"
     assert files(disk) == ["a.lock"]
 
 
-def test_an_error_leaves_some_of_them_held(disk: Path) -> None:
+def test_an_error_leaves_none_of_them_held(disk: Path) -> None:
     (disk / "c").mkdir()
     with pytest.raises(InvalidPath):
         acquire_all([Lock(disk / "a"), Lock(disk / "b"), Lock(disk / "c")])
@@ -316,7 +318,7 @@ def test_an_error_leaves_some_of_them_held(disk: Path) -> None:
     assert sorted(path.name for path in disk.iterdir()) == ["c", "d"]
 
 
-def test_one_that_was_lost_meanwhile_is_handed_out(disk: Path) -> None:
+def test_a_lock_lost_while_waiting_for_the_next_is_reported(disk: Path) -> None:
     """D4: waiting for the second may take long enough to lose the first."""
     first, second = Lock(disk / "a"), Lock(disk / "b")
     hold = second.acquire()
@@ -336,7 +338,7 @@ def test_one_that_was_lost_meanwhile_is_handed_out(disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
-def test_one_that_was_lost_keeps_the_others_held(disk: Path) -> None:
+def test_a_lost_lock_does_not_stop_the_release_of_the_others(disk: Path) -> None:
     locks = [Lock(disk / name) for name in "abcd"]
     holds = acquire_all(locks)
     for lock in (locks[1], locks[3]):
@@ -353,7 +355,7 @@ def test_one_that_was_lost_keeps_the_others_held(disk: Path) -> None:
     holds.release()
 
 
-def test_a_loss_hides_the_error_of_the_body(disk: Path) -> None:
+def test_a_loss_is_a_note_on_the_error_of_the_body(disk: Path) -> None:
     locks = [Lock(disk / name) for name in "ab"]
 
     def body() -> None:
@@ -370,7 +372,7 @@ def test_a_loss_hides_the_error_of_the_body(disk: Path) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_a_child_frees_what_its_parent_holds(three: list[Any]) -> None:
+def test_a_child_cannot_free_what_its_parent_holds(three: list[Any]) -> None:
     with acquire_all(three) as holds:
 
         def in_the_child() -> bool:

@@ -62,7 +62,7 @@ def path(disk: Path) -> Path:
 # -- holding and releasing ---------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_not_held_or_not_released(place: Path, run: Run) -> None:
+def test_a_lock_is_held_inside_its_block_and_released_after_it(place: Path, run: Run) -> None:
     async def main() -> None:
         lock = AsyncLock(place, tag="mine")
         assert not place.exists(), "making a lock touches nothing"
@@ -84,7 +84,7 @@ def test_a_lock_is_not_held_or_not_released(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_hold_does_not_release_at_the_end_of_its_block(place: Path, run: Run) -> None:
+def test_a_hold_is_released_at_the_end_of_its_block(place: Path, run: Run) -> None:
     async def main() -> None:
         async with await AsyncLock(place).acquire() as hold:
             assert place.exists()
@@ -95,7 +95,7 @@ def test_a_hold_does_not_release_at_the_end_of_its_block(place: Path, run: Run) 
     run(main())
 
 
-def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(place: Path, run: Run) -> None:
+def test_a_timeout_is_a_timeout_error_that_knows_the_holder(place: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(place, tag="why"):
             for attempt in (AsyncLock(place, timeout=0.01).acquire(), AsyncLock(place).acquire(timeout=0)):
@@ -112,7 +112,7 @@ def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(place: Path, 
     run(main())
 
 
-def test_a_lock_object_cannot_be_used_again(place: Path, run: Run) -> None:
+def test_a_lock_object_can_be_used_again(place: Path, run: Run) -> None:
     lock = AsyncLock(place)
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_a_lock_object_cannot_be_used_again(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_an_error_in_the_body_keeps_the_lock(place: Path, run: Run) -> None:
+def test_an_error_in_the_body_releases_the_lock(place: Path, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):
             async with AsyncLock(place):
@@ -143,7 +143,7 @@ def test_an_error_in_the_body_keeps_the_lock(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_lost_lock_passes_unnoticed(place: Path, run: Run) -> None:
+def test_a_lost_lock_is_reported(place: Path, run: Run) -> None:
     async def fail_after_the_loss() -> None:
         async with AsyncLock(place):
             place.unlink()
@@ -169,7 +169,7 @@ def test_a_lost_lock_passes_unnoticed(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_status_lies(place: Path, run: Run, dead_pid: int) -> None:
+def test_a_status_tells_free_held_and_stale_locks_apart(place: Path, run: Run, dead_pid: int) -> None:
     async def main() -> None:
         lock = AsyncLock(place)
         free = await lock.status()
@@ -188,7 +188,7 @@ def test_a_status_lies(place: Path, run: Run, dead_pid: int) -> None:
     run(main())
 
 
-def test_waiting_for_a_free_lock_lies_or_acquires(place: Path, run: Run) -> None:
+def test_waiting_for_a_free_lock_tells_the_truth_and_does_not_acquire(place: Path, run: Run) -> None:
     async def main() -> None:
         lock = AsyncLock(place)
         assert await lock.wait()
@@ -204,7 +204,7 @@ def test_waiting_for_a_free_lock_lies_or_acquires(place: Path, run: Run) -> None
     run(main())
 
 
-def test_breaking_a_lock_returns_nothing(place: Path, run: Run) -> None:
+def test_breaking_a_lock_returns_its_record(place: Path, run: Run) -> None:
     async def main() -> None:
         assert await AsyncLock(place).break_lock() is None
         hold = await AsyncLock(place, tag="broken").acquire()
@@ -218,7 +218,7 @@ def test_breaking_a_lock_returns_nothing(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_breaking_a_lock_that_changes_hands_blocks_the_loop_or_cannot_be_cancelled(
+def test_breaking_a_lock_that_changes_hands_lets_the_loop_run_and_be_cancelled(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R3: the loop goes on between the tries, and a cancellation leaves the lock as it is."""
@@ -239,7 +239,7 @@ def test_breaking_a_lock_that_changes_hands_blocks_the_loop_or_cannot_be_cancell
     run(main())
 
 
-def test_a_loss_is_not_told(place: Path, run: Run) -> None:
+def test_a_loss_is_reported(place: Path, run: Run) -> None:
     async def main() -> None:
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         hold = await AsyncLock(place, on_lost=lambda _error: loop.call_soon_threadsafe(told.set)).acquire()
@@ -251,9 +251,7 @@ def test_a_loss_is_not_told(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_keeper_that_cannot_start_leaves_the_lock_held(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_keeper_that_cannot_start_leaves_no_lock(place: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_self: Keeper, _held: object, _every: float) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -268,7 +266,7 @@ def test_a_keeper_that_cannot_start_leaves_the_lock_held(
     run(main())
 
 
-def test_the_two_faces_keep_their_holds_differently(path: Path, run: Run) -> None:
+def test_the_keeper_keeps_the_hold_of_a_task_until_its_release(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path):
             assert hold_module._keeper is not None
@@ -279,7 +277,7 @@ def test_the_two_faces_keep_their_holds_differently(path: Path, run: Run) -> Non
     run(main())
 
 
-def test_an_owner_cannot_enter_again_or_leaves_too_early(place: Path, run: Run) -> None:
+def test_an_owner_enters_again_and_leaves_with_its_last_share(place: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(place, owner="me") as outer:
             async with AsyncLock(place, owner="me") as inner:
@@ -295,7 +293,7 @@ def test_an_owner_cannot_enter_again_or_leaves_too_early(place: Path, run: Run) 
     run(main())
 
 
-def test_bad_options_are_found_out_late(path: Path) -> None:
+def test_bad_options_are_refused_at_once(path: Path) -> None:
     with pytest.raises(InvalidPath):
         AsyncLock("")
     with pytest.raises(TypeError, match=r"AsyncLock.* unexpected keyword argument 'tmeout'"):
@@ -303,13 +301,13 @@ def test_bad_options_are_found_out_late(path: Path) -> None:
     assert repr(AsyncLock(path)) == f"<holdfast.AsyncLock {str(path)!r} protocol=sema>"
 
 
-def test_a_lock_without_a_loop_waits_for_ever(path: Path) -> None:
+def test_acquiring_without_a_loop_is_an_error(path: Path) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncLock(path).acquire().send(None)
     assert not path.exists()
 
 
-def test_a_child_holds_what_its_parent_holds(path: Path, run: Run) -> None:
+def test_a_child_does_not_hold_what_its_parent_holds(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path) as hold:
 
@@ -334,7 +332,7 @@ def test_a_child_holds_what_its_parent_holds(path: Path, run: Run) -> None:
 # -- several tasks: after CPython's own tests of asyncio.Lock ----------------------------------------------------------
 
 
-def test_a_lock_can_be_awaited_or_entered_without_async(path: Path, run: Run) -> None:
+def test_a_lock_cannot_be_awaited_nor_entered_without_async(path: Path, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(TypeError):
             await AsyncLock(path)  # type: ignore[misc]
@@ -345,7 +343,7 @@ def test_a_lock_can_be_awaited_or_entered_without_async(path: Path, run: Run) ->
     run(main())
 
 
-def test_more_than_one_task_is_inside(place: Path, run: Run) -> None:
+def test_tasks_are_inside_one_at_a_time(place: Path, run: Run) -> None:
     async def main() -> None:
         inside: list[AsyncHold] = []
 
@@ -364,7 +362,7 @@ def test_more_than_one_task_is_inside(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_wait_leaves_a_waiter(place: Path, run: Run) -> None:
+def test_a_cancelled_wait_leaves_no_trace(place: Path, run: Run) -> None:
     async def main() -> None:
         hold = await AsyncLock(place).acquire()
         before = traces(asyncio.get_running_loop())
@@ -385,7 +383,7 @@ def test_a_cancelled_wait_leaves_a_waiter(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_waiter_takes_the_lock_with_it(place: Path, run: Run) -> None:
+def test_a_cancelled_waiter_lets_the_next_one_acquire(place: Path, run: Run) -> None:
     """One holds, two wait. The holder releases and the first waiter is cancelled, both before anybody can run."""
 
     async def main() -> None:
@@ -407,7 +405,7 @@ def test_a_cancelled_waiter_takes_the_lock_with_it(place: Path, run: Run) -> Non
     run(main())
 
 
-def test_a_cancellation_and_a_release_let_two_in(place: Path, run: Run) -> None:
+def test_a_cancellation_beside_a_release_lets_in_one(place: Path, run: Run) -> None:
     async def main() -> None:
         inside: list[AsyncHold] = []
 
@@ -432,7 +430,7 @@ def test_a_cancellation_and_a_release_let_two_in(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_finished_acquire_leaves_the_lock_with_nobody(place: Path, run: Run) -> None:
+def test_cancelling_a_finished_acquire_leaves_its_result(place: Path, run: Run) -> None:
     """A task that is cancelled after its acquire has ended still has the hold as its result."""
 
     async def main() -> None:
@@ -445,7 +443,7 @@ def test_a_cancelled_finished_acquire_leaves_the_lock_with_nobody(place: Path, r
     run(main())
 
 
-def test_one_lock_object_mixes_up_the_holds_of_its_tasks(place: Path, run: Run) -> None:
+def test_one_lock_object_keeps_the_holds_of_its_tasks_apart(place: Path, run: Run) -> None:
     async def main() -> None:
         lock, inside, total = AsyncLock(place), 0, 0
 
@@ -468,7 +466,7 @@ def test_one_lock_object_mixes_up_the_holds_of_its_tasks(place: Path, run: Run) 
     run(main())
 
 
-def test_a_generator_that_is_left_early_releases_another_tasks_hold(path: Path, run: Run) -> None:
+def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run) -> None:
     """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
 
     async def main() -> None:
@@ -521,7 +519,7 @@ def test_a_generator_that_is_left_early_releases_another_tasks_hold(path: Path, 
 # -- deadlock ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_waits_for_itself_for_ever(place: Path, run: Run) -> None:
+def test_a_task_cannot_wait_for_itself_for_ever(place: Path, run: Run) -> None:
     async def main() -> None:
         lock = AsyncLock(place)
         async with lock:
@@ -536,7 +534,7 @@ def test_a_task_waits_for_itself_for_ever(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_wait_for_itself_that_asyncio_bounds_passes_for_endless(place: Path, run: Run) -> None:
+def test_a_timeout_of_asyncio_bounds_a_wait_for_itself(place: Path, run: Run) -> None:
     """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
 
     async def main() -> None:
@@ -565,7 +563,7 @@ def test_a_wait_for_itself_that_asyncio_bounds_passes_for_endless(place: Path, r
     run(main())
 
 
-def test_a_timeout_that_is_put_off_ends_a_wait_for_itself_early(
+def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B4: the wait lasts as long as the timeout does; taken away, there is a deadlock."""
@@ -605,7 +603,7 @@ def test_a_dropped_handle_of_a_task_is_not_told_of(path: Path, run: Run) -> None
     run(main())
 
 
-def test_another_task_of_the_thread_passes_for_the_holder(place: Path, run: Run) -> None:
+def test_a_task_may_wait_for_another_task_of_its_thread(place: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(place):
             other = asyncio.create_task(AsyncLock(place).acquire())
@@ -620,7 +618,7 @@ def test_another_task_of_the_thread_passes_for_the_holder(place: Path, run: Run)
     run(main())
 
 
-def test_a_thread_waits_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
+def test_a_thread_cannot_wait_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
     async def main() -> None:
         held = asyncio.Event()
         leave = asyncio.Event()
@@ -649,7 +647,7 @@ def test_a_thread_waits_for_a_task_that_it_keeps_from_running(place: Path, run: 
 # -- timeouts of asyncio -----------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_of_asyncio_is_not_kept_or_leaves_something(place: Path, run: Run) -> None:
+def test_a_timeout_of_asyncio_is_kept_and_leaves_no_trace(place: Path, run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         hold = Lock(place).acquire()
@@ -684,7 +682,7 @@ def test_a_timeout_of_asyncio_is_not_kept_or_leaves_something(place: Path, run: 
 
 
 @pytest.mark.parametrize("kind", [AsyncLock, Lock])
-def test_a_decorated_coroutine_runs_without_the_lock(kind: Callable[..., Any], place: Path, run: Run) -> None:
+def test_a_decorated_coroutine_runs_with_the_lock(kind: Callable[..., Any], place: Path, run: Run) -> None:
     @kind(place, tag="t")
     async def work(a: int, *, b: int) -> tuple[int, bool]:
         """Doc."""
@@ -702,7 +700,7 @@ def test_a_decorated_coroutine_runs_without_the_lock(kind: Callable[..., Any], p
     assert asyncio.iscoroutinefunction(work)
 
 
-def test_a_decorator_blocks_the_loop_or_locks_the_wrong_moment(path: Path) -> None:
+def test_only_a_coroutine_function_can_be_decorated(path: Path) -> None:
     def plain() -> None: ...
 
     def generator():  # type: ignore[no-untyped-def]
@@ -721,14 +719,14 @@ def test_a_decorator_blocks_the_loop_or_locks_the_wrong_moment(path: Path) -> No
 # -- the rest of the surface -------------------------------------------------------------------------------------------
 
 
-def test_the_lazy_names_are_not_there() -> None:
+def test_the_lazy_names_are_there() -> None:
     assert {"AsyncLock", "AsyncHold", "Lock"} <= set(dir(holdfast))
     assert holdfast.AsyncLock is AsyncLock
     with pytest.raises(AttributeError, match="AsyncLok"):
         holdfast.AsyncLok  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
+def test_a_task_on_a_dropped_loop_releases_its_lock(place: Path) -> None:
     """Its coroutine is closed when it is collected, and leaves its `async with`, without a loop to wait on."""
     for kind in LOOPS:
         loop = LOOPS[kind]()
@@ -748,7 +746,7 @@ def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
         assert not place.exists()
 
 
-def test_a_coroutine_that_is_closed_inside_waits_for_a_thread(place: Path, run: Run) -> None:
+def test_a_coroutine_closed_inside_releases_without_waiting_for_a_thread(place: Path, run: Run) -> None:
     async def main() -> None:
         async def hold() -> None:
             async with AsyncLock(place):
@@ -767,7 +765,7 @@ def test_a_coroutine_that_is_closed_inside_waits_for_a_thread(place: Path, run: 
     run(main())
 
 
-def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
+def test_an_interruption_on_the_way_to_the_caller_releases_the_lock(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -783,7 +781,7 @@ def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
     run(main())
 
 
-def test_an_interruption_before_the_release_has_begun_leaves_the_lock_held(
+def test_an_interruption_before_the_release_begins_still_releases(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_thread: threading.Thread) -> None:
@@ -800,7 +798,7 @@ def test_an_interruption_before_the_release_has_begun_leaves_the_lock_held(
     run(main())
 
 
-def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run: Run) -> None:
+def test_a_release_by_another_thread_wakes_a_waiting_task(place: Path, run: Run) -> None:
     async def main() -> None:
         hold = Lock(place).acquire()
         waiting = asyncio.create_task(AsyncLock(place).acquire())
@@ -813,7 +811,7 @@ def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run:
     run(main())
 
 
-def test_a_hold_is_copied_to_another_process(path: Path, run: Run) -> None:
+def test_a_hold_cannot_be_pickled_but_a_lock_can(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path) as hold:
             with pytest.raises(TypeError, match="belongs to this process"):

@@ -31,7 +31,7 @@ def base(request: pytest.FixtureRequest, shm: Path, monkeypatch: pytest.MonkeyPa
     return str(shm / "s")
 
 
-def test_more_or_fewer_tasks_are_inside_than_there_are_slots(base: str, run: Run, events_only: None) -> None:
+def test_as_many_tasks_are_inside_as_there_are_slots(base: str, run: Run, events_only: None) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 3)
         inside: set[int] = set()
@@ -52,7 +52,7 @@ def test_more_or_fewer_tasks_are_inside_than_there_are_slots(base: str, run: Run
     assert not [name for name in os.listdir(os.path.dirname(base)) if name.endswith(".lock")]
 
 
-def test_a_task_and_a_thread_count_different_slots(base: str, run: Run) -> None:
+def test_a_task_and_a_thread_count_the_same_slots(base: str, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, slots=2)
         with Semaphore(base, 2):
@@ -74,7 +74,7 @@ def test_a_task_and_a_thread_count_different_slots(base: str, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_waiter_takes_a_slot_with_it(base: str, run: Run, events_only: None) -> None:
+def test_a_cancelled_waiter_takes_no_slot(base: str, run: Run, events_only: None) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         before = traces(loop)
@@ -98,7 +98,7 @@ def test_a_cancelled_waiter_takes_a_slot_with_it(base: str, run: Run, events_onl
     run(main())
 
 
-def test_a_generator_that_is_left_early_frees_the_slot_of_another_task(base: str, run: Run) -> None:
+def test_a_generator_left_early_frees_only_its_own_slot(base: str, run: Run) -> None:
     """It is closed by a task that is inside as well, and beside one that came by an exit stack."""
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_a_generator_that_is_left_early_frees_the_slot_of_another_task(base: str
     run(main())
 
 
-def test_a_task_that_has_all_slots_waits_for_itself_for_ever(base: str, run: Run) -> None:
+def test_a_task_that_has_all_slots_cannot_wait_for_itself_for_ever(base: str, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 2)
         async with semaphore, semaphore:
@@ -145,7 +145,7 @@ def test_a_task_that_has_all_slots_waits_for_itself_for_ever(base: str, run: Run
 
 
 @pytest.mark.parametrize("kind", [AsyncSemaphore, Semaphore])
-def test_a_decorated_coroutine_runs_without_a_slot(
+def test_a_decorated_coroutine_runs_in_a_slot(
     kind: type[AsyncSemaphore] | type[Semaphore], base: str, run: Run
 ) -> None:
     @kind(base, 2)

@@ -42,7 +42,7 @@ def files(base: Path) -> list[str]:
 # -- semaphores --------------------------------------------------------------------------------------------------------
 
 
-def test_more_or_fewer_get_in_than_there_are_slots(base: Path, run: Run) -> None:
+def test_as_many_get_in_as_there_are_slots(base: Path, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 2, tag="t")
         assert (semaphore.base, semaphore.slots) == (str(base), 2)
@@ -64,7 +64,7 @@ def test_more_or_fewer_get_in_than_there_are_slots(base: Path, run: Run) -> None
     run(main())
 
 
-def test_a_task_waits_for_its_own_slots_for_ever(base: Path, run: Run) -> None:
+def test_a_task_cannot_wait_for_its_own_slots_for_ever(base: Path, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 2)
         async with semaphore, semaphore:
@@ -78,7 +78,7 @@ def test_a_task_waits_for_its_own_slots_for_ever(base: Path, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("events_only")
-def test_tasks_that_wait_get_in_out_of_order(base: Path, run: Run) -> None:
+def test_waiting_tasks_get_in_in_order(base: Path, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 2)
         inside = [await semaphore.acquire(), await semaphore.acquire()]
@@ -102,7 +102,7 @@ def test_tasks_that_wait_get_in_out_of_order(base: Path, run: Run) -> None:
     assert files(base) == []
 
 
-def test_tasks_threads_and_loops_are_inside_together(base: Path) -> None:
+def test_tasks_threads_and_loops_share_the_slots(base: Path) -> None:
     inside: set[int] = set()
     mistakes: list[object] = []
     mutex = threading.Lock()
@@ -146,7 +146,7 @@ def test_tasks_threads_and_loops_are_inside_together(base: Path) -> None:
     assert files(base) == []
 
 
-def test_a_decorated_coroutine_runs_without_a_slot(base: Path, run: Run) -> None:
+def test_a_decorated_coroutine_runs_in_a_slot(base: Path, run: Run) -> None:
     async def main(semaphore: Any) -> None:
         @semaphore
         async def work() -> list[str]:
@@ -160,7 +160,7 @@ def test_a_decorated_coroutine_runs_without_a_slot(base: Path, run: Run) -> None
     run(main(Semaphore(base, 2)))
 
 
-def test_a_pickled_one_is_another(base: Path) -> None:
+def test_a_pickled_semaphore_is_the_same(base: Path) -> None:
     copy = pickle.loads(pickle.dumps(AsyncSemaphore(base, 3, tag="t")))
     assert type(copy) is AsyncSemaphore
     assert (copy.base, copy.slots, copy._options) == (str(base), 3, {"tag": "t"})
@@ -176,7 +176,7 @@ def three(base: Path) -> list[Any]:
     return [AsyncLock(directory / "c"), AsyncSemaphore(base, 2), AsyncLock(directory / "a")]
 
 
-def test_several_are_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
+def test_several_can_be_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         async with acquire_all(three, timeout=5) as holds:
             assert [os.path.basename(hold.path) for hold in holds] == ["c", "b.0.lock", "a"]
@@ -200,7 +200,7 @@ def test_several_are_awaited_or_entered(three: list[Any], base: Path, run: Run) 
     run(main())
 
 
-def test_one_that_is_forgotten_is_forgotten_silently(three: list[Any], run: Run) -> None:
+def test_several_that_are_never_awaited_make_a_warning(three: list[Any], run: Run) -> None:
     async def main() -> None:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             del [acquire_all(three)][0]
@@ -208,7 +208,7 @@ def test_one_that_is_forgotten_is_forgotten_silently(three: list[Any], run: Run)
     run(main())
 
 
-def test_the_locks_of_one_face_are_taken_by_the_other(three: list[Any], base: Path) -> None:
+def test_the_locks_of_the_other_face_are_refused(three: list[Any], base: Path) -> None:
     plain = Lock(base.parent / "a")
     with pytest.raises(TypeError, match="would block the event loop"):
         acquire_all([plain])  # type: ignore[list-item]
@@ -220,7 +220,7 @@ def test_the_locks_of_one_face_are_taken_by_the_other(three: list[Any], base: Pa
         acquire_all(three[0])
 
 
-def test_a_mistake_leaves_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_failure_leaves_none_of_them_held(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(ValueError, match="in common"):
             await acquire_all([*three, AsyncLock(base.parent / "b.1.lock")])
@@ -237,7 +237,7 @@ def test_a_mistake_leaves_some_of_them_held(three: list[Any], base: Path, run: R
     assert files(base) == []
 
 
-def test_one_that_was_lost_keeps_the_others_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_lost_lock_does_not_stop_the_release_of_the_others(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         holds = await acquire_all(three)
         for number in (0, 2):
@@ -262,7 +262,7 @@ def test_one_that_was_lost_keeps_the_others_held(three: list[Any], base: Path, r
     run(main())
 
 
-def test_a_generator_that_is_left_early_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_generator_left_early_releases_all_of_them(three: list[Any], base: Path, run: Run) -> None:
     """Whoever is being closed cannot wait for a thread."""
 
     async def numbers() -> Any:
@@ -339,7 +339,7 @@ def release(holds: list[Hold]) -> None:
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_cancelled_wait_for_a_slot_leaves_something(base: Path, kind: str) -> None:
+def test_a_cancelled_wait_for_a_slot_leaves_nothing(base: Path, kind: str) -> None:
     def fill() -> Callable[[], None]:
         holds = [Semaphore(base, 2, heartbeat=0).acquire() for _ in range(2)]
         return lambda: release(holds)
@@ -350,7 +350,7 @@ def test_a_cancelled_wait_for_a_slot_leaves_something(base: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_cancelled_acquisition_of_several_leaves_some_of_them_held(base: Path, kind: str) -> None:
+def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: str) -> None:
     """D4: before, between and after their acquisitions."""
     directory = base.parent
 
@@ -373,7 +373,7 @@ def test_a_cancelled_acquisition_of_several_leaves_some_of_them_held(base: Path,
     assert files(base) == []
 
 
-def test_a_cancelled_release_of_several_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_cancelled_release_of_several_leaves_none_held(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         for at in range(1, 10):
             holds = await acquire_all(three)

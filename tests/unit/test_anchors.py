@@ -28,7 +28,7 @@ def _stale(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("when", ["entered", "removed"])
-def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
+def test_clean_leaves_what_is_in_an_exchanged_directory(
     when: str, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """M13: below the directory to be cleaned, between the list of it and its entry, or between look and removal."""
@@ -69,8 +69,8 @@ def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
     assert (shared / "moved" / ours.name).exists() == (when == "entered")
 
 
-def test_a_directory_is_left_open(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """M13: neither after the last one, nor while a tree with nothing in it is walked."""
+def test_directories_are_closed_again(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """M13: after the last one, and while a tree with nothing in it is walked."""
     most: list[int] = []
     env = environment()
     for number in range(5):
@@ -93,7 +93,7 @@ def test_a_directory_is_left_open(disk: Path, capsys: pytest.CaptureFixture[str]
     assert len(env._descriptors) == before
 
 
-def test_an_error_names_the_way_instead_of_the_path(disk: Path) -> None:
+def test_an_error_names_the_path_and_not_the_way(disk: Path) -> None:
     real = LinuxEnvironment()
     env: Any = Anchored(real)
     env.enter(str(disk), str(disk))
@@ -109,7 +109,7 @@ def test_an_error_names_the_way_instead_of_the_path(disk: Path) -> None:
     assert not real._descriptors
 
 
-def test_without_proc_there_is_no_cleaning(disk: Path) -> None:
+def test_without_proc_nothing_is_cleaned(disk: Path) -> None:
     """Then a directory is what its path leads to."""
     env: Any = Anchored(LinuxEnvironment(frozenset({"proc"})))
     (disk / "below").mkdir()

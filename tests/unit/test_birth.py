@@ -14,7 +14,7 @@ from holdfast._platform.linux import born, entitle
 from unit.elsewhere import elsewhere
 
 
-def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A C library without statx(2), and a filesystem that keeps no births: the number is left."""
 
     class Old:
@@ -36,7 +36,7 @@ def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch:
     assert born(path + "x") is None
 
 
-def test_a_title_takes_more_room_than_there_is() -> None:
+def test_a_title_that_is_too_long_is_not_set() -> None:
     def shown() -> tuple[bytes, bytes]:
         before = Path("/proc/self/cmdline").read_bytes()
         entitle("n" * (len(before) + 1), "about")
@@ -46,7 +46,7 @@ def test_a_title_takes_more_room_than_there_is() -> None:
     assert after == before
 
 
-def test_a_process_that_may_not_be_renamed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_not_be_renamed_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_args: object, **_options: object) -> None:
         raise PermissionError(1, "refused")
 

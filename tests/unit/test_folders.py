@@ -42,15 +42,13 @@ def say(monkeypatch: pytest.MonkeyPatch, *events: tuple[int, int, bytes]) -> Non
     monkeypatch.setattr(inotify.os, "read", read)
 
 
-def test_events_that_the_kernel_has_dropped_are_not_told(
-    watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_events_are_told_as_unknown(watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.add(str(disk))
     say(monkeypatch, (1, IN_CREATE, b"l.lock\0\0"), (-1, IN_Q_OVERFLOW, b""), (1, IN_DELETE, b"l.lock\0\0"))
     assert watch.take() == [(str(disk), "l.lock", "made"), ("", "", "unknown"), (str(disk), "l.lock", "gone")]
 
 
-def test_an_event_of_a_directory_that_was_given_up_is_told(
+def test_an_event_of_a_directory_given_up_is_not_reported(
     watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert watch.add(str(disk))
@@ -58,7 +56,7 @@ def test_an_event_of_a_directory_that_was_given_up_is_told(
     assert watch.take() == [(str(disk), "", "gone")], "and one without a name says nothing of any file"
 
 
-def test_a_watch_that_is_closed_twice_closes_another_file() -> None:
+def test_a_watch_closed_twice_leaves_other_files_alone() -> None:
     os.close(inotify_instance())
     watch = FolderWatch()
     number = watch.fd
@@ -73,7 +71,7 @@ def test_a_watch_that_is_closed_twice_closes_another_file() -> None:
         os.close(other)
 
 
-def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_instance_there_is_no_folder_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoneLeft:
         @staticmethod
         def inotify_init1(_flags: int) -> int:
@@ -89,7 +87,7 @@ def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyP
         assert folder_watch() is None
 
 
-def test_the_locks_of_a_few_files_are_not_seen(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_locks_are_seen_on_linux_and_not_in_portable_python(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     abilities.need_own_device(disk)
     (disk / "l").touch()
     found = os.stat(disk / "l")

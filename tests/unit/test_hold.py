@@ -31,7 +31,7 @@ def steps_of(held: FileHeld) -> list[str]:
     return held.env.steps
 
 
-def test_a_child_acts_on_what_its_parent_holds(held: FileHeld) -> None:
+def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHeld) -> None:
     """H1: there, every step does nothing or says why."""
     before = Path(held.path).read_bytes()
 
@@ -49,14 +49,14 @@ def test_a_child_acts_on_what_its_parent_holds(held: FileHeld) -> None:
     assert held.verify()
 
 
-def test_a_child_unlocks_its_parents_guard(held: FileHeld, contend: Contend) -> None:
+def test_a_child_leaves_its_parents_guard_locked(held: FileHeld, contend: Contend) -> None:
     """H1: closing its copies of the descriptors is all that it does."""
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
 
 
-def test_the_second_release_releases_somebody_else(held: FileHeld, contend: Contend) -> None:
+def test_a_second_release_does_nothing(held: FileHeld, contend: Contend) -> None:
     """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
     held.release()
     after = contend(held.path)
@@ -67,7 +67,7 @@ def test_the_second_release_releases_somebody_else(held: FileHeld, contend: Cont
     assert second.fd in after.env.open_descriptors()
 
 
-def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
+def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
     held: FileHeld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H2: released between the check and the write of a heartbeat."""
@@ -200,7 +200,7 @@ def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend)
         after.release()
 
 
-def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: FileHeld) -> None:
+def test_a_heartbeat_is_written_and_keeps_the_lock(held: FileHeld) -> None:
     env = held.env
     assert isinstance(env, Stepped)
     before = Path(held.path).read_bytes()
@@ -215,14 +215,14 @@ def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: FileHeld) -> None:
     assert not os.path.exists(held.path)
 
 
-def test_a_heartbeat_refreshes_another_processs_record(held: FileHeld) -> None:
+def test_a_heartbeat_leaves_another_processs_record(held: FileHeld) -> None:
     Path(held.path).write_bytes(FOREIGN)
     held.beat()
     assert Path(held.path).read_bytes() == FOREIGN
     assert held.lost
 
 
-def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, contend: Contend) -> None:
+def test_an_on_lost_that_fails_hides_neither_the_loss_nor_stops_the_release(disk: Path, contend: Contend) -> None:
     def fail(_error: LockLost) -> None:
         raise ZeroDivisionError
 
@@ -239,7 +239,7 @@ def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, c
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 @pytest.mark.parametrize("reuse", ["file", "pipe", "none"])
 @pytest.mark.parametrize("end", ["release", "give_back", "abandon"])
-def test_a_release_closes_or_unlocks_what_has_its_descriptors_number_by_now(
+def test_a_release_leaves_what_has_its_descriptors_number_by_now(
     end: str, reuse: str, protocol: str, disk: Path, contend: Contend
 ) -> None:
     """FH5: the caller has closed it, as one who becomes a daemon does, and opened something else."""

@@ -225,7 +225,7 @@ def test_only_drivers_wait(path: Path) -> None:
 
 
 @each_of(FILES)
-def test_no_function_has_outgrown_its_subject(path: Path) -> None:
+def test_no_function_is_longer_than_its_limit(path: Path) -> None:
     text = path.read_text()
     long = [
         f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
@@ -278,7 +278,7 @@ def test_every_public_name_says_what_it_promises(name: str) -> None:
     assert not silent or thing.__module__ == "holdfast.model"
 
 
-def test_the_version_has_a_second_source() -> None:
+def test_the_version_has_one_source() -> None:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in whole["project"]
     assert whole["tool"]["hatch"]["version"]["path"] == "src/holdfast/__init__.py"
@@ -289,7 +289,7 @@ def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
     assert f"- `{option}`:" in (inspect.getdoc(holdfast.Lock) or "")
 
 
-def test_no_option_is_explained_that_does_not_exist() -> None:
+def test_every_option_that_is_explained_exists() -> None:
     explained = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
     assert explained == set(Options.__annotations__)
 
@@ -310,7 +310,7 @@ def test_the_options_of_lock_are_those_that_the_engines_know() -> None:
 
 
 @pytest.mark.parametrize("name", ["Lock", "AsyncLock", "Semaphore", "AsyncSemaphore"])
-def test_a_mistyped_option_is_told_without_a_name_of_ours(name: str) -> None:
+def test_a_mistyped_option_is_reported_by_public_names_only(name: str) -> None:
     kind = getattr(holdfast, name)
     with pytest.raises(TypeError) as raised:
         kind("x", *([2] if "Semaphore" in name else []), tmeout=1)

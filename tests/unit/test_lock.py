@@ -42,7 +42,7 @@ def path(disk: Path) -> Path:
     return disk / "l"
 
 
-def test_a_lock_is_not_held_or_not_released(path: Path) -> None:
+def test_a_lock_is_held_inside_its_block_and_released_after_it(path: Path) -> None:
     lock = Lock(path, tag="mine")
     assert not path.exists(), "making a lock touches nothing"
     with lock as hold:
@@ -61,7 +61,7 @@ def test_a_lock_is_not_held_or_not_released(path: Path) -> None:
     assert not hold.lost
 
 
-def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(path: Path) -> None:
+def test_a_timeout_is_a_timeout_error_that_knows_the_holder(path: Path) -> None:
     with Lock(path, tag="why"):
         for attempt in (lambda: Lock(path, timeout=0.01).acquire(), lambda: Lock(path).acquire(timeout=0)):
             with pytest.raises(TimeoutError) as caught:
@@ -73,7 +73,7 @@ def test_a_timeout_is_no_timeout_error_or_does_not_know_the_holder(path: Path) -
             assert (error.holder.pid, error.holder.tag) == (os.getpid(), "why")
 
 
-def test_a_lock_object_cannot_be_used_again(path: Path) -> None:
+def test_a_lock_object_can_be_used_again(path: Path) -> None:
     lock = Lock(path)
     for _ in range(3):
         with lock:
@@ -86,13 +86,13 @@ def test_a_lock_object_cannot_be_used_again(path: Path) -> None:
     second.release()
 
 
-def test_an_error_in_the_body_keeps_the_lock(path: Path) -> None:
+def test_an_error_in_the_body_releases_the_lock(path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Lock(path):
         raise ZeroDivisionError
     assert not path.exists()
 
 
-def test_a_lost_lock_passes_unnoticed(path: Path) -> None:
+def test_a_lost_lock_is_reported(path: Path) -> None:
     with pytest.raises(LockLost), Lock(path):
         path.unlink()
 
@@ -116,7 +116,7 @@ def test_a_lost_lock_passes_unnoticed(path: Path) -> None:
     assert path.read_bytes() == sema_record(1, 1)
 
 
-def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
+def test_a_decorated_function_runs_with_the_lock(path: Path) -> None:
     @Lock(path)
     def work(a: int, *, b: int) -> tuple[int, bool]:
         """Doc."""
@@ -127,7 +127,7 @@ def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
     assert (work.__name__, work.__doc__) == ("work", "Doc.")
 
 
-def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
+def test_generators_cannot_be_decorated(path: Path) -> None:
     async def async_generator():  # type: ignore[no-untyped-def]
         yield
 
@@ -139,7 +139,7 @@ def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
             Lock(path)(function)
 
 
-def test_a_decorated_coroutine_blocks_its_loop_or_runs_without_the_lock(path: Path) -> None:
+def test_a_decorated_coroutine_runs_with_the_lock_and_lets_its_loop_run(path: Path) -> None:
     @Lock(path, tag="t")
     async def work() -> str | None:
         holder = Lock(path).status().holder
@@ -152,7 +152,7 @@ def test_a_decorated_coroutine_blocks_its_loop_or_runs_without_the_lock(path: Pa
     assert not path.exists()
 
 
-def test_a_thread_blocks_itself_for_ever(path: Path) -> None:
+def test_a_thread_cannot_wait_for_itself_for_ever(path: Path) -> None:
     lock = Lock(path)
     with lock, pytest.raises(WouldDeadlock, match=str(path)), lock:
         pass
@@ -161,7 +161,7 @@ def test_a_thread_blocks_itself_for_ever(path: Path) -> None:
     assert not path.exists()
 
 
-def test_an_owner_cannot_enter_again_or_leaves_too_early(path: Path) -> None:
+def test_an_owner_enters_again_and_leaves_with_its_last_share(path: Path) -> None:
     with Lock(path, owner="me") as outer:
         with Lock(path, owner="me") as inner:
             inner.ensure_held()
@@ -175,7 +175,7 @@ def test_an_owner_cannot_enter_again_or_leaves_too_early(path: Path) -> None:
     assert not path.exists()
 
 
-def test_two_threads_of_one_owner_are_left_with_a_released_lock(path: Path) -> None:
+def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:
     """One releases while the other enters again: whoever is inside, holds."""
     failures: list[BaseException] = []
 
@@ -196,7 +196,7 @@ def test_two_threads_of_one_owner_are_left_with_a_released_lock(path: Path) -> N
     assert not path.exists()
 
 
-def test_a_hold_belongs_to_its_thread(path: Path) -> None:
+def test_a_hold_can_be_released_by_another_thread(path: Path) -> None:
     hold = Lock(path).acquire()
     thread = threading.Thread(target=hold.release)
     thread.start()
@@ -204,7 +204,7 @@ def test_a_hold_belongs_to_its_thread(path: Path) -> None:
     assert not path.exists()
 
 
-def test_one_lock_object_mixes_up_the_holds_of_its_threads(path: Path) -> None:
+def test_one_lock_object_keeps_the_holds_of_its_threads_apart(path: Path) -> None:
     lock, order = Lock(path), []
 
     def work(name: int) -> None:
@@ -223,7 +223,7 @@ def test_one_lock_object_mixes_up_the_holds_of_its_threads(path: Path) -> None:
     assert not lock._entered
 
 
-def test_a_status_lies(path: Path, dead_pid: int) -> None:
+def test_a_status_tells_free_held_and_stale_locks_apart(path: Path, dead_pid: int) -> None:
     lock = Lock(path)
     free = lock.status()
     assert (free.locked, free.stale, free.holder, free.record) == (False, False, None, None)
@@ -241,7 +241,7 @@ def test_a_status_lies(path: Path, dead_pid: int) -> None:
     assert path.exists(), "looking changes nothing"
 
 
-def test_waiting_for_a_free_lock_lies_or_acquires(path: Path) -> None:
+def test_waiting_for_a_free_lock_tells_the_truth_and_does_not_acquire(path: Path) -> None:
     lock = Lock(path)
     assert lock.wait()
     with Lock(path):
@@ -251,7 +251,7 @@ def test_waiting_for_a_free_lock_lies_or_acquires(path: Path) -> None:
     assert not path.exists()
 
 
-def test_breaking_a_lock_returns_nothing(path: Path) -> None:
+def test_breaking_a_lock_returns_its_record(path: Path) -> None:
     assert Lock(path).break_lock() is None
     hold = Lock(path, tag="broken").acquire()
     record = Lock(path).break_lock()
@@ -262,7 +262,7 @@ def test_breaking_a_lock_returns_nothing(path: Path) -> None:
         hold.release()
 
 
-def test_a_loss_is_not_told(path: Path) -> None:
+def test_a_loss_is_reported(path: Path) -> None:
     told = threading.Event()
     hold = Lock(path, on_lost=lambda _error: told.set()).acquire()
     Lock(path).break_lock()
@@ -289,7 +289,7 @@ def test_a_dropped_handle_releases_the_lock_or_is_not_told_of(path: Path) -> Non
     forget_all()
 
 
-def test_a_process_is_told_to_wait_for_itself_to_end_when_it_has_dropped_a_handle(path: Path) -> None:
+def test_a_refusal_mentions_a_handle_dropped_in_this_process(path: Path) -> None:
     with pytest.warns(ResourceWarning):
         drop(Lock(path).acquire())
     with pytest.raises(AcquireTimeout, match=r"This very process holds it, by a handle that was dropped") as caught:
@@ -303,7 +303,7 @@ def test_a_process_is_told_to_wait_for_itself_to_end_when_it_has_dropped_a_handl
     assert "Wait until process" not in str(caught.value)
 
 
-def test_another_process_that_holds_it_is_taken_for_this_one(path: Path) -> None:
+def test_another_process_that_holds_it_is_not_taken_for_this_one(path: Path) -> None:
     """A child that was forked with the hold is not its holder."""
 
     def child() -> str:
@@ -317,7 +317,7 @@ def test_another_process_that_holds_it_is_taken_for_this_one(path: Path) -> None
     assert "This very process" not in said
 
 
-def test_dropped_slots_look_like_those_of_others(path: Path) -> None:
+def test_dropped_slots_are_told_apart_from_those_of_others(path: Path) -> None:
     gpu = Semaphore(path, slots=2)
     kept = gpu.acquire()
     with pytest.warns(ResourceWarning, match=r"l\.1\.lock was dropped"):
@@ -328,7 +328,7 @@ def test_dropped_slots_look_like_those_of_others(path: Path) -> None:
     forget_all()
 
 
-def test_readers_of_this_process_are_told_of_each_other(path: Path) -> None:
+def test_readers_of_this_process_are_not_blamed_for_each_other(path: Path) -> None:
     """One that is in nobody's way is no reason for a refusal."""
     reader = Lock(path, protocol="flock", shared=True).acquire()
     with pytest.raises(AcquireTimeout, match="This very process holds it, by another handle"):
@@ -388,7 +388,7 @@ def test_a_suspended_with_in_a_cycle_is_complained_about(path: Path, recwarn: py
     assert not recwarn.list
 
 
-def test_a_keeper_that_cannot_start_leaves_the_lock_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_cannot_start_leaves_no_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_self: Keeper, _held: object, _every: float) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -400,7 +400,7 @@ def test_a_keeper_that_cannot_start_leaves_the_lock_held(path: Path, monkeypatch
         assert not environment().holds
 
 
-def test_a_failing_thread_is_taken_for_a_running_one(
+def test_a_failing_thread_is_reported_and_started_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_self: threading.Thread) -> None:
@@ -428,7 +428,7 @@ def test_a_failing_thread_is_taken_for_a_running_one(
         environment().close(fd)
 
 
-def test_a_long_wait_is_silent(
+def test_a_long_wait_is_logged(
     path: Path, environments: Callable[..., Stepped], caplog: pytest.LogCaptureFixture
 ) -> None:
     lock, env = Lock(path), environments()
@@ -445,7 +445,7 @@ def test_a_long_wait_is_silent(
     assert "busy" in lines[0]
 
 
-def test_a_representation_is_useless(path: Path) -> None:
+def test_a_representation_says_what_and_in_which_state(path: Path) -> None:
     lock = Lock(path)
     hold = lock.acquire()
     assert repr(lock) == f"<holdfast.Lock {str(path)!r} protocol=sema>"
@@ -454,7 +454,7 @@ def test_a_representation_is_useless(path: Path) -> None:
     assert repr(hold) == f"<holdfast.Hold {str(path)!r} released>"
 
 
-def test_a_child_holds_what_its_parent_holds(path: Path) -> None:
+def test_a_child_does_not_hold_what_its_parent_holds(path: Path) -> None:
     with Lock(path) as hold:
 
         def in_the_child() -> tuple[bool, bool, str]:
@@ -470,7 +470,7 @@ def test_a_child_holds_what_its_parent_holds(path: Path) -> None:
         hold.ensure_held()
 
 
-def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(
+def test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     """Inside, the holder is process 2 or so; outside, that number is somebody else's: only the guard tells."""

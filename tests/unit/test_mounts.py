@@ -47,11 +47,11 @@ def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("/home/me", "autofs"),
     ],
 )
-def test_a_directory_is_looked_for_on_another_mount(directory: str, kind: str) -> None:
+def test_a_directory_is_found_on_its_mount(directory: str, kind: str) -> None:
     assert type_by_name(directory) == kind
 
 
-def test_the_real_table_is_misread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type_by_name("/sys") == "sysfs"
     assert type_by_name("/proc/self") == "proc"
     monkeypatch.setattr(linux, "_TABLE", "/no/such/table")
@@ -60,7 +60,7 @@ def test_the_real_table_is_misread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_table")
 @pytest.mark.parametrize("path", ["/mnt/a/b/l", "/srv/lo ck\\s/deep/l", "/home/me/l"])
-def test_a_server_that_does_not_answer_stops_the_event_loop(
+def test_a_silent_server_does_not_stop_the_event_loop(
     path: str, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
@@ -78,7 +78,7 @@ def test_a_server_that_does_not_answer_stops_the_event_loop(
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("tmpfs", False), ("nfs4", True), ("fuse", True), ("", False)])
-def test_a_symbolic_link_hides_where_a_step_may_block(
+def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     kind: str,
     expected: bool,
     shm: Path,
@@ -90,7 +90,7 @@ def test_a_symbolic_link_hides_where_a_step_may_block(
     assert env.may_block(str(shm / "l")) is expected
 
 
-def test_each_acquisition_reads_the_mount_table(
+def test_the_answer_for_a_directory_is_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
@@ -111,7 +111,7 @@ def test_each_acquisition_reads_the_mount_table(
     assert len(env._blocking) <= 256
 
 
-def test_the_filesystem_of_a_subvolume_is_unknown_and_asked_for_each_time(
+def test_the_filesystem_of_a_subvolume_is_known_and_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of mounts does not list its device: then it goes by the name, without symbolic links."""
@@ -130,5 +130,5 @@ def test_the_filesystem_of_a_subvolume_is_unknown_and_asked_for_each_time(
     assert asked == []
 
 
-def test_portable_python_guesses_where_a_step_may_block(environments: Callable[..., Stepped]) -> None:
+def test_portable_python_does_not_guess_where_a_step_may_block(environments: Callable[..., Stepped]) -> None:
     assert not environments(kind="generic").real.may_block("/l")

@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
         (errno.EDQUOT, ["make room there"]),
     ],
 )
-def test_what_is_used_up_is_not_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
+def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     contender.env.instead["open_limit"] = lambda: 77
     plain = OSError(number, os.strerror(number), "elsewhere")
@@ -79,7 +79,7 @@ def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend:
     assert "open_existing" not in contender.env.steps
 
 
-def test_a_file_that_vanishes_while_it_is_looked_at_is_an_error(disk: Path, contend: Contend) -> None:
+def test_a_file_that_vanishes_while_it_is_looked_at_is_no_error(disk: Path, contend: Contend) -> None:
     path = disk / "l"
     path.write_bytes(sema_record(os.getpid(), 9e9))
     contender = contend(path)
@@ -107,7 +107,7 @@ def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, conten
     assert path.read_bytes() == whole
 
 
-def test_looking_again_opens_the_file_again(disk: Path, contend: Contend) -> None:
+def test_looking_again_does_not_open_the_file_again(disk: Path, contend: Contend) -> None:
     """Opening and closing a file wakes whoever watches it: waiters would wake each other for ever."""
     contend(disk / "l").get()
     waiter = contend(disk / "l", timeout=None)
@@ -118,7 +118,7 @@ def test_looking_again_opens_the_file_again(disk: Path, contend: Contend) -> Non
     assert waiter.env.steps.count("open_existing") == opened == 1
 
 
-def test_looking_changes_something(place: Path, contend: Contend) -> None:
+def test_looking_changes_nothing(place: Path, contend: Contend) -> None:
     for name, content in (("free", None), ("foreign", sema_record(1, 1)), ("empty", b""), ("other", b'{"a": 1}\n')):
         path = place / name
         if content is not None:

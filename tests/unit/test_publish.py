@@ -40,7 +40,7 @@ def publisher(contend: Contend, environments: Environments) -> Contend:
 
 
 @ways
-def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) -> None:
+def test_one_of_two_publishers_succeeds(way: str, place: Path, publisher: Contend) -> None:
     """P1: the second finds the name taken, however late the first one was overtaken."""
     path = place / "l"
     first, second = (publisher(way, path) for _ in range(2))
@@ -55,10 +55,10 @@ def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) 
 
 
 @ways
-def test_a_lock_file_is_seen_before_its_record_is_whole(
+def test_a_lock_file_is_seen_only_with_its_whole_record(
     way: str, disk: Path, publisher: Contend, contend: Contend
 ) -> None:
-    """P2: after each step of a publisher, nobody who looks finds a proof of its death; P3: nor half-way."""
+    """P2: after each step of a publisher, a look finds no proof of its death; P3: nor half-way."""
     contender, observer = publisher(way, disk / "l"), contend(disk / "l")
     seen = []
 
@@ -78,7 +78,7 @@ def test_a_lock_file_is_seen_before_its_record_is_whole(
     assert held.guarded
 
 
-def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, publisher: Contend) -> None:
+def test_a_record_claims_a_guard_only_when_its_inode_has_it(disk: Path, publisher: Contend) -> None:
     """P3: under a temporary name first, the record says `n` until the guard of the lock path is held."""
     contender = publisher("named", disk / "l")
     said = {}
@@ -96,7 +96,7 @@ def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, pu
     assert (disk / "l").read_bytes() == held.data == said["linked"].replace(b"=2 n ", b"=2 g ")
 
 
-def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
+def test_a_prober_at_the_wrong_moment_does_not_cost_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
     """P3: a guard that somebody is probing is asked for again, and the hold is known by its process until then."""
     contender = publisher("named", disk / "l")
     probes = []
@@ -114,7 +114,7 @@ def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publi
     assert b"=2 g " in (disk / "l").read_bytes()
 
 
-def test_a_guard_on_another_name_of_the_file_passes_for_one_on_the_lock(disk: Path, publisher: Contend) -> None:
+def test_a_guard_on_another_name_of_the_file_does_not_count(disk: Path, publisher: Contend) -> None:
     """P3: where the two names do not share the guard (FUSE), only a descriptor of the lock path itself will do."""
     contender = publisher("named", disk / "l")
     opened = []
@@ -141,7 +141,7 @@ class Interrupted(BaseException):
 
 @ways
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_interrupted_publisher_leaves_a_lock_behind(way: str, after: bool, disk: Path, publisher: Contend) -> None:
+def test_an_interrupted_publisher_leaves_no_lock(way: str, after: bool, disk: Path, publisher: Contend) -> None:
     """P4: interrupted before or after any step, the path is free again and nothing is left open."""
     path = disk / "l"
     rehearsal = publisher(way, path, durable=True)
@@ -169,7 +169,7 @@ def test_an_interrupted_publisher_leaves_a_lock_behind(way: str, after: bool, di
 
 
 @ways
-def test_an_interrupted_publisher_removes_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
+def test_an_interrupted_publisher_leaves_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
     """P4: what is at the path by then is only removed if it is the publisher's own inode."""
     path = disk / "l"
     contender = publisher(way, path)
@@ -187,7 +187,7 @@ def test_an_interrupted_publisher_removes_the_lock_of_another(way: str, disk: Pa
     assert not contender.env.open_descriptors()
 
 
-def test_an_interrupted_publisher_removes_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
+def test_an_interrupted_publisher_leaves_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
     """P4: the inode may be its own, and the lock no longer."""
     contender = contend(disk / "l")
 
@@ -319,9 +319,7 @@ def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_t
     assert path.read_bytes() == b""
 
 
-def test_the_mode_that_was_asked_for_is_not_the_one_that_is_set(
-    disk: Path, contend: Contend, environments: Environments
-) -> None:
+def test_the_mode_that_was_asked_for_is_set(disk: Path, contend: Contend, environments: Environments) -> None:
     umask = os.umask(0o022)
     try:
         for way, without in WAYS.items():
@@ -336,7 +334,9 @@ def test_the_mode_that_was_asked_for_is_not_the_one_that_is_set(
 # -- falling back ------------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend, environments: Environments) -> None:
+def test_a_hidden_proc_does_not_make_publishing_impossible(
+    place: Path, contend: Contend, environments: Environments
+) -> None:
     contender = contend(place / "l", environments("proc"))
     assert contender.get().guarded
     assert contender.request.method == "unnamed"
@@ -345,7 +345,7 @@ def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
-def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, contend: Contend) -> None:
+def test_a_filesystem_without_unnamed_files_is_accepted(number: int, disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     contender.env.instead["open_unnamed"] = failing(number)
     contender.get().release()
@@ -357,7 +357,7 @@ def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, 
     assert "open_unnamed" not in contender.env.steps, "what does not work here is tried again and again"
 
 
-def test_two_threads_of_one_lock_run_out_of_ways(disk: Path, contend: Contend) -> None:
+def test_two_threads_of_one_lock_skip_no_way(disk: Path, contend: Contend) -> None:
     """Both find that a way does not work here; the slower one must not skip the next, or the last."""
     contender = contend(disk / "l")
 
@@ -370,7 +370,7 @@ def test_two_threads_of_one_lock_run_out_of_ways(disk: Path, contend: Contend) -
     assert contender.request.method == "exclusive"
 
 
-def test_a_directory_that_can_do_nothing_is_an_unclear_error(disk: Path, contend: Contend) -> None:
+def test_a_directory_that_can_do_nothing_is_explained(disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     for step in ("open_unnamed", "open_new"):
         contender.env.instead[step] = failing(errno.EOPNOTSUPP)
@@ -390,7 +390,7 @@ def failing(number: int) -> Callable[..., None]:
 # -- what a crash leaves -----------------------------------------------------------------------------------------------
 
 
-def test_temporary_names_of_the_dead_pile_up(
+def test_temporary_names_of_the_dead_are_removed(
     disk: Path, environments: Environments, dead_pid: int, live_pid: int, publisher: Contend
 ) -> None:
     here = environments().identity()
@@ -410,7 +410,7 @@ def test_temporary_names_of_the_dead_pile_up(
         (disk / name).unlink()
 
 
-def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
+def test_a_temporary_name_fits_wherever_a_lock_name_does(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     for way, without in WAYS.items():
@@ -418,14 +418,14 @@ def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
         assert os.listdir(disk) == [], way
 
 
-def test_a_file_among_the_missing_directories_is_a_riddle(disk: Path) -> None:
+def test_a_file_among_the_missing_directories_is_explained(disk: Path) -> None:
     (disk / "dangling").symlink_to(disk / "nowhere" / "deep")
     with pytest.raises(holdfast.InvalidPath, match="not a directory"):
         holdfast.Lock(disk / "dangling" / "l", parents=True).acquire(timeout=0)
 
 
 @pytest.mark.needs("flock")
-def test_a_creator_without_kernel_locks_and_one_who_finishes_its_file_are_both_inside(
+def test_of_a_creator_without_kernel_locks_and_a_finisher_one_is_inside(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     """P7: the contender, which has kernel locks, comes before the creator has written its record."""

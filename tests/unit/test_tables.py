@@ -71,7 +71,7 @@ MOUNTS = """\
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_is_misread_or_another_kind_is_taken_for_flock() -> None:
+def test_entries_of_flock_are_read_and_others_left_out() -> None:
     disk = (os.makedev(0xFD, 0), 2531448)
     assert parse_locks(LOCKS) == [
         Entry(3517, True, False, disk),
@@ -84,7 +84,7 @@ def test_an_entry_is_misread_or_another_kind_is_taken_for_flock() -> None:
     assert parse_locks(FDINFO) == [Entry(4150, True, False, (os.makedev(0xFE, 0), 2146411))]
 
 
-def test_a_watch_is_misread() -> None:
+def test_watches_are_read() -> None:
     assert parse_watches(WATCHES) == [
         Watched(0x84000C0C, (os.makedev(0, 0x27), 0x80000000000F6596)),
         Watched(0x8000800C, (os.makedev(0xFE, 3), 0x20C06B)),
@@ -93,7 +93,7 @@ def test_a_watch_is_misread() -> None:
     assert parse_locks(WATCHES) == []
 
 
-def test_a_mount_is_misread() -> None:
+def test_mounts_are_read() -> None:
     assert parse_mounts(MOUNTS) == {
         "22": (os.makedev(0, 21), "proc"),
         "27": (os.makedev(254, 0), "ext4"),
@@ -123,7 +123,7 @@ pieces = st.one_of(
 @example("1: FLOCK  ADVISORY  WRITE \u0661 00:01:\u0662 0 EOF\n")
 @example("inotify wd:1 ino:ffffffffffffffff sdev:ffffffff mask:ffffffff \n")
 @example("1 1 9999:9999999 / / - x \n")
-def test_garbage_in_a_table_is_an_error(text: str) -> None:
+def test_garbage_in_a_table_is_no_error(text: str) -> None:
     for entry in parse_locks(text):
         assert entry.pid >= 0
     for watch in parse_watches(text):
@@ -132,7 +132,7 @@ def test_garbage_in_a_table_is_an_error(text: str) -> None:
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\n\r"))), st.integers(0, 13))
-def test_garbage_hides_the_lines_around_it(lines: list[str], at: int) -> None:
+def test_garbage_does_not_hide_the_lines_around_it(lines: list[str], at: int) -> None:
     # `splitlines` would also split at other characters than the kernel's newline; the lines that are right stay whole.
     known = LOCKS.splitlines(keepends=True)
     garbage = [f"#{line}\n" for line in lines]
@@ -189,7 +189,7 @@ def watched(place: Path) -> Iterator[Path]:
     os.close(hub.fd)
 
 
-def test_a_file_on_a_dead_server_hangs_the_look(
+def test_a_file_on_a_dead_server_does_not_hang_the_look(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1: no file is asked where its device is that of the tables, and none that is not on one of the few others."""
@@ -210,7 +210,7 @@ def test_a_file_on_a_dead_server_hangs_the_look(
         assert env.watchers((1, wanted[1])) == []
 
 
-def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_an_error(
+def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_no_error(
     locked: tuple[Path, int], watched: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1: what cannot be looked at is left out, wherever in the look that turns out."""
@@ -239,7 +239,7 @@ def gone(*_arguments: object) -> list[str]:
 
 
 @needs_root
-def test_a_descriptor_table_that_is_full_is_an_error(locked: tuple[Path, int], watched: Path) -> None:
+def test_a_full_descriptor_table_is_no_error(locked: tuple[Path, int], watched: Path) -> None:
     env, wanted, watch = LinuxEnvironment(), identity(locked[0]), identity(watched)
     env.lock_owners(wanted)
     env.watchers(watch)
@@ -255,7 +255,7 @@ def test_a_descriptor_table_that_is_full_is_an_error(locked: tuple[Path, int], w
 
 
 @needs_root
-def test_nobody_is_found_where_the_device_is_another() -> None:
+def test_a_holder_is_found_where_the_device_is_another() -> None:
     """W2: on an overlay of two filesystems, `st_dev` is not the device of the tables."""
 
     def mounts() -> None:
@@ -285,7 +285,7 @@ def test_nobody_is_found_where_the_device_is_another() -> None:
     assert elsewhere(look, mounts=mounts) == (False, [(True, True, False)], [True])
 
 
-def test_an_entry_of_another_file_of_that_number_is_taken_for_ours(
+def test_an_entry_of_another_file_of_that_number_is_not_taken_for_ours(
     locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: where devices differ, who is seen to keep such a lock on another file does not count."""
@@ -296,7 +296,7 @@ def test_an_entry_of_another_file_of_that_number_is_taken_for_ours(
     assert LinuxEnvironment().lock_owners((device, inode)) == [ME]
 
 
-def test_a_number_that_is_another_process_by_now_is_named(
+def test_a_number_that_is_another_process_by_now_is_not_named(
     locked: tuple[Path, int], live_pid: int, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W3: the table names who took the lock; whoever has that number and not the lock is not named."""
@@ -313,9 +313,7 @@ def test_a_number_that_is_another_process_by_now_is_named(
 
 
 @needs_root
-def test_the_number_of_a_living_process_that_is_closed_to_us_is_not_named(
-    place: Path, live_pid: int, dead_pid: int
-) -> None:
+def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, live_pid: int, dead_pid: int) -> None:
     """W3: a process that lives and may not be looked at is named; one that has ended is not."""
     path = place / "l"
     path.touch()
@@ -335,7 +333,7 @@ def test_the_number_of_a_living_process_that_is_closed_to_us_is_not_named(
     assert elsewhere(lambda: look(live_pid)) == [LockOwner(None, exclusive=True)]  # root sees that it has not got it
 
 
-def test_a_lock_that_is_released_at_this_moment_is_nobodys(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W3: an entry that nobody keeps is looked up again before anybody is told of it."""
     path = place / "l"
     path.touch()
@@ -346,9 +344,7 @@ def test_a_lock_that_is_released_at_this_moment_is_nobodys(place: Path, monkeypa
     assert not left
 
 
-def test_a_holder_that_the_table_leaves_out_is_not_found(
-    locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_that_the_table_leaves_out_is_found(locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """W4, W5: whether left out because of a container or by bad luck, the descriptors of the holder tell."""
     path, fd = locked
     real = procfs._read
@@ -369,9 +365,7 @@ def test_a_holder_that_the_table_leaves_out_is_not_found(
     assert LinuxEnvironment().lock_owners(identity(path)) == [ME]
 
 
-def test_an_entry_that_is_missing_for_a_moment_or_doubled_is_believed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_doubled_entry_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W5: the table is read again until it says the same of this file twice, but not for ever."""
     path = place / "l"
     path.touch()
@@ -400,7 +394,7 @@ def test_an_entry_that_is_missing_for_a_moment_or_doubled_is_believed(
     assert table(lines[0], lines[1], lines[0], lines[1]) == whole[1:]
 
 
-def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_watch_for_the_same_thing_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W6: the flags that are shown on some kernels only, and those that never are, do not matter, or do they."""
     path = place / "w"
     path.touch()
@@ -437,14 +431,14 @@ def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.Monk
 # -- the environments --------------------------------------------------------------------------------------------------
 
 
-def test_a_portable_environment_claims_to_know_who_holds(locked: tuple[Path, int]) -> None:
+def test_a_portable_environment_knows_no_holders(locked: tuple[Path, int]) -> None:
     env = GenericEnvironment()
     assert env.lock_owners(identity(locked[0])) == []
     assert env.watchers(identity(locked[0])) == []
     assert env.watchers(identity(locked[0]), {1}) == []
 
 
-def test_the_tables_of_another_namespace_are_believed(
+def test_the_tables_of_another_namespace_are_not_believed(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = LinuxEnvironment()
@@ -453,7 +447,7 @@ def test_the_tables_of_another_namespace_are_believed(
     assert env.watchers(identity(watched)) == []
 
 
-def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
+def test_a_watch_that_is_gone_is_no_longer_shown(place: Path) -> None:
     path = place / "w"
     path.touch()
     env, wanted = LinuxEnvironment(), identity(path)
@@ -469,7 +463,7 @@ def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
                 env.close(fd)
 
 
-def test_a_descriptor_that_is_closed_meanwhile_stops_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_closed_meanwhile_does_not_stop_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """W1, where a file is asked about by itself: it is left out."""
     process = procfs._Process(os.getpid())
     monkeypatch.setattr(process, "mount", lambda _information: (1, "btrfs"))

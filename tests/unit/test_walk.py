@@ -34,8 +34,10 @@ def scanned(env: Stepped) -> list[str]:
     return listed
 
 
-def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, environments: Environments) -> None:
-    """E4: neither is listed; nor what was a directory when its parent was listed, and is a link by now."""
+def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
+    disk: Path, environments: Environments
+) -> None:
+    """E4: nor is what was a directory when its parent was listed, and is a link by now."""
     for name in ("here", "proc", "swapped"):
         (disk / name).mkdir()
         (disk / name / "l").write_bytes(RECORD)
@@ -64,9 +66,7 @@ def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, en
     assert listed == [disk.name, "here"]
 
 
-def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_none(
-    disk: Path, environments: Environments
-) -> None:
+def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, environments: Environments) -> None:
     """E4: it is the walk's own slowness that it is gone; but what was asked for by name must be there."""
     (disk / "a").mkdir()
     (disk / "b").mkdir()
@@ -79,7 +79,7 @@ def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_non
     assert isinstance(missing.error, FileNotFoundError)
 
 
-def test_what_is_found_comes_in_another_order_than_that_of_the_paths(disk: Path, environments: Environments) -> None:
+def test_what_is_found_comes_in_the_order_of_the_paths(disk: Path, environments: Environments) -> None:
     """E5: also where a name has characters that sort before the `/`."""
     for path in ("a", "a-", "a!b", "a.d", "a0", "b"):
         (disk / path).mkdir()
@@ -95,7 +95,7 @@ def test_what_is_found_comes_in_another_order_than_that_of_the_paths(disk: Path,
     assert flat == sorted(flat)
 
 
-def test_the_whole_tree_is_listed_before_anything_is_shown(disk: Path, environments: Environments) -> None:
+def test_what_is_found_is_shown_before_the_whole_tree_is_listed(disk: Path, environments: Environments) -> None:
     """E5: nothing further down is listed before it is its turn."""
     for name in ("a", "b", "c"):
         (disk / name).mkdir()
@@ -111,7 +111,7 @@ def test_the_whole_tree_is_listed_before_anything_is_shown(disk: Path, environme
         assert env.open_descriptors() == set()
 
 
-def test_each_file_of_a_source_tree_is_asked_about(disk: Path, environments: Environments) -> None:
+def test_the_files_of_a_source_tree_are_not_asked_about(disk: Path, environments: Environments) -> None:
     """E6: what is called like text or a program is neither opened nor asked about, however many there are."""
     for number in range(50):
         (disk / f"f{number}.py").write_bytes(b"x = 1\n")
@@ -125,7 +125,7 @@ def test_each_file_of_a_source_tree_is_asked_about(disk: Path, environments: Env
 
 
 @pytest.mark.parametrize("numbers", [True, False])
-def test_a_held_lock_is_overlooked_for_its_name(
+def test_a_held_lock_is_found_whatever_its_name(
     numbers: bool, disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E6: the kernel's table shows it; and where a directory's numbers mean nothing, each file is looked at."""
@@ -143,9 +143,7 @@ def test_a_held_lock_is_overlooked_for_its_name(
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
 
 
-def test_a_large_file_or_one_that_nobody_writes_is_read(
-    disk: Path, contend: Contend, environments: Environments
-) -> None:
+def test_a_large_or_read_only_file_is_not_read(disk: Path, contend: Contend, environments: Environments) -> None:
     """E6: unless its name says that it is a lock file, or the kernel that it is locked."""
     for name in ("large", "large.lock", "large.held"):
         (disk / name).write_bytes(RECORD + b"#" * 70_000 + b"\n")
@@ -159,7 +157,7 @@ def test_a_large_file_or_one_that_nobody_writes_is_read(
     assert env.steps.count("open_existing") == 3
 
 
-def test_a_lock_has_a_name_that_is_passed_over() -> None:
+def test_no_name_of_a_lock_is_passed_over() -> None:
     """E6: names that lock files have, and names without an ending."""
     names = (
         "l",

@@ -49,7 +49,7 @@ def guarded() -> Iterator[Node]:
         yield node
 
 
-def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
+def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=2"
     lost: list[Any] = []
@@ -68,7 +68,9 @@ def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
     assert not lost
 
 
-def test_a_password_is_taken_from_its_url_alone(guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_taken_from_its_url_a_variable_or_a_file(
+    guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a variable or a file, as it is when a server wants it; without one, the error says where to put it."""
     file = tmp_path / "password"
     from_file, from_variable = (f"etcd://me@{guarded.host}/mine/{name}?ttl=5" for name in ("file", "variable"))
@@ -92,7 +94,7 @@ def test_a_password_is_taken_from_its_url_alone(guarded: Node, tmp_path: Path, m
         lock.try_acquire()
 
 
-def test_a_wait_ends_with_a_token(guarded: Node) -> None:
+def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     """EC3: the error comes in the stream of the watch."""
     import threading
 
@@ -121,7 +123,7 @@ def test_a_wait_ends_with_a_token(guarded: Node) -> None:
     got[0].release()
 
 
-def test_an_error_does_not_say_which_right_is_missing(guarded: Node) -> None:
+def test_an_error_says_which_right_is_missing(guarded: Node) -> None:
     """EC5."""
     wrong = {
         f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user in the URL, and the password",
@@ -173,7 +175,7 @@ def encrypted(files: Path) -> Iterator[Node]:
         yield made[0]
 
 
-def test_tls_is_not_spoken(encrypted: Node, files: Path) -> None:
+def test_tls_is_spoken(encrypted: Node, files: Path) -> None:
     """With the client's certificate, by name and by address; a wait, a loss and a release go the same way."""
     tls = f"ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key&ttl=2"
     for host in (encrypted.host, f"localhost:{encrypted.port}"):
@@ -196,7 +198,7 @@ def _try(lock: Lock) -> Any:
         return None
 
 
-def test_a_server_is_trusted_without_reason(encrypted: Node, files: Path) -> None:
+def test_a_server_is_trusted_only_with_reason(encrypted: Node, files: Path) -> None:
     host = encrypted.host
     own = f"cert={files}/client.pem&key={files}/client.key"
     wrong = {

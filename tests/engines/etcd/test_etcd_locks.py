@@ -45,7 +45,7 @@ def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
     return thread
 
 
-def test_two_are_inside_or_a_token_goes_down(url: str, no_leases: None) -> None:
+def test_one_is_inside_at_a_time_and_tokens_go_up(url: str, no_leases: None) -> None:
     """ET3: by the order of the server; each later holder has a higher token."""
     lock = Lock(url, tag="deploy")
     got: list[Any] = []
@@ -71,7 +71,7 @@ def test_two_are_inside_or_a_token_goes_down(url: str, no_leases: None) -> None:
     assert not lock.status().locked
 
 
-def test_a_refusal_does_not_know_the_holder(url: str, no_leases: None) -> None:
+def test_a_refusal_knows_the_holder(url: str, no_leases: None) -> None:
     with Lock(url, tag="deploy v1") as hold:
         with pytest.raises(holdfast.AcquireTimeout, match=r"held by process \d+ on .* for 'deploy v1'") as caught:
             Lock(url).acquire(timeout=0.05)
@@ -84,7 +84,7 @@ def test_a_refusal_does_not_know_the_holder(url: str, no_leases: None) -> None:
         eventually(lambda: not waiters(Lock(url)))
 
 
-def test_a_try_puts_a_key_although_somebody_holds(url: str, node: Node) -> None:
+def test_a_try_puts_no_key_while_another_holds(url: str, node: Node) -> None:
     """ET14: where it sees that somebody holds it; nothing is written, so no revision is made."""
     with Lock(url) as hold:
         assert Lock(url).try_acquire() is None
@@ -93,7 +93,7 @@ def test_a_try_puts_a_key_although_somebody_holds(url: str, node: Node) -> None:
         assert int(answer["header"]["revision"]) == hold.token
 
 
-def test_the_granted_lease_is_not_the_reported_one(url: str) -> None:
+def test_the_granted_lease_is_the_reported_one(url: str) -> None:
     """Pitfall 6: the record says what the server has granted, an integer."""
     with Lock(url, stale_after=3) as hold:
         assert hold.record.fields["ttl"] == 3
@@ -103,7 +103,7 @@ def test_the_granted_lease_is_not_the_reported_one(url: str) -> None:
         assert isinstance(hold.token, int)
 
 
-def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_leases: None) -> None:
+def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) -> None:
     """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
     env, place = environment(), parse(url)
     queue = Queue(place, 2)
@@ -129,7 +129,7 @@ def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_le
     entrant.lease.end()
 
 
-def test_a_waiter_goes_on_with_a_key_that_is_gone(url: str, node: Node) -> None:
+def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
     """ET4, ET15 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
     lock, got = Lock(url), []
     with lock:
@@ -153,7 +153,7 @@ def keys_of(url: str) -> list[str]:
     return [one.key for one in seen]
 
 
-def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None) -> None:
+def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
     """ET6, ET10 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
@@ -177,7 +177,7 @@ def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None
     assert Lock(url).break_lock() is None
 
 
-def test_a_release_that_is_watched_looks_like_a_loss(
+def test_a_release_that_is_watched_does_not_look_like_a_loss(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EH3: the watch sees the key go before the release has ended it."""
@@ -198,7 +198,7 @@ def test_a_release_that_is_watched_looks_like_a_loss(
     assert not told
 
 
-def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> None:
+def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> None:
     """ET6 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
     hold = Lock(url).acquire()
     hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
@@ -211,7 +211,7 @@ def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> 
     node.ask("/v3/kv/deleterange", {"key": key})
 
 
-def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
+def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
     """EL2 (pitfall 3): an answer without seconds is the end of it, whatever time was left."""
     lost: list[Any] = []
     hold = Lock(url, stale_after=60, on_lost=lost.append).acquire()
@@ -227,7 +227,7 @@ def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
         hold.release()
 
 
-def test_a_promise_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
     slept = etcd_lease._slept()
     monkeypatch.setattr(etcd_lease, "_slept", lambda: slept)
@@ -262,7 +262,7 @@ def test_a_promise_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert lease.is_over()
 
 
-def test_a_promise_that_has_run_out_counts_as_held(url: str) -> None:
+def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
     """ET9: by our own clock, without asking; and the release tells of it, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
@@ -275,7 +275,7 @@ def test_a_promise_that_has_run_out_counts_as_held(url: str) -> None:
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_a_cancelled_task_holds_or_waits_on(url: str, no_leases: None) -> None:
+def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> None:
     async def main() -> None:
         lock = AsyncLock(url)
         async with lock as hold:
@@ -298,7 +298,7 @@ def test_a_cancelled_task_holds_or_waits_on(url: str, no_leases: None) -> None:
     asyncio.run(main())
 
 
-def test_a_caller_waits_for_itself_for_ever(url: str) -> None:
+def test_a_caller_cannot_wait_for_itself_for_ever(url: str) -> None:
     """KN2."""
     lock = Lock(url)
     with lock:
@@ -314,7 +314,7 @@ def test_a_caller_waits_for_itself_for_ever(url: str) -> None:
             slots.acquire(timeout=0.05)
 
 
-def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
+def test_one_owner_does_not_stand_behind_itself(url: str, no_leases: None) -> None:
     """KN1."""
     lock = Lock(url, owner="me")
     with Lock(url) as other:
@@ -336,7 +336,7 @@ def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
     assert not lock.status().locked
 
 
-def test_one_who_waits_for_its_owner_does_not_know_the_holder(url: str) -> None:
+def test_a_waiter_behind_its_owner_knows_the_holder(url: str) -> None:
     """KN1: it has not contended itself, and its refusal is as good as another."""
     lock = Lock(url, owner="me")
     got: list[Any] = []
@@ -351,7 +351,7 @@ def test_one_who_waits_for_its_owner_does_not_know_the_holder(url: str) -> None:
     got[0].release()
 
 
-def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
+def test_an_owner_that_gives_up_leaves_the_others_waiting(url: str) -> None:
     """KN1: the next of them contends."""
     lock = Lock(url, owner="me")
     refused: list[Any] = []
@@ -377,7 +377,7 @@ def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
     got[0].release()
 
 
-def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> None:
+def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) -> None:
     """ET7."""
     slots = Semaphore(url, 3)
     holds = [slots.acquire(timeout=SOON) for _ in range(3)]
@@ -406,7 +406,7 @@ def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> 
     assert slots.status().free == 3
 
 
-def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: str, node: Node) -> None:
+def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
     """ET16: its key stands where our slot is; nothing says who put it, and no lease ends it."""
     slots, got, place = Semaphore(url, 1), list[Any](), parse(url)
     foreign = encoded(f"{place.slots}0")
@@ -444,7 +444,7 @@ def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: s
     assert len(got) == 2
 
 
-def test_callers_who_disagree_about_the_number_of_slots_wait_beyond_their_timeout(url: str) -> None:
+def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str) -> None:
     """ET16: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
     url = url.replace("ttl=2", "ttl=30")  # the shortest lease may end while a busy machine looks elsewhere
     holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
@@ -474,7 +474,7 @@ def test_callers_who_disagree_about_the_number_of_slots_wait_beyond_their_timeou
         assert hold.slot == 0
 
 
-def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:
+def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
     """ET2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
     deeper = Lock(url.replace("?", "/deeper?"))
     with deeper, Lock(url) as hold:
@@ -488,7 +488,7 @@ def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:
         assert deeper.status().locked
 
 
-def test_a_look_mixes_locks_or_misses_one(url: str) -> None:
+def test_a_look_keeps_locks_apart_and_misses_none(url: str) -> None:
     """ET8: all locks below a name, from one read; as they can be typed again."""
     base = url.replace("?", "/x?")
     one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
@@ -508,7 +508,7 @@ def test_a_look_mixes_locks_or_misses_one(url: str) -> None:
     assert drive(ENGINE.survey(env, base)) == ()
 
 
-def test_a_change_is_not_told_to_who_follows(url: str) -> None:
+def test_every_change_is_told_to_a_follower(url: str) -> None:
     env, told = environment(), []
     steps = ENGINE.follow(env, url, lambda statuses: told.append([status.path for status in statuses]))
     stop = threading.Event()
@@ -531,7 +531,7 @@ def test_a_change_is_not_told_to_who_follows(url: str) -> None:
     thread.join()
 
 
-def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node: Node) -> None:
+def test_a_transaction_of_the_callers_own_is_not_done_after_the_loss(url: str, node: Node) -> None:
     hold = Lock(url).acquire()
     write = {
         "compare": [guard(hold.record)],
@@ -547,7 +547,7 @@ def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node:
         guard(holdfast.Record("sema", {}))
 
 
-def test_a_key_without_a_lease_is_said_to_have_one(url: str, node: Node) -> None:
+def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> None:
     """ET8: no lease ends it, so nobody can say that its holder lives."""
     key = f"{parse(url).base}77"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
@@ -562,7 +562,7 @@ def test_a_key_without_a_lease_is_said_to_have_one(url: str, node: Node) -> None
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:
+def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None:
     """ET2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
     place = parse(url)
     lease = node.ask("/v3/lease/grant", {"TTL": "60"})
@@ -576,7 +576,7 @@ def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+def test_what_was_cancelled_last_ends_with_the_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
     """EL4, EG5: the end of a process waits for what has to be told, and releases what is held."""
     other = peer(
         """
@@ -595,7 +595,7 @@ def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, pe
     eventually(lambda: leases(node) <= before)
 
 
-def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
+def test_an_event_names_the_right_holder_and_comes_once(url: str) -> None:
     told: list[Any] = []
     with Lock(url, tag="a"), pytest.raises(holdfast.AcquireTimeout):
         Lock(url, on_event=told.append).acquire(timeout=0.05)
@@ -605,7 +605,7 @@ def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
     assert told[1].holder.tag == "a"
 
 
-def test_etcds_own_command_is_inside_as_well(url: str, node: Node) -> None:
+def test_etcds_own_command_and_holdfast_exclude_each_other(url: str, node: Node) -> None:
     """ET2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
     if shutil.which("etcdctl") is None:
         pytest.skip("etcdctl is not installed; Debian package: etcd-client")

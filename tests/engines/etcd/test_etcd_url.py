@@ -42,12 +42,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("url", BAD, ids=str)
-def test_a_url_that_says_nothing_useful_is_found_out_by_a_server(url: str) -> None:
+def test_a_url_that_says_nothing_useful_is_refused_before_any_server_is_asked(url: str) -> None:
     with pytest.raises(InvalidPath, match=BAD[url]):
         Lock(url)
 
 
-def test_a_url_is_misread() -> None:
+def test_a_url_is_read_as_written() -> None:
     place = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
     assert place.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
     assert (place.access.user, place.access.password, place.access.tls) == ("me", "a@b", True)
@@ -57,7 +57,7 @@ def test_a_url_is_misread() -> None:
     assert parse("etcd://h", many=True).name == ""
 
 
-def test_the_place_of_a_password_is_shown_or_what_is_in_it_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_a_password_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     """ET1."""
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cret")
     assert Lock("etcd://me@host/name").path == "etcd://me@host:2379/name"
@@ -66,7 +66,7 @@ def test_the_place_of_a_password_is_shown_or_what_is_in_it_is_pickled(monkeypatc
     assert b"s3cret" not in pickle.dumps(Lock("etcd://me@host/name")) + pickle.dumps(from_file)
 
 
-def test_a_password_is_shown_or_a_private_key() -> None:
+def test_neither_a_password_nor_a_private_key_is_shown() -> None:
     """ET1."""
     url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
     lock = Lock(url)
@@ -86,7 +86,7 @@ def test_a_password_is_shown_or_a_private_key() -> None:
         assert "s3cret" not in str(caught.value).replace("x=", "")
 
 
-def test_a_lock_takes_the_keys_of_a_deeper_name_for_its_own() -> None:
+def test_a_lock_leaves_the_keys_of_a_deeper_name_alone() -> None:
     """ET2."""
     lock, slots = Queue(parse("etcd://h/a"), None), Queue(parse("etcd://h/a"), 3)
     assert lock.base == "holdfast/a/"
@@ -96,7 +96,7 @@ def test_a_lock_takes_the_keys_of_a_deeper_name_for_its_own() -> None:
     assert lease_of(slots.base, slots.base + "1f") == 0x1F
 
 
-def test_an_option_without_meaning_is_ignored() -> None:
+def test_an_option_without_meaning_is_refused() -> None:
     for options in ({"mode": 0o600}, {"heartbeat": 3}, {"stale": "never"}, {"durable": True}, {"fair": False}):
         with pytest.raises(ValueError, match="etcd"):
             Lock("etcd://h/n", **options)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
 
 @pytest.mark.parametrize("contended", [False, True])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_generator_that_is_closed_at_some_step_leaves_something(
+def test_a_generator_closed_at_any_step_leaves_nothing(
     postgres: Postgres, nothing_left: None, contended: bool, fresh: bool
 ) -> None:
     """PG4, PG15: at each step in turn, as a cancellation or Ctrl-C does."""
@@ -95,7 +95,7 @@ def test_a_generator_that_is_closed_at_some_step_leaves_something(
     assert count >= (7 if fresh else 2)
 
 
-def test_a_cancelled_task_got_the_lock_all_the_same(postgres: Postgres, nothing_left: None) -> None:
+def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: None) -> None:
     """PG4: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
 
     async def main() -> None:
@@ -122,7 +122,7 @@ def test_a_cancelled_task_got_the_lock_all_the_same(postgres: Postgres, nothing_
     asyncio.run(main())
 
 
-def test_a_waiter_that_is_gone_stays_in_the_queue_for_a_second(postgres: Postgres, nothing_left: None) -> None:
+def test_a_waiter_that_is_gone_leaves_the_queue_at_once(postgres: Postgres, nothing_left: None) -> None:
     """PG4: by the cancel request, the server notices in milliseconds."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     for _ in range(5):
@@ -135,7 +135,7 @@ def test_a_waiter_that_is_gone_stays_in_the_queue_for_a_second(postgres: Postgre
     hold.release()
 
 
-def test_an_interrupt_leaves_a_waiter(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_an_interrupt_leaves_no_waiter(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     peer = spawn(
         """
@@ -156,7 +156,7 @@ def test_an_interrupt_leaves_a_waiter(postgres: Postgres, spawn: Callable[..., P
     peer.finish()
 
 
-def test_two_threads_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
+def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
     """PG3: heartbeats as fast as can be, while holds are released."""
     for _ in range(50):
         hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
@@ -165,7 +165,7 @@ def test_two_threads_call_libpq_at_once(postgres: Postgres, nothing_left: None) 
         hold.release()
 
 
-def test_a_session_with_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
+def test_only_a_session_without_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
     """PG16, PG14: what is left has no lock; two holds of a process never share a session."""
     url = postgres.url
     first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
@@ -188,7 +188,7 @@ def test_a_session_with_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_
     Lock(url("a")).acquire(timeout=5).release()
 
 
-def test_a_short_hold_wakes_the_agents_thread(
+def test_a_short_hold_does_not_wake_the_agents_thread(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
@@ -220,7 +220,7 @@ def test_a_short_hold_wakes_the_agents_thread(
         job.stop()
 
 
-def test_connections_that_are_left_pile_up(postgres: Postgres, nothing_left: None) -> None:
+def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothing_left: None) -> None:
     """PG16: a few, for a moment."""
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
@@ -229,7 +229,7 @@ def test_connections_that_are_left_pile_up(postgres: Postgres, nothing_left: Non
     eventually(lambda: not postgres.sessions(), within=8)
 
 
-def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
+def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
     """PG5: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
     Lock(postgres.url("spare")).acquire(timeout=10).release()
     hold = Lock(postgres.url("a")).acquire(timeout=10)
@@ -265,7 +265,9 @@ def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: 
         os.close(fd)
 
 
-def test_a_parent_that_dies_leaves_its_lock_to_its_child(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_a_parent_that_dies_does_not_leave_its_lock_to_its_child(
+    postgres: Postgres, spawn: Callable[..., Peer]
+) -> None:
     """PG5: with a copy of the socket, the child would keep the session, and so the lock, alive."""
     peer = spawn(
         """
@@ -282,7 +284,7 @@ def test_a_parent_that_dies_leaves_its_lock_to_its_child(postgres: Postgres, spa
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_fork_in_the_midst_of_a_wait_goes_on_in_the_child(postgres: Postgres) -> None:
+def test_a_fork_in_the_midst_of_a_wait_ends_it_in_the_child(postgres: Postgres) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     steps = steps_of(Lock(postgres.url("a")), None)
     while not postgres.waiting():
@@ -303,7 +305,7 @@ def test_a_fork_in_the_midst_of_a_wait_goes_on_in_the_child(postgres: Postgres) 
     hold.release()
 
 
-def test_a_hold_without_a_thread_to_keep_it_is_half_made(
+def test_without_a_thread_to_keep_it_there_is_no_hold(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(*_arguments: object, **_first: object) -> None:

@@ -89,7 +89,7 @@ def test_a_waiter_looks_again_whatever_woke_it(disk: Path, held: Contender, cont
     assert waiter.inside
 
 
-def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_release_before_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
     """WF1: released between the look and the watch: looked at once more before the first wait."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.before, "watch", lambda: release(held))
@@ -97,7 +97,7 @@ def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender
     assert waiter.inside
 
 
-def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_release_just_after_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
     """WF1: the same with the watch already armed."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.after, "watch", lambda: release(held))
@@ -135,7 +135,7 @@ def test_a_release_between_a_look_and_the_wait_shortens_the_wait(
     assert waiter.inside
 
 
-def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_replacement_before_the_watch_is_watched(disk: Path, held: Contender, contend: Contend) -> None:
     """WF1: released and taken again in between: the watch must be on the new one before the first wait."""
     waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")
 
@@ -171,7 +171,7 @@ def test_a_waiter_that_gets_no_event_looks_at_a_deadline(
     assert waiter.inside
 
 
-def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_descriptor_that_stays_readable_makes_a_waiter_poll(disk: Path, held: Contender, contend: Contend) -> None:
     """A4: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
     waiter = contend(disk / "l", timeout=None)
     told(waiter.env)
@@ -206,7 +206,7 @@ def test_a_claimed_stale_file_is_polled_ever_more_slowly(
     assert waiter.inside
 
 
-def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_filesystem_without_events_is_polled_ever_more_slowly(disk: Path, held: Contender, contend: Contend) -> None:
     """A2: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     waiter.env.instead["events_reach"] = lambda _path: False
@@ -227,7 +227,7 @@ def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: C
     release(held)
 
 
-def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dead_pid: int) -> None:
+def test_a_wait_ends_when_the_lock_becomes_stale(disk: Path, contend: Contend, dead_pid: int) -> None:
     """A2: when time alone will make the lock stale, the wait ends there."""
     path = disk / "l"
     waiter = contend(path, timeout=None, fair=False, stale_after=100)
@@ -241,7 +241,7 @@ def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dea
     assert waiter.get().recovered_from is not None
 
 
-def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_guard_that_outlives_the_close_event_is_polled_briefly(disk: Path, held: Contender, contend: Contend) -> None:
     """WF2: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     watches = told(waiter.env)
@@ -268,7 +268,7 @@ def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, hel
     assert waiter.inside
 
 
-def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Contender, contend: Contend) -> None:
+def test_a_guard_dropped_after_the_watch_was_armed_shortens_the_wait(held: Contender, contend: Contend) -> None:
     """WF2: the close event of a dying holder came before the watch, and its guard outlives both looks."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     before = waiter.env.monotonic()
@@ -282,7 +282,7 @@ def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Con
     assert second.deadline > later + 1
 
 
-def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
@@ -293,7 +293,7 @@ def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend:
     assert (status.holder.tag, status.holder.pid) == ("first", os.getpid())
 
 
-def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_single_try_recovers_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: the one round includes a takeover."""
     held.crash()
     contender = contend(disk / "l", timeout=0)
@@ -301,7 +301,7 @@ def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, c
     assert contender.inside
 
 
-def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_release_at_the_deadline_is_seen_by_a_last_look(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: released at the deadline itself: the look after it decides, not the clock."""
     contender = contend(disk / "l", timeout=5)
     assert contender.step() is not None
@@ -311,7 +311,7 @@ def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contend
     assert contender.inside
 
 
-def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Contend) -> None:
+def test_the_watch_moves_to_the_new_inode(disk: Path, held: Contender, contend: Contend) -> None:
     """WF3: when the path names another inode, the watch moves there, and the old one ends."""
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
     watches = told(waiter.env)
@@ -325,7 +325,7 @@ def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Con
     assert [watch.closed for watch in watches] == [True, True]
 
 
-def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_release_by_the_second_holder_wakes_the_waiter(disk: Path, held: Contender, contend: Contend) -> None:
     """WF3: with real events: the release of the second holder ends the wait, not its deadline."""
     import select
 
@@ -481,7 +481,7 @@ def test_waiting_until_free_keeps_to_its_timeout(disk: Path, held: Contender, co
     assert not env.open_descriptors()
 
 
-def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_waiter_woken_without_a_change_polls_now_and_then(disk: Path, held: Contender, contend: Contend) -> None:
     """A4: woken again and again although nothing changes, it polls now and then instead of spinning."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     told(waiter.env)
@@ -499,7 +499,7 @@ def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Co
 
 
 @pytest.mark.parametrize("state", ["free", "held", "queued"])
-def test_a_child_forked_in_the_midst_of_an_acquisition_waits_or_holds(disk: Path, contend: Contend, state: str) -> None:
+def test_a_child_forked_during_an_acquisition_neither_waits_nor_holds(disk: Path, contend: Contend, state: str) -> None:
     """A5: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
     path = disk / "l"
     holder = contend(path)

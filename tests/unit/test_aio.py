@@ -587,7 +587,7 @@ def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
     run(main())
 
 
-def test_a_dropped_handle_of_a_task_is_not_told_of(path: Path, run: Run) -> None:
+def test_a_handle_dropped_by_a_task_is_mentioned_in_the_refusal(path: Path, run: Run) -> None:
     """H3."""
 
     async def main() -> None:

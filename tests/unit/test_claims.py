@@ -111,7 +111,7 @@ def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments) -> None:
+def test_two_claims_are_never_had_at_once(unguarded: Path, environments: Environments) -> None:
     """T11: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
@@ -128,7 +128,7 @@ def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments)
     assert claims(unguarded.parent) == []
 
 
-def test_a_claim_that_was_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
+def test_a_claim_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
     """T11: made while another is being made: whoever lists last finds the other one."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
@@ -439,7 +439,7 @@ def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Conte
     assert contend(guarded).get().recovered_from is not None
 
 
-def test_a_reader_keeps_what_was_never_written(disk: Path, contend: Contend) -> None:
+def test_a_reader_does_not_keep_an_unfinished_file(disk: Path, contend: Contend) -> None:
     """T9: an unfinished file (publish.py, P6)."""
     path = disk / "l"
     path.touch()

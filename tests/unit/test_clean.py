@@ -257,7 +257,7 @@ def test_a_living_holders_stale_lock_stays_though_approved(
     assert (disk / "held.lock").exists()
 
 
-def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments: Environments) -> None:
+def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environments) -> None:
     """M9: created exclusively by a process that died before it wrote its record (publish.py, P6)."""
     path, env = disk / "l.lock", environments()
     path.write_bytes(b"")

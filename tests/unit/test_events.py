@@ -270,7 +270,7 @@ def test_a_loss_found_by_a_beat_is_reported_by_another_thread(path: Path, disk: 
     assert names == ["holdfast-lost"]
 
 
-def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path, contend: Contend) -> None:
+def test_a_release_beside_the_news_of_a_loss_is_reported_after_it(path: Path, contend: Contend) -> None:
     """AE1: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
     told: list[Event] = []
 
@@ -285,7 +285,7 @@ def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path,
     path.touch()
 
 
-def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Contend) -> None:
+def test_threads_that_end_a_hold_together_tell_it_once(path: Path, contend: Contend) -> None:
     """AE1."""
     for _ in range(30):
         told: list[Event] = []
@@ -407,7 +407,7 @@ def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event
     assert not path.exists()
 
 
-def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -> None:
+def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
     """U2, AE2: it may use others' locks and the very lock that it is about."""
     told: list[Event] = []
 
@@ -426,7 +426,7 @@ def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -
     assert {event.path for event in told} == {str(path)}
 
 
-def test_a_callback_runs_under_a_mutex(path: Path) -> None:
+def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
     """AE2: another thread uses the very hold, while the callback waits for it."""
     made: list[FileHeld] = []
     done: list[str] = []
@@ -466,7 +466,7 @@ def test_a_callback_runs_under_a_mutex(path: Path) -> None:
     assert [kind for number, kind in enumerate(done) if kind not in done[:number]] == ["acquired", "lost", "released"]
 
 
-def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, contend: Contend) -> None:
+def test_a_loss_found_by_a_joining_owner_is_reported_outside_the_mutex(path: Path, contend: Contend) -> None:
     """AE2."""
     owned: list[bool] = []
     held = contend(path, owner="me", on_lost=lambda _error: owned.append(held.mutex._is_owned())).get()  # type: ignore[attr-defined]
@@ -477,7 +477,7 @@ def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, conte
         held.release()
 
 
-def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: Contend) -> None:
+def test_a_callback_that_blocks_keeps_neither_threads_nor_the_order(path: Path, contend: Contend) -> None:
     """AE2: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
     told: list[str] = []
     inside, go = threading.Event(), threading.Event()
@@ -501,7 +501,7 @@ def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: C
     assert told == ["acquired", "lost", "released"]
 
 
-def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_no_event_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AE3: no event, and on the short way not even a story."""
 
     def made(*_arguments: object) -> None:
@@ -515,7 +515,7 @@ def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.Monke
         assert hold._held.story is None
 
 
-def test_a_child_tells_of_what_its_parent_holds_or_hears_nothing(path: Path, disk: Path, told: list[Event]) -> None:
+def test_a_child_reports_its_own_holds_only(path: Path, disk: Path, told: list[Event]) -> None:
     """AE4."""
     outer = Lock(path)
     with outer as hold:

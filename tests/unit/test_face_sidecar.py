@@ -475,7 +475,9 @@ def test_an_answer_about_another_lock_is_not_believed(
     assert b"holdfast" not in lock.read_bytes()
 
 
-def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, target: Path, lock: Path) -> None:
+def test_a_lock_that_changes_with_each_question_is_given_up_at_the_deadline(
+    awaited: Face, target: Path, lock: Path
+) -> None:
     """A6: there is an end at the deadline."""
 
     async def renewed(_: object) -> bool:
@@ -490,7 +492,7 @@ def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, ta
     assert next(numbers) < 10, "a takeover that comes too late is tried a few times"
 
 
-def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
+def test_a_payload_is_composed_after_the_wait(target: Path, lock: Path) -> None:
     """A6: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
 
     async def main() -> None:

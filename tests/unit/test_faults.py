@@ -72,7 +72,7 @@ def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("way", ["portable", "without kernel locks"])
-def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, tap: Tap) -> None:
+def test_a_failed_release_without_a_guard_can_be_repeated(way: str, memory: Path, tap: Tap) -> None:
     """FH4: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
     scene = Scene(memory, tap, way)
     held = scene.acquire(scene.acts)
@@ -90,7 +90,7 @@ def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, ta
     scene.dispose()
 
 
-def test_a_failed_release_with_a_guard_keeps_the_next_one_out(memory: Path, tap: Tap) -> None:
+def test_a_failed_release_with_a_guard_lets_the_next_one_in(memory: Path, tap: Tap) -> None:
     """FH3: the file stays, but without a guard, so it is a dead holder's."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.acquire(scene.acts)

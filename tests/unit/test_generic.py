@@ -46,7 +46,9 @@ def claims(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("without", [(), ("link",)])
-def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates) -> None:
+def test_one_of_two_contenders_claims_a_record(
+    without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates
+) -> None:
     """T11: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
     first, second = portable(dead, *without), portable(dead, *without)
     losers = []
@@ -56,7 +58,9 @@ def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Co
     assert claims(dead.parent) == []
 
 
-def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
+def test_one_of_two_contenders_claims_a_record_by_two_names(
+    dead: Path, portable: Contend, past_the_gates: Gates
+) -> None:
     """T11: a claim is about the file, whatever its directory is called."""
     alias = dead.parent / "alias"
     alias.symlink_to(dead.parent)
@@ -67,7 +71,7 @@ def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_t
     assert not isinstance(losers[0], FileHeld)
 
 
-def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
+def test_a_claim_on_one_lock_does_not_block_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
     """T11: the same record in two files of one directory is claimed twice."""
     twin = dead.with_name("twin")
     twin.write_bytes(dead.read_bytes())
@@ -296,7 +300,7 @@ def test_what_is_not_portable_is_refused(disk: Path, monkeypatch: pytest.MonkeyP
     assert path.stat().st_mode == mode
 
 
-def test_an_interruption_of_the_end_of_a_claim_leaves_it(dead: Path, portable: Contend) -> None:
+def test_an_interruption_of_the_end_of_a_claim_leaves_none(dead: Path, portable: Contend) -> None:
     """T16: it would count for as long as this process lives."""
     contender = portable(dead)
     interrupted: list[str] = []

@@ -85,7 +85,7 @@ def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
     assert (tmp_path / "innocent").read_bytes() == b""
 
 
-def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
+def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
     """FH1: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -100,7 +100,7 @@ def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: C
     assert not env.open_descriptors()
 
 
-def test_a_copy_of_the_descriptor_keeps_the_lock(held: FileHeld, contend: Contend) -> None:
+def test_a_copy_of_the_descriptor_does_not_keep_the_lock(held: FileHeld, contend: Contend) -> None:
     """FH1: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
     copy = os.dup(held.fd)
     try:
@@ -129,7 +129,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend: Contend) -> None:
+def test_a_lost_lock_is_noticed_and_its_thief_left_alone(how: str, place: Path, contend: Contend) -> None:
     """FH2: another inode at the path, or another record in ours; and what is there is left alone."""
     (place / "d").mkdir()
     path = place / "d" / "l"
@@ -152,7 +152,7 @@ def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend:
     assert len(told) == 1
 
 
-def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> None:
+def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHeld) -> None:
     """FH2: removed by somebody between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -164,7 +164,7 @@ def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> N
 
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
-def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
+def test_a_failing_release_drops_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
     """FH3: whatever fails, the guard goes, so that the file that stays is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -181,7 +181,7 @@ def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: C
     assert contend(held.path).get().recovered_from is not None
 
 
-def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend) -> None:
+def test_a_crash_within_a_release_does_not_block_the_lock(place: Path, contend: Contend) -> None:
     """FH3: killed at any step, the lock is free, or proven dead."""
     for number in range(3):
         contender = contend(place / "l")

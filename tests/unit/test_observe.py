@@ -50,7 +50,7 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk: Path, contend: Contend) -> None:
+def test_what_replaces_a_lock_file_while_it_is_looked_at_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
     """L6: regular when asked by path, something else when opened: the descriptor is judged."""
     path = disk / "l"
     path.write_bytes(sema_record(1, 1))
@@ -68,7 +68,7 @@ def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk
     assert (disk / "target").read_bytes() == sema_record(1, 1)
 
 
-def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend: Contend) -> None:
+def test_a_socket_or_device_at_the_path_is_not_opened(disk: Path, contend: Contend) -> None:
     """L6: what was not a regular file from the start is not even opened."""
     path = disk / "l"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -87,7 +87,9 @@ def test_a_file_that_vanishes_while_it_is_looked_at_is_no_error(disk: Path, cont
     assert contender.get().verify()
 
 
-def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, contend: Contend, dead_pid: int) -> None:
+def test_a_half_refreshed_timestamp_does_not_cost_its_holder_the_lock(
+    disk: Path, contend: Contend, dead_pid: int
+) -> None:
     """L7: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
     path = disk / "l"
     whole, torn = sema_record(dead_pid, "1799999999"), sema_record(dead_pid, "1099999999")

@@ -204,7 +204,7 @@ def test_an_interrupted_publisher_leaves_what_another_wrote_over_its_record(disk
 # -- exclusive creation ------------------------------------------------------------------------------------------------
 
 
-def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
+def test_a_creator_does_not_enter_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
     """P5: the file is its own inode, but no longer empty. P6: the contender may do that."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
@@ -213,7 +213,7 @@ def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, pu
     assert got[0].verify()
 
 
-def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
+def test_a_creator_takes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
     """P5: the one that finished its file has died since; that is a takeover, and told as one."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     contender.request.tag = "finished it"
@@ -228,7 +228,7 @@ def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publis
     assert held.recovered_from.tag == "finished it"
 
 
-def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
+def test_a_creator_waits_while_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
     """P5: while another has the guard of the empty file, its creator waits, and then finds it taken."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
 
@@ -252,7 +252,7 @@ def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publish
     assert contender.inside
 
 
-def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend) -> None:
+def test_a_creator_keeps_its_file_from_a_prober(disk: Path, publisher: Contend) -> None:
     """P5: a guard that is refused for an instant is asked for again."""
     creator = publisher("exclusive", disk / "l")
     creator.env.instead["guard"] = lambda _fd: False
@@ -261,7 +261,7 @@ def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend)
     assert creator.get().guarded
 
 
-def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
+def test_a_creator_does_not_enter_through_a_file_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
     """P5: somebody removed the empty file and created their own."""
     path = disk / "l"
     creator = publisher("exclusive", path)
@@ -275,7 +275,9 @@ def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Pat
     assert path.read_bytes() == b"pid=1\ntimestamp=99999999999\n"
 
 
-def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend: Contend, publisher: Contend) -> None:
+def test_a_creator_that_died_before_it_wrote_does_not_block_the_lock(
+    disk: Path, contend: Contend, publisher: Contend
+) -> None:
     """P6: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
     path = disk / "l"
     creator, other = publisher("exclusive", path), contend(path)
@@ -289,7 +291,7 @@ def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend
     assert not path.stat().st_mode & stat.S_ISVTX
 
 
-def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: Contend) -> None:
+def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, contend: Contend) -> None:
     """P6: without the bit it is a foreign creator between its two steps, however old the file is."""
     path = disk / "l"
     path.touch()
@@ -299,9 +301,7 @@ def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: C
     assert path.read_bytes() == b""
 
 
-def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_there_before(
-    disk: Path, contend: Contend
-) -> None:
+def test_an_empty_file_that_came_in_between_is_not_taken(disk: Path, contend: Contend) -> None:
     """P6: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
     path = disk / "l"
     path.touch()

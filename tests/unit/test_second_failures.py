@@ -346,7 +346,7 @@ def test_a_look_that_fails_does_not_keep_a_wait_from_being_reported(path: Path, 
     assert [(event.kind, event.holder) for event in heard] == [("waiting", None), ("gave-up", None)]
 
 
-def test_an_end_is_told_twice_or_by_a_child(path: Path, contend: Contend) -> None:
+def test_an_end_is_reported_once_and_not_by_a_child(path: Path, contend: Contend) -> None:
     """AE4, and both sides of a race for the last word."""
     heard: list[Event] = []
     contender = contend(path, on_event=heard.append)
@@ -568,7 +568,7 @@ def unwritable(env: Stepped) -> Callable[..., int]:
     return open_existing
 
 
-def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Contend) -> None:
+def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, contend: Contend) -> None:
     """P6: only who may write there can finish it."""
     path.touch()
     path.chmod(0o1644)
@@ -614,7 +614,7 @@ def test_of_three_failures_of_a_takeover_the_first_is_raised(
     dead.unlink()
 
 
-def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, contend: Contend) -> None:
+def test_an_interruption_of_a_story_does_not_keep_the_rest_from_being_reported(path: Path, contend: Contend) -> None:
     """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()

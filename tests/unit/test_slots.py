@@ -255,7 +255,7 @@ def test_a_killed_holder_is_not_waited_for(full: list[Contender], queued: Conten
     assert slot(first) == 1
 
 
-def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list[Contender]) -> None:
+def test_a_release_before_the_watch_is_seen(arrive: Contend, full: list[Contender]) -> None:
     """WF1, for each of them: the watch on the second is armed before the look that decides to wait."""
     for number, holder in enumerate(full):
         waiter = arrive()
@@ -302,7 +302,7 @@ def test_a_cancelled_wait_closes_its_descriptors(arrive: Contend, full: list[Con
     assert tickets(base) == []
 
 
-def test_the_wait_for_many_slots_is_shorter_than_for_one(arrive: Contend, full: list[Contender]) -> None:
+def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: Contend, full: list[Contender]) -> None:
     """A2: it ends at the re-check deadline, or at the waiter's own."""
     waiter = arrive(timeout=5.0)
     wait = waiter.step()

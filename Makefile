@@ -115,7 +115,7 @@ PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim
 .PHONY: sim
 # The engine in a simulated kernel, in as many interleavings as there is time for: make sim SECONDS=600.
 sim: $(VENV)/.test
-	$(BIN)/python -m holdfast.testing.sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
+	PYTHONPATH=tests $(BIN)/python -m sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
 
 # The tests of the engine on each filesystem: needs root, and minutes for each. PLACES="xfs btrfs" for some. On FUSE, which
 # has neither unnamed files nor events, most tests of the suites mean nothing; there it is a longer run of the short ones.
@@ -137,6 +137,11 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/_site/check.py site
 	@echo "the site: $(CURDIR)/site/index.html"
+
+.PHONY: house
+# docs/house.svg: the rooms of the house, and who imports whom, from the source.
+house: $(VENV)/.test
+	$(BIN)/python docs/_site/house.py docs/house.svg
 
 .PHONY: man completions
 # From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.

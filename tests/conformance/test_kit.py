@@ -14,7 +14,7 @@ import pytest
 
 from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, Results, failures, processes_of, results, skipped
 from conformance.samples.faults import HOLDFAST, PLAIN_SEMA, SEMA_FOR_SEMATS, SLOWLY_FOUND, Fault
-from holdfast.testing.conformance import report
+from holdfast.testing.conformance import runner
 from holdfast.testing.conformance.adapter import Adapter
 from holdfast.testing.conformance.dialects import DIALECTS
 from holdfast.testing.conformance.runner import scenarios
@@ -343,4 +343,4 @@ def test_every_scenario_has_its_own_name_and_a_reason() -> None:
 
 def test_the_page_lists_the_scenarios() -> None:
     _, _, rest = PAGE.read_text().partition("<!-- scenarios -->\n")
-    assert rest.strip() == report.as_markdown().strip()
+    assert rest.strip() == runner.as_markdown().strip()

@@ -37,7 +37,8 @@ class Session:
         self.home = Path(tempfile.mkdtemp(prefix="page-")).resolve()
         for name in ("run/lock", "srv", "tmp"):
             (self.home / name).mkdir(parents=True)
-        (self.home / "examples").symlink_to(_HERE.parents[1] / "examples")
+        for name in ("examples", "tests"):
+            (self.home / name).symlink_to(_HERE.parents[1] / name)
         self.replaced = dict(replaced or {})
         self._output = self.home / "tmp" / ".output"
         self._out = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

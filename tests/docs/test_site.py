@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,3 +138,14 @@ def test_what_is_for_the_tests_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> 
     page = "a\n<!-- hidden: sh\n\n```\nx\n-->\n<!-- file: b.py -->\n```python\n<!-- code -->\n```\n"
     shown = loaded("markdown_text", monkeypatch).without_directives(page)
     assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'
+
+
+def test_the_picture_of_the_house_shows_the_rooms_and_imports_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the numbers of modules and lines, which are those of the last `make house`."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    house = loaded("house", monkeypatch)
+
+    def drawn(text: str) -> str:
+        return re.sub(r'(?<=<text class="size").*', "", text)
+
+    assert drawn((ROOT / "docs" / "house.svg").read_text()) == drawn(house.picture()), "make house draws it again"

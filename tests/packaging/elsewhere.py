@@ -97,13 +97,12 @@ def every_module() -> list[str]:
     import holdfast
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
-    ours = {"linux", "inotify", "folders", "glimpse", "probes", "tables", "census", "birth", "tree", "mounts", "title"}
+    ours = {"linux", "inotify", "probes", "procfs", "tree"}
     return [
         name
         for name in names
         if not name.endswith(".__main__")
         and not (name.startswith("holdfast._platform.") and name.rsplit(".")[-1] in ours)
-        and not name.startswith("holdfast.testing.sim")
     ]
 
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast._platform.operations import let_go
-from holdfast.engines.file import acquire, fencing, inspect, policy, publish, queue, remove, takeover, watched
+from holdfast.engines.file import acquire, fencing, flock, inspect, policy, publish, queue, remove, takeover, watched
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
 from holdfast.engines.file.steps import is_there, write_all
 from holdfast.model import Liveness
-from holdfast.testing.sim.process import Process
+from sim.kernel import Process
 
 Patch = pytest.MonkeyPatch
 
@@ -143,8 +143,8 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
 def named_as_guarded_from_the_start(patch: Patch) -> None:
     """P3: the record says `g` before the guard is taken."""
     patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=2 g ", b"holdfast=2 g "))
-    real = publish.Request.compose
-    patch.setattr(publish.Request, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
+    real = publish.FileRequest.compose
+    patch.setattr(publish.FileRequest, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:
@@ -250,7 +250,7 @@ def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
 
 def a_dead_ticket_counts(patch: Patch) -> None:
     """Q2: a ticket without a guard is waited for. Patience (Q6) would make up for that after 20 ms."""
-    patch.setattr(queue.tickets.Queue, "is_guarded", lambda self, name: name in self.names())
+    patch.setattr(queue.Queue, "is_guarded", lambda self, name: name in self.names())
     nobody_loses_patience(patch)
 
 
@@ -392,19 +392,17 @@ def temporary_names_are_never_swept(patch: Patch) -> None:
 def all_slots_are_one(patch: Patch) -> None:
     """A semaphore's holders do not keep each other out of a slot: publishing renames over the others'."""
     published_by_renaming(patch)
-    patch.setattr("holdfast.engines.file.acquire._is_taken", lambda _env, _request: False)
+    patch.setattr(acquire, "_is_taken", lambda _env, _request: False)
 
 
 def the_queue_directory_stays(patch: Patch) -> None:
     """The last to leave does not clear up."""
-    for module in (queue, queue.tickets):
-        patch.setattr(module, "remove_queue", lambda _env, _queue: None)
+    patch.setattr(queue, "remove_queue", lambda _env, _queue: None)
 
 
 def the_lock_of_the_kernel_is_taken_by_two(patch: Patch) -> None:
     """F1, F4: a guard that was refused counts."""
-    patch.setattr("holdfast.engines.file.flock.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
-    patch.setattr("holdfast.engines.file.flock.try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
+    patch.setattr(flock, "try_guard", lambda env, _request, fd, **_: env.guard(fd) or True)
 
 
 def a_heart_does_not_beat(patch: Patch) -> None:
@@ -449,7 +447,7 @@ def counted_before_the_lock_is_taken(patch: Patch) -> None:
         yield from ()
         return held
 
-    patch.setattr("holdfast.engines.file.acquire.fenced", fenced)
+    patch.setattr(acquire, "fenced", fenced)
 
 
 MUTANTS = {

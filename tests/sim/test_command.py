@@ -6,10 +6,9 @@ import re
 
 import pytest
 
-from holdfast.testing.sim.__main__ import DONE, FAILED, USAGE, main
-from holdfast.testing.sim.holes import HOLES
-from holdfast.testing.sim.workloads import WORKLOADS
+from sim.__main__ import DONE, FAILED, USAGE, main
 from sim.mutants import MUTANTS
+from sim.workloads import HOLES, WORKLOADS
 
 
 def test_every_workload_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:

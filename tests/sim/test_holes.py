@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.sim.choosers import read
-from holdfast.testing.sim.explore import replay, search
-from holdfast.testing.sim.holes import HOLES
+from sim.search import read, replay, search
+from sim.workloads import HOLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
 SCHEDULES = dict(re.findall(r"sim --replay (\S+) '(.*?)'", PAGE))

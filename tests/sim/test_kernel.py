@@ -16,8 +16,7 @@ import pytest
 
 from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast.testing.sim.kernel import Kernel, Mount
-from holdfast.testing.sim.process import Process
+from sim.kernel import Kernel, Mount, Process
 
 NAMES = ("a", "b", "q")
 STEPS = 60

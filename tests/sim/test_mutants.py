@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.sim.explore import Outcome, replay, sample, search, shrunk
-from holdfast.testing.sim.workloads import WORKLOADS
 from sim.mutants import MUTANTS, Mutant
+from sim.search import Outcome, replay, sample, search, shrunk
+from sim.workloads import WORKLOADS
 
 MOST = 4000
 """Interleavings. Which they are does not depend on the machine."""

@@ -8,13 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.testing.sim.actor import Actor
-from holdfast.testing.sim.choosers import Replay, read, written
-from holdfast.testing.sim.explore import search
-from holdfast.testing.sim.kernel import Kernel
-from holdfast.testing.sim.search import Search
-from holdfast.testing.sim.workloads import WORKLOADS, Workload
-from holdfast.testing.sim.world import Violation, World
+from sim.kernel import Kernel
+from sim.search import Replay, Search, read, search, written
+from sim.workloads import WORKLOADS, Workload
+from sim.world import Actor, Violation, World
 
 Program = Callable[[Actor], None]
 

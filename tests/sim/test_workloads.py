@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.sim.explore import sample, search
-from holdfast.testing.sim.workloads import WORKLOADS
+from sim.search import sample, search
+from sim.workloads import WORKLOADS
 
 RUNS = 60
 

@@ -12,7 +12,8 @@ from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...model import Record, Status
 from ..base import Engine
-from .acquire import acquire, look_at_all, wait_until_free
+from .acquire import acquire as acquire_first
+from .acquire import look_at_all, wait_until_free
 from .remove import break_lock
 from .request import FileRequest, slots_of
 
@@ -32,7 +33,7 @@ class Files(Engine):
     def acquire(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Share | Refusal]:
-        return acquire(env, requests, timeout, context)
+        return acquire_first(env, requests, timeout, context)
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]

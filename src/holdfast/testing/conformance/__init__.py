@@ -6,9 +6,7 @@ protocol against an implementation, which is spoken to through a command that it
 adapter.py     the command: started, spoken to line by line, ended whatever it does
 dialects.py    what lock files of each protocol look like, byte by byte; written here again on purpose, so that the kit
                does not ask holdfast's codecs whether holdfast's codecs are right
-bench.py       one scenario's directory and processes, and the questions that scenarios ask
-scenario.py    what a scenario is, and what a failure says
-vectors.py     records and what they mean
+bench.py       what a scenario is and works with; the record vectors
 holding.py foreign.py stale.py odd_paths.py contention.py    the scenarios
-runner.py messages.py __main__.py
+runner.py      runs them and says what came of it
 """

@@ -8,10 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import report
-from .adapter import Adapter
+from . import runner
+from .adapter import Adapter, Unusable
 from .dialects import DIALECTS
-from .process import Unusable
 from .runner import FAILED, Result, run, scenarios
 
 DONE, SOME_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -24,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         return _complain(f"no scenario of {options.protocol} is called {' or '.join(options.only)}; see --list")
     if options.list:
-        _say(report.listed(chosen))
+        _say(runner.listed(chosen))
         return DONE
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
@@ -38,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Unusable as error:
         return INTERRUPTED if adapter.stopped else _complain(f"the adapter cannot be run: {error}")
     if options.json:
-        _say(report.as_json(options.protocol, command, results))
+        _say(runner.as_json(options.protocol, command, results))
     else:
-        _say(report.summary(options.protocol, results))
+        _say(runner.summary(options.protocol, results))
     return SOME_FAILED if any(result.outcome == FAILED for result in results) else DONE
 
 
@@ -80,7 +79,7 @@ def _jobs(text: str) -> int:
 
 
 def _tell(result: Result) -> None:
-    _say(report.line(result))
+    _say(runner.line(result))
 
 
 def _say(text: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from .bench import HELD, Bench
+from .adapter import Running
+from .bench import HELD, Bench, Failed, scenario
 from .holding import ALL
-from .process import Running
-from .scenario import Failed, scenario
 
 ROUNDS = 4
 _TAKEN, _FREE = 0.0003, 0.00004

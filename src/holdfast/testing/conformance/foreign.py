@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 
-from .bench import Bench
+from .bench import Bench, Failed, Skipped, scenario
 from .dialects import DIALECTS
 from .holding import ALL
-from .scenario import Failed, Skipped, scenario
 
 _CENTURY = 3e9
 

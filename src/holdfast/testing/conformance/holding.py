@@ -6,8 +6,7 @@ import os
 import stat
 import time
 
-from .bench import HELD, Bench
-from .scenario import Failed, scenario
+from .bench import HELD, Bench, Failed, scenario
 
 ALL = ("sema", "semats", "sidecar", "beads")
 

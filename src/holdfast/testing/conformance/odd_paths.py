@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from .bench import HELD, Bench
+from .bench import HELD, Bench, Failed, scenario
 from .holding import ALL
-from .scenario import Failed, scenario
 
 
 @scenario(*ALL, basis="care")

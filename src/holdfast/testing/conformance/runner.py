@@ -1,19 +1,23 @@
-"""Which scenarios there are for a protocol, and running them: several at a time, each with a result of its own."""
+"""Which scenarios there are for a protocol, running them several at a time, and what the kit says of the results.
+
+It says a line for each scenario, more for a failure; or all of it as JSON; or the list for people.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
-from . import contention, foreign, holding, odd_paths, stale, vectors
-from .adapter import STOPPED, Adapter
-from .bench import Bench
+from . import contention, foreign, holding, odd_paths, stale
+from .adapter import STOPPED, Adapter, Unusable
+from .bench import SCENARIOS, Bench, Failed, Reading, Scenario, Skipped, load, name_of, record_scenarios
 from .dialects import DIALECTS
-from .process import Unusable
-from .scenario import SCENARIOS, Failed, Scenario, Skipped
 
 SUBJECTS = (holding, foreign, stale, odd_paths, contention)
 """In the order in which they are run; importing them has filled SCENARIOS."""
@@ -36,7 +40,7 @@ class Result:
 
 def scenarios(protocol: str, only: Sequence[str] = ()) -> list[Scenario]:
     """Those of the protocol, records first; with `only`, those of these names, which may be patterns."""
-    every = [*vectors.scenarios(protocol), *(each for each in SCENARIOS if protocol in each.protocols)]
+    every = [*record_scenarios(protocol), *(each for each in SCENARIOS if protocol in each.protocols)]
     return [each for each in every if not only or any(fnmatchcase(each.name, pattern) for pattern in only)]
 
 
@@ -52,8 +56,8 @@ def run(
     adapter.learn()
     chosen = list(chosen)
     names = {each.name for each in chosen}
-    decoded = [vector for vector in vectors.load(protocol) if vectors.name_of(vector) in names]
-    reading = vectors.Reading(adapter, decoded)
+    decoded = [vector for vector in load(protocol) if name_of(vector) in names]
+    reading = Reading(adapter, decoded)
     results = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
@@ -78,7 +82,7 @@ def run(
     return results
 
 
-def _run(adapter: Adapter, protocol: str, scenario: Scenario, reading: vectors.Reading) -> Result:
+def _run(adapter: Adapter, protocol: str, scenario: Scenario, reading: Reading) -> Result:
     missing = scenario.needs - adapter.abilities
     if missing:
         return Result(scenario, SKIPPED, happened=f"not among the adapter's abilities: {', '.join(sorted(missing))}")
@@ -100,3 +104,81 @@ def _run(adapter: Adapter, protocol: str, scenario: Scenario, reading: vectors.R
         # Something of the scene is gone that the scenario had just made: the adapter has done more than it should.
         return result(FAILED, "the files of the scenario to be left as they are", str(error))
     return result(PASSED)
+
+
+_SHOWN = 1200
+_WORDS = {PASSED: "ok  ", FAILED: "FAIL", SKIPPED: "skip"}
+
+
+def line(result: Result) -> str:
+    """A result as it is shown while others run."""
+    text = f"{_WORDS[result.outcome]} {result.scenario.name}"
+    if result.outcome == SKIPPED:
+        return f"{text}: {result.happened}"
+    if result.outcome == PASSED:
+        return text
+    rows = [text, f"     why       {result.scenario.why}", f"     expected  {result.expected}"]
+    rows += [f"     happened  {_one_line(result.happened)}"]
+    if result.found is not None:
+        rows.append(f"     found     {shown(result.found)}")
+    return "\n".join(rows)
+
+
+def summary(protocol: str, results: Sequence[Result]) -> str:
+    """The last line."""
+    counts = [f"{sum(each.outcome == kind for each in results)} {kind}" for kind in (PASSED, FAILED, SKIPPED)]
+    return f"{protocol}: {', '.join(counts)}"
+
+
+def as_json(protocol: str, command: Sequence[str], results: Sequence[Result]) -> str:
+    """One object; `found` are bytes as hex, null where there is no lock file or it does not matter."""
+    said: dict[str, Any] = {"protocol": protocol, "command": list(command)}
+    for kind in (PASSED, FAILED, SKIPPED):
+        said[kind] = sum(each.outcome == kind for each in results)
+    said["results"] = [
+        {
+            "name": each.scenario.name,
+            "outcome": each.outcome,
+            "why": each.scenario.why,
+            "basis": each.scenario.basis,
+            "expected": each.expected,
+            "happened": each.happened,
+            "found": None if each.found is None else each.found.hex(),
+            "seconds": round(each.seconds, 3),
+        }
+        for each in results
+    ]
+    return json.dumps(said, indent=2)
+
+
+def listed(chosen: Iterable[Scenario]) -> str:
+    """Names and reasons, a line each."""
+    return "\n".join(f"{each.name}\n    {each.why}" for each in chosen)
+
+
+def as_markdown() -> str:
+    """The list of scenarios in docs/conformance.md."""
+    rows = []
+    for subject in SUBJECTS:
+        title = re.sub(r"^Scenarios (of|with) |[:,.].*", "", (subject.__doc__ or "").splitlines()[0])
+        rows += [f"### {title[:1].upper()}{title[1:]}", "", "| scenario | protocols | why |", "|---|---|---|"]
+        for each in SCENARIOS:
+            if each.run.__module__ == subject.__name__:
+                named = [name for name in DIALECTS if name in each.protocols]
+                protocols = "all" if len(named) == len(DIALECTS) else ", ".join(named)
+                care = "" if each.basis == "letter" else " *(care)*"
+                rows.append(f"| `{each.name}`{care} | {protocols} | {each.why} |")
+        rows.append("")
+    counts = ", ".join(f"{len(load(name))} of {name}" for name in DIALECTS)
+    return "\n".join([*rows, f"And `record:…`, one for each vector: {counts}."])
+
+
+def shown(data: bytes) -> str:
+    """Bytes for people: as text with escapes, cut where they are many."""
+    cut = data[:_SHOWN]
+    more = f" … ({len(data)} bytes)" if len(data) > len(cut) else ""
+    return f"{cut!r}{more}"
+
+
+def _one_line(text: str) -> str:
+    return text.strip().replace("\n", "\n               ")

@@ -7,9 +7,8 @@ import os
 import socket
 import time
 
-from .bench import HELD, REFUSED, STALE, Bench
+from .bench import HELD, REFUSED, STALE, Bench, Failed, scenario
 from .dialects import Claim
-from .scenario import Failed, scenario
 
 
 @scenario("sema", "semats", needs="try reclaim")

@@ -11,29 +11,198 @@ What may be chosen at any point, each with a key (`kind * KIND + number`) and th
 
 Time passes by IDLE and EXPIRE alone (and by `step_seconds`, where a workload wants each step to take a while), and
 never beyond the moment until which an actor or the kernel is known to act.
+
+An actor is a thread of control in a simulated process. The engine calls its environment from deep within ordinary
+functions, and plain Python cannot suspend those. Threads that hand over a baton could, at 10 to 20 µs a switch; a run
+has about a hundred switches and there are a million runs. So each actor is a greenlet, which switches in a fraction
+of a microsecond and nests in any call.
 """
 
 from __future__ import annotations
 
+import errno
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeVar
 
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 
-from .actor import Actor
-from .base import Crash
-from .footprint import Footprint
-from .process import Process, traced
+from holdfast._core.wait import Wait
+from holdfast.engines.file.hold import FileHeld
+from sim.kernel import Crash, Footprint, Inode, Kernel, Mount, Process, both, traced
 
-if TYPE_CHECKING:
-    from typing import Protocol
+Program = Callable[["Actor"], None]
+T = TypeVar("T")
 
-    from .actor import Program
-    from .checkers import Checker
-    from .kernel import Inode, Kernel, Mount
 
-    class Chooser(Protocol):
-        def choose(self, world: World) -> int | None: ...
+class Actor:
+    """One program in one process. `op`, `arg` and `footprint` are of the step that it takes next."""
+
+    __slots__ = (
+        "arg",
+        "at_leisure",
+        "before",
+        "breaks",
+        "context",
+        "crashable",
+        "crashed",
+        "error",
+        "footprint",
+        "foreign",
+        "held",
+        "index",
+        "inode",
+        "inside",
+        "must_by",
+        "name",
+        "op",
+        "over",
+        "process",
+        "program",
+        "robbed",
+        "run",
+        "shared",
+        "wait",
+        "wants",
+        "world",
+    )
+
+    def __init__(
+        self, world: World, index: int, name: str, process: Process, program: Program, *, foreign: bool, crashable: bool
+    ) -> None:
+        self.world = world
+        self.index = index
+        self.name = name
+        self.process = process
+        self.program = program
+        self.foreign = foreign
+        self.crashable = crashable
+        self.crashed = False
+        self.before = ""
+        """The step before."""
+        self.op = "start"
+        self.arg: object = None
+        self.footprint: Footprint = world.kernel.critical.r
+        self.wait: Wait | None = None
+        self.over = False
+        self.error: BaseException | None = None
+        self.context: tuple[object, ...] = (process, self)
+        self.must_by = math.inf
+        self.at_leisure = False
+        """Whether it may be stopped for any time between two steps, however prompt its program says that it is."""
+        """Until when it takes its next step: a process that is assumed not to be stopped here."""
+        self.wants = ""
+        """The lock file that it is acquiring."""
+        self.inside: str | None = None
+        """The lock file that it holds, as it believes."""
+        self.held: FileHeld | None = None
+        self.inode = -1
+        """Of that lock file."""
+        self.shared = False
+        """Whether it holds it together with others."""
+        self.robbed = False
+        """Whether somebody has taken its lock file away, or written over it, who is not of holdfast or was told to."""
+        self.breaks = False
+        """Whether it breaks locks on purpose."""
+        self.run = greenlet(self._main).switch
+
+    def _main(self) -> None:
+        try:
+            self.program(self)
+        except Crash:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.over = True
+        self.process.busy = None
+
+    def die(self) -> None:
+        """Never take another step. What the engine cleans up meanwhile has no effect, as its process is dead."""
+        if not self.over:
+            self.wait = None
+            self.run()  # `step` and `sleep` raise Crash
+            self.over = True
+
+    # -- for programs --------------------------------------------------------------------------------------------------
+
+    def drive(self, steps: Generator[Wait, None, T]) -> T:
+        """Run a generator of the engine to its end, as the drivers in `_drive` do."""
+        try:
+            while True:
+                self.pause(next(steps))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except BaseException:
+            steps.close()
+            raise
+
+    def pause(self, wait: Wait) -> None:
+        process = self.process
+        if process.dead:
+            raise Crash
+        touched = process.mark.r
+        for fd in wait.fds:
+            watch = process.watches.get(fd)
+            touched = both(touched, process.pidfds[fd].mark.r if watch is None else watch.inode.mark.r)
+        self.op, self.arg = "wake", None
+        self.footprint = both(touched, process.mark.w) if process.shared else touched
+        self.wait = wait
+        process.busy = None
+        process.switch()
+        if process.dead:
+            raise Crash
+        self.wait = None
+
+    def sleep(self, seconds: float) -> None:
+        self.pause(Wait((), self.world.kernel.now + seconds))
+
+    def step(self, op: str, arg: object, footprint: Footprint) -> None:
+        self.process.step(op, arg, footprint)
+
+    def prompt(self, within: float = math.inf) -> None:
+        """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
+        self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
+
+    def enter(self, path: str, inode: int, held: FileHeld | None = None, *, shared: bool = False) -> None:
+        """Be inside, from here on: the checkers look whether that is right."""
+        self.step("enter", path, self.world.kernel.critical.w)
+        there = self.world.kernel.names.get(path)
+        self.inside, self.inode, self.held, self.shared = path, inode, held, shared
+        self.robbed = (
+            there is None or there.number != inode or (held is not None and held.data not in (b"", there.data))
+        )
+        self.note("is inside" if not self.foreign else "is inside (not of holdfast)")
+        for checker in self.world.checkers:
+            checker.enters(self.world, self)
+
+    def leave(self) -> None:
+        """Not be inside any more; the lock is released after that."""
+        self.step("leave", self.inside, self.world.kernel.critical.w)
+        self.note("leaves")
+        self.inside = None
+
+    def note(self, text: str) -> None:
+        if self.world.trace is not None:
+            self.world.trace.append((self.world.kernel.now, self.name, text))
+
+    def ready(self, now: float) -> bool:
+        """Whether its wait has ended."""
+        wait = self.wait
+        if wait is None or wait.deadline <= now:
+            return True
+        if wait.signal is not None and wait.signal.is_set:
+            return True
+        process = self.process
+        for fd in wait.fds:
+            watch = process.watches.get(fd)
+            if process.pidfds[fd].dead if watch is None else watch.change:
+                return True
+        return False
+
+
+class Chooser(Protocol):
+    def choose(self, world: World) -> int | None: ...
 
 
 KIND = 10_000
@@ -47,6 +216,34 @@ MOST_STEPS = 4000
 
 class Violation(AssertionError):
     """A promise was broken in this run."""
+
+
+class Checker:
+    """Told of everything, checks nothing."""
+
+    def enters(self, world: World, who: Actor) -> None:
+        """Somebody believes to hold the lock."""
+
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
+        """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
+
+    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
+        """One of ours was refused."""
+
+    def found_free(self, world: World, who: Actor, path: str) -> None:
+        """Somebody who only looks has found no lock file."""
+
+    def time_passes(self, world: World, now: float, until: float) -> None:
+        """Nobody can go on before `until`."""
+
+    def process_ends(self, world: World, process: Process) -> None:
+        """All programs of a process have come to their end."""
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        """A name does not lead to the inode any more."""
+
+    def at_end(self, world: World) -> None:
+        """Everybody has come to an end, or is dead."""
 
 
 class World:
@@ -259,8 +456,6 @@ class World:
             self.trace.append((self.kernel.now, who, text))
 
     def _tell(self, who: Actor, name: str, args: tuple[Any, ...], named: dict[str, Any], result: object) -> None:
-        from .trace import described
-
         self._note(who.name, described(name, args, named, result))
 
 
@@ -270,4 +465,42 @@ def _excuses(who: Actor | None) -> bool:
     return who is None or who.foreign or who.breaks or who.robbed
 
 
-__all__ = ["Crash", "Violation", "World"]
+class First:
+    """The actor that went last goes on as long as it can; then the next one. Nobody is killed."""
+
+    def choose(self, world: World) -> int | None:
+        for key, _ in world.options():
+            if not CRASH <= key < KERNEL and not EXPIRE <= key < CRASH and not LOSE <= key < IDLE:
+                return key
+        return None
+
+
+_LONGEST = 60
+_NAMED = {"write", "shared", "readers"}
+
+
+def described(name: str, args: tuple[Any, ...], named: dict[str, Any], result: object) -> str:
+    """One step: `name(arguments) -> result`, or the error that it gave."""
+    words = [_short(arg) for arg in args]
+    words += [f"{key}={value}" for key, value in named.items() if key in _NAMED and value]
+    if isinstance(result, OSError):
+        said = f"!! {errno.errorcode.get(result.errno or 0, result)}"
+    elif result is None:
+        said = ""
+    elif name in ("stat", "fstat"):
+        stat: Any = result
+        said = f"-> inode {stat.st_ino}, {stat.st_size} bytes"
+    elif name == "inspect":
+        seen: Any = result
+        said = f"-> {seen.presence.value}"
+    elif name == "watch":
+        watch: Any = result
+        said = f"-> watch on inode {watch.inode.number}"
+    else:
+        said = f"-> {_short(result)}"
+    return f"{name}({', '.join(words)}) {said}".rstrip()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}…{text[-1]}"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..._core.messages import Refusal
-from ...engines.file.acquire import acquire, wait_until_free
-from ...engines.file.hold import FileHeld
-from ...engines.file.remove import break_lock
-from ...engines.file.request import FileRequest, slots_of
-from ...errors import HoldfastError, LockLost
-
-if TYPE_CHECKING:
-    from ..._core.hold import Share
-    from .actor import Actor, Program
+from holdfast._core.hold import Share
+from holdfast._core.messages import Refusal
+from holdfast.engines.file.acquire import acquire, wait_until_free
+from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.request import FileRequest, slots_of
+from holdfast.errors import HoldfastError, LockLost
+from sim.world import Actor, Program
 
 _made: dict[tuple[object, ...], tuple[FileRequest, ...]] = {}
 

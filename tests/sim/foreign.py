@@ -6,12 +6,8 @@ none is stopped, between a look and what it does upon it, for longer than the en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..._platform.interface import Presence
-
-if TYPE_CHECKING:
-    from .actor import Actor, Program
+from holdfast._platform.interface import Presence
+from sim.world import Actor, Program
 
 _PROMPT = 0.010
 POLL = 0.1

@@ -98,7 +98,7 @@ class Neighbours(Checker):
 class Told(Checker):
     """Who was robbed is told at the release; who was not, is not."""
 
-    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:  # noqa: ARG002
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
         if robbed and not told:
             raise Violation(f"{who.name} was robbed, and its release did not say so")
         if told and not robbed and sure:
@@ -160,7 +160,7 @@ class Tokens(Checker):
     def __init__(self) -> None:
         self.given: dict[str, list[int]] = {}
 
-    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+    def enters(self, world: World, who: Actor) -> None:
         if who.held is None or who.foreign:
             return
         token, given = who.held.token, self.given.setdefault(who.held.path, [])
@@ -174,7 +174,7 @@ class Tokens(Checker):
 class Refusals(Checker):
     """Who waits for ever is never refused; who waits for a time is refused only when that is over."""
 
-    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:  # noqa: ARG002
+    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
         if timeout is None or not allowed:
             raise Violation(f"{who.name} was refused")
 
@@ -186,7 +186,7 @@ class Wakefulness(Checker):
         self.bound = bound
         self.since: dict[str, float] = {}
 
-    def enters(self, world: World, who: Actor) -> None:  # noqa: ARG002
+    def enters(self, world: World, who: Actor) -> None:
         self.since.clear()  # it was not free all the time, whatever was seen when time passed
 
     def time_passes(self, world: World, now: float, until: float) -> None:
@@ -226,7 +226,7 @@ class NothingLeft(Checker):
     def __init__(self, *, may_stay: tuple[str, ...] = ()) -> None:
         self.may_stay = may_stay
 
-    def process_ends(self, world: World, process: Process) -> None:  # noqa: ARG002
+    def process_ends(self, world: World, process: Process) -> None:
         left = {
             "descriptors": list(process.files),
             "watches": list(process.watches),
@@ -278,8 +278,6 @@ class Recovery(Checker):
         self.always = always
 
     def at_end(self, world: World) -> None:
-        from .choosers import First
-
         if not self.always and len(world.kernel.names) == 1:
             return  # nothing is left
         world.stalls = world.crashes = world.losses = 0
@@ -308,6 +306,3 @@ def usual(program: Program, *, slots: int = 1, bound: float = 0.1, may_stay: tup
         Recovery(program, bound=max(bound, 0.1)),
         NothingLeft(may_stay=may_stay),
     ]
-
-
-__all__ = ["RECHECK", "Checker", "FileHeld"]

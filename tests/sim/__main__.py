@@ -1,4 +1,4 @@
-"""`python -m holdfast.testing.sim`: many interleavings of the workloads, searched through and at random."""
+"""`python -m sim`: many interleavings of the workloads, searched through and at random."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-try:
-    import greenlet  # noqa: F401
-except ImportError:
-    sys.exit("the simulation needs greenlet: pip install 'holdfast[sim]'")
-
-from .campaign import campaign
-from .choosers import Random, read
-from .explore import Failure, replay
-from .holes import HOLES
-from .workloads import WORKLOADS
-from .world import Violation
+from sim.search import Failure, Random, campaign, read, replay
+from sim.workloads import HOLES, WORKLOADS
+from sim.world import Violation
 
 DONE, FAILED, USAGE = 0, 1, 2
 
@@ -64,7 +56,7 @@ def _one(chosen: list[str], seed: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.sim",
+        prog="PYTHONPATH=tests python -m sim",
         description="The real engine on a simulated kernel, in many interleavings. See docs/simulation.md.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long, in all (60)")

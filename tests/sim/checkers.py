@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..._platform.interface import RECHECK
-from ...engines.file.flock import FlockHeld
-from ...engines.file.hold import FileHeld
-from ...errors import HoldfastError
-from .kernel import EXCLUSIVE
-from .world import Violation
-
-if TYPE_CHECKING:
-    from ...model import Record
-    from .actor import Actor, Program
-    from .kernel import Inode
-    from .process import Process
-    from .world import World
-
-
-class Checker:
-    """Told of everything, checks nothing."""
-
-    def enters(self, world: World, who: Actor) -> None:
-        """Somebody believes to hold the lock."""
-
-    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
-        """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
-
-    def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
-        """One of ours was refused."""
-
-    def found_free(self, world: World, who: Actor, path: str) -> None:
-        """Somebody who only looks has found no lock file."""
-
-    def time_passes(self, world: World, now: float, until: float) -> None:
-        """Nobody can go on before `until`."""
-
-    def process_ends(self, world: World, process: Process) -> None:
-        """All programs of a process have come to their end."""
-
-    def name_goes(self, world: World, inode: Inode, path: str) -> None:
-        """A name does not lead to the inode any more."""
-
-    def at_end(self, world: World) -> None:
-        """Everybody has come to an end, or is dead."""
+from holdfast.engines.file.flock import FlockHeld
+from holdfast.errors import HoldfastError
+from holdfast.model import Record
+from sim.kernel import EXCLUSIVE, Inode, Process
+from sim.world import Actor, Checker, First, Program, Violation, World
 
 
 class Exclusion(Checker):

@@ -30,9 +30,9 @@ def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch:
     path = str(disk / "l")
     Path(path).touch()
     for library in (Old, Forgetful):
-        monkeypatch.setattr(linux, "_libc", library)
+        monkeypatch.setattr(linux, "_libc", lambda library=library: library)
         assert born(path) == str(os.stat(path).st_ino)
-    monkeypatch.setattr(linux, "_libc", Old)
+    monkeypatch.setattr(linux, "_libc", lambda: Old)
     assert born(path + "x") is None
 
 

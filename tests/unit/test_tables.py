@@ -448,7 +448,7 @@ def test_the_tables_of_another_namespace_are_believed(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = LinuxEnvironment()
-    monkeypatch.setattr(env, "_proc_is_ours", lambda: False)
+    monkeypatch.setattr(env, "proc_is_ours", lambda: False)
     assert env.lock_owners(identity(locked[0])) == []
     assert env.watchers(identity(watched)) == []
 

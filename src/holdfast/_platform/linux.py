@@ -9,7 +9,6 @@ Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_op
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import functools
@@ -25,6 +24,7 @@ from .portable import GenericEnvironment, unwrapped
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
     from .procfs import LinuxCensus
@@ -87,12 +87,24 @@ def entitle(name: str, about: str) -> None:
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@functools.cache
+def _libc() -> Any:
+    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def born(path: str) -> str | None:
     """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
-    statx = getattr(_libc, "statx", None)
+    try:
+        import ctypes
+
+        statx = getattr(_libc(), "statx", None)
+    except ImportError:
+        statx = None
     if statx is None:
         return _number(path)
     found = ctypes.create_string_buffer(_SIZE)
@@ -230,7 +242,6 @@ class LinuxEnvironment(GenericEnvironment):
         return (name, words) if name or words[0] else None
 
     def entitle(self, name: str, about: str) -> None:
-
         entitle(name, about)
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -273,12 +284,8 @@ class LinuxEnvironment(GenericEnvironment):
         return way if there is not None and os.path.samestat(there, found) else None
 
     def born(self, path: str) -> str | None:
-        with self._forking:
-            try:
-                pass
-            except ImportError:
-                return super().born(path)  # no ctypes
-        return born(path)
+        with self._forking:  # it imports
+            return born(path)
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -460,9 +467,10 @@ def _presence_by_signal(pid: int) -> Presence:
 def _link_empty_path(fd: int, path: str) -> None:
     try:
         import ctypes
+
+        libc = _libc()
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
-    libc = ctypes.CDLL(None, use_errno=True)
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)

@@ -120,7 +120,7 @@ def watchful() -> Iterator[Watchful]:
         if name in ("unlink", "lstat"):
             replace(GenericEnvironment, "stat" if name == "lstat" else name, staticmethod(wrapped))
     replace(os, "link", made.wrapped(os.link, 1))
-    replace(linux, "_link_empty_path", made.wrapped(linux._link_empty_path, 1))
+    replace(linux, "link_empty_path", made.wrapped(linux.link_empty_path, 1))
     replace(inotify, "_libc", _Library(inotify._libc, made))
     os.supports_dir_fd.update(added)
     try:

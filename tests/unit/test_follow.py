@@ -13,7 +13,6 @@ from abilities import LINUX
 from holdfast._admin import monitor as module
 from holdfast._admin.monitor import LIMBO, Follower, Happening
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contender, Stepped
@@ -33,7 +32,7 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
             watches.append(FolderWatch())
         env = environments()
         watch = watches[-1] if events else None
-        follower = Follower(env, watch, lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watch)  # type: ignore[arg-type]
         follower.add(str(directory), name)
         return follower
 

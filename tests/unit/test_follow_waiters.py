@@ -14,7 +14,6 @@ import pytest
 
 from holdfast._admin.monitor import LIMBO, SETTLE, Follower, Happening
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.queue import Ticket
 from process.support import inotify_instance
@@ -40,7 +39,7 @@ class Theatre:
         self.watch = FolderWatch()
 
     def raise_curtain(self) -> None:
-        self.follower = Follower(self.looks, self.watch, lambda: Glimpse(self.looks.real))  # type: ignore[arg-type]
+        self.follower = Follower(self.looks, self.watch)  # type: ignore[arg-type]
         self.follower.add(str(self.directory))
         self.follower.first_look()
         self.told = []

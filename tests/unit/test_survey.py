@@ -1,4 +1,4 @@
-"""Finding lock files without being told of them (scan.py, detect.py, procfs.py)."""
+"""Finding lock files without being told of them (scan.py, detect.py, proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import abilities
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
 from holdfast._admin.scan import Found, Survey, Unseen
-from holdfast._platform import procfs as tables
-from holdfast._platform.portable import NoCensus
+from holdfast._platform import proc_locks, procfs
+from holdfast._platform.portable import NoProcLocks
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
@@ -229,8 +229,8 @@ def test_the_process_table_is_asked_about_each_file(
     for number in range(50):
         (disk / f"l{number}").write_text(f"pid={live_pid}\ntimestamp={NOW + 10}\n")
     read: list[str] = []
-    real = tables._read
-    monkeypatch.setattr(tables, "_read", lambda path: (read.append(path), real(path))[1])
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path: (read.append(path), real(path))[1])
     env = environments()
     assert len(found_in(env, disk)) == 50
     asked: list[str] = [step for step in env.steps if step == "inspect"]
@@ -247,10 +247,10 @@ def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
     abilities.need_own_device(disk / "data")
     (disk / "other").write_bytes(b"data")
     contend(disk / "data", protocol="flock").get()
-    one = environments().real.census()
+    one = environments().real.proc_locks()
     identity = ((disk / "data").stat().st_dev + 1, (disk / "data").stat().st_ino)
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(tables, "lock_owners", lambda file, _inspect: asked.append(file) or [])
+    monkeypatch.setattr(proc_locks, "lock_owners", lambda file, _inspect: asked.append(file) or [])
     assert not one.is_locked(identity)
     assert asked == [identity]
     assert not one.is_locked((identity[0], (disk / "other").stat().st_ino))
@@ -317,7 +317,7 @@ def test_where_there_are_no_tables_nothing_is_found(disk: Path, contend: Contend
     contend(disk / "a", environments(kind="generic")).get()
     (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments(kind="generic")
-    assert isinstance(env.census(), NoCensus)
+    assert isinstance(env.proc_locks(), NoProcLocks)
     assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
 
 

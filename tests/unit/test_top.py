@@ -13,7 +13,6 @@ import pytest
 from abilities import LINUX
 from holdfast._admin.monitor import Follower, Places
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.cli import top as module
 from holdfast.cli import top as view_module
 from holdfast.cli import watch
@@ -143,7 +142,7 @@ def follow(environments: Callable[..., Stepped]) -> Any:
     def make(directory: Path, name: str | None = None, **more: bool) -> Follower:
         watches.append(FolderWatch())
         env = environments()
-        follower = Follower(env, watches[-1], lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watches[-1])  # type: ignore[arg-type]
         follower.add(str(directory), name, **more)
         return follower
 

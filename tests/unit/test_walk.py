@@ -12,8 +12,8 @@ import pytest
 
 from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.scan import Found, Survey, Unseen, walk
-from holdfast._platform.portable import NoCensus
-from holdfast._platform.procfs import LinuxCensus
+from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -42,7 +42,7 @@ def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, en
     (disk / "link").symlink_to("here")
     (disk / "round").symlink_to(".")
 
-    class Census(NoCensus):
+    class ProcLocks(NoProcLocks):
         def is_artificial(self, device: int) -> bool:
             return device == 99
 
@@ -59,7 +59,7 @@ def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, en
             (disk / "swapped").rename(disk / "z")
             (disk / "swapped").symlink_to("z")
 
-    steps = list(walk(env, Census(), str(disk), swap))
+    steps = list(walk(env, ProcLocks(), str(disk), swap))
     assert [step[:2] for step in steps if not isinstance(step, Unseen)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
@@ -72,9 +72,9 @@ def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_non
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
-    steps = walk(env, NoCensus(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    steps = walk(env, NoProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
     assert [step[1] for step in steps if not isinstance(step, Unseen)] == ["l"]
-    (missing,) = walk(env, NoCensus(), f"{disk}/c")
+    (missing,) = walk(env, NoProcLocks(), f"{disk}/c")
     assert isinstance(missing, Unseen)
     assert isinstance(missing.error, FileNotFoundError)
 
@@ -136,10 +136,10 @@ def test_a_held_lock_is_overlooked_for_its_name(
     (disk / "deep" / "other.json").write_bytes(b"{}")
     if not numbers:
 
-        def none(_self: LinuxCensus, _device: int) -> Container[int] | None:
+        def none(_self: LinuxProcLocks, _device: int) -> Container[int] | None:
             return None
 
-        monkeypatch.setattr(LinuxCensus, "locked_numbers", none)
+        monkeypatch.setattr(LinuxProcLocks, "locked_numbers", none)
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
 
 

@@ -38,7 +38,7 @@ from .._core.wait import Wait
 from .._platform.interface import Environment
 from ..engines.file import queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
-from ..engines.file.interop import announce_removal, end_removal, has_ended, why_left
+from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
@@ -88,7 +88,7 @@ class Kept(Value):
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
     """The directory, and those in it; no links are followed, and none of the kernel's inventions are entered."""
-    census = env.census()
+    tables = env.proc_locks()
     pending = [top]
     while pending:
         where = pending.pop()
@@ -96,7 +96,7 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
         if not recursive:
             return
         try:
-            pending.extend(reversed(subdirectories(env, census, where)))
+            pending.extend(reversed(subdirectories(env, tables, where)))
         except OSError:
             continue  # whoever looks for locks in there hears of it
 
@@ -223,7 +223,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
         return why_over(env, joined(where, name))
     who = env.identity()
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
-    if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
+    if not who.has_pid_space or not (name.startswith(prefix) and name.endswith(".tmp")):
         return None
     return _why_ended(env, name[len(prefix) :].partition("-")[0], joined(where, name))
 
@@ -253,7 +253,7 @@ def why_no_rival(env: Environment, where: str, name: str) -> str | None:
 def _why_ended(env: Environment, pid: str, path: str) -> str | None:
     if not stat.S_ISREG(env.stat(path).st_mode):
         return None
-    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not has_ended(env, int(pid)):
+    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not env.inspect(int(pid)).has_ended:
         return None
     return f"process {pid}, which made it, has ended"
 

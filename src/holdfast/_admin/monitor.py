@@ -55,10 +55,10 @@ from .scan import DEAD, EMPTY, FREE, MALFORMED, STALE, Found, Survey, Unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any, Protocol
 
-    from .._platform.interface import Census, Stat, Surroundings
+    from .._platform.interface import ProcLocks, Stat, Surroundings
 
     Place = tuple[str, str]
 
@@ -187,10 +187,9 @@ def key_of(found: Found) -> tuple[object, ...]:
 class Onlooker:
     """Hand it to a survey."""
 
-    def __init__(self, env: Surroundings, glimpse: Callable[[], Census]) -> None:
+    def __init__(self, env: Surroundings) -> None:
         self._env = env
-        self._glimpse = glimpse
-        self._latest: Census | None = None
+        self._latest: ProcLocks | None = None
         self._blank: set[tuple[int, int]] = set()
         self.kernels: dict[str, tuple[int, int]] = {}
         """The files that only the kernel locks, by path."""
@@ -207,7 +206,7 @@ class Onlooker:
     def guarded(self, fd: int) -> bool | None:
         return self._env.guarded(fd) if self._env.fstat(fd).st_size else None
 
-    def census(self) -> Census:
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:  # noqa: ARG002
         return _Brief(self, {*self.kernels.values()}, self._blank)
 
     def is_locked(self, identity: tuple[int, int]) -> bool:
@@ -219,14 +218,14 @@ class Onlooker:
         self._latest = None
         self._blank = set()
 
-    def table(self) -> Census:
+    def table(self) -> ProcLocks:
         if self._latest is None:
-            self._latest = self._glimpse()
+            self._latest = self._env.proc_locks(few=True)
         return self._latest
 
 
 class _Brief:
-    """A census that asks the tables only about what may be a lock of the kernel alone.
+    """Asks the tables only about what may be a lock of the kernel alone.
 
     Reading the table of locks stops whoever takes one, anywhere, meanwhile; a walk through all processes takes long.
     """
@@ -621,9 +620,9 @@ KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
 class Follower:
     """Never waits: to be called when `watch` has something, and at `due` (monotonic) at the latest."""
 
-    def __init__(self, env: Surroundings, watch: FolderWatch | None, glimpse: Callable[[], Census]) -> None:
+    def __init__(self, env: Surroundings, watch: FolderWatch | None) -> None:
         self._env = env
-        self._look_on = Onlooker(env, glimpse)
+        self._look_on = Onlooker(env)
         self.watch = watch
         self.places = Places()
         self.held: dict[str, Held] = {}

@@ -20,7 +20,7 @@ E1  Nothing is changed and nobody is woken. What is no regular file is not opene
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
-E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
+E3  The process table and the kernel's tables are read once (`Once`, `ProcLocks`). So what is said of ten thousand files
     is of about one moment, as a look at one of them is; nothing is decided by it.
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds nobody's lock on it, and it is too old for a creator to be about to write its
@@ -46,7 +46,7 @@ import math
 import stat
 
 from .._core.messages import duration, moment, printable
-from .._platform.interface import Census, Entry, Environment, LockOwner, Registry, Surroundings
+from .._platform.interface import Entry, Environment, LockOwner, ProcLocks, Registry, Surroundings
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import NO_RECORD, UNFINISHED, Assessment, Observation, assess, read_record
 from ..engines.file.paths import queue_of
@@ -143,7 +143,7 @@ _GLANCE = 256
 
 
 def walk(
-    env: Surroundings, census: Census, top: str, entering: Callable[[str], object] | None = None
+    env: Surroundings, tables: ProcLocks, top: str, entering: Callable[[str], object] | None = None
 ) -> Iterator[Step | Unseen]:
     """The files below `top` that may be lock files, and what could not be looked at.
 
@@ -154,11 +154,11 @@ def walk(
     def enter(where: str) -> Unseen | None:
         try:
             found = env.stat(where)
-            if open_ and (not stat.S_ISDIR(found.st_mode) or census.is_artificial(found.st_dev)):
+            if open_ and (not stat.S_ISDIR(found.st_mode) or tables.is_artificial(found.st_dev)):
                 return None  # E4
             if entering is not None:
                 entering(where)
-            open_.append((where, *_listed(env, where, census.locked_numbers(found.st_dev))))
+            open_.append((where, *_listed(env, where, tables.locked_numbers(found.st_dev))))
         except OSError as error:
             if not open_ or not isinstance(error, FileNotFoundError):
                 return Unseen(where, error)
@@ -178,9 +178,9 @@ def walk(
             yield unseen
 
 
-def is_worth_it(env: Environment, census: Census, name: str, path: str, found: Stat) -> bool:
+def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
-    if detect.is_named_so(name) or found.st_mode & UNFINISHED or census.is_locked((found.st_dev, found.st_ino)):
+    if detect.is_named_so(name) or found.st_mode & UNFINISHED or tables.is_locked((found.st_dev, found.st_ino)):
         return True
     if not detect.is_likely(found):
         return False
@@ -199,7 +199,7 @@ def joined(where: str, name: str) -> str:
     return where + name if where.endswith("/") else f"{where}/{name}"
 
 
-def subdirectories(env: Surroundings, census: Census, where: str) -> list[str]:
+def subdirectories(env: Surroundings, tables: ProcLocks, where: str) -> list[str]:
     """The paths of the directories in it that are to be entered (E4), in the order of their names."""
     found = []
     for name in sorted(env.scan(where, _directory)):
@@ -208,7 +208,7 @@ def subdirectories(env: Surroundings, census: Census, where: str) -> list[str]:
             seen = env.stat(path)
         except OSError:
             continue
-        if stat.S_ISDIR(seen.st_mode) and not census.is_artificial(seen.st_dev):
+        if stat.S_ISDIR(seen.st_mode) and not tables.is_artificial(seen.st_dev):
             found.append(path)
     return found
 
@@ -249,7 +249,7 @@ class Survey:
     def __init__(self, env: Surroundings) -> None:
         self._surroundings = env
         self._env: Environment = Once(env)
-        self._census = env.census()
+        self._tables = env.proc_locks()
         self._requests: dict[str, FileRequest] = {}
         self._here = env.identity()
 
@@ -272,7 +272,7 @@ class Survey:
 
         `entering` is called with each directory before it is listed.
         """
-        for step in walk(self._surroundings, self._census, top, entering):
+        for step in walk(self._surroundings, self._tables, top, entering):
             one = step if isinstance(step, Unseen) else self._one(*step, hasty=True)
             if one is not None:
                 yield one
@@ -281,7 +281,7 @@ class Survey:
         path = joined(where, name)
         try:
             found = self._env.stat(path)
-            if hasty and not is_worth_it(self._env, self._census, name, path, found):
+            if hasty and not is_worth_it(self._env, self._tables, name, path, found):
                 return None
             return self._look(where, name, path, found, queues)
         except FileNotFoundError:
@@ -301,7 +301,7 @@ class Survey:
             found = self._env.stat(path)
         except OSError:
             return []
-        return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
+        return [owner for owner in self._tables.owners(_identity(found)) if not owner.waiting]
 
     def of_the_kernel(self, path: str) -> Found:
         """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
@@ -317,7 +317,7 @@ class Survey:
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         if not stat.S_ISREG(found.st_mode):
             return None
-        locked = self._census.is_locked(_identity(found))
+        locked = self._tables.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None
         if unfinished or detect.may_be_record(found.st_size):
@@ -335,7 +335,7 @@ class Survey:
 
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
-        if locked and self._census.heeds_readers(_identity(found)):
+        if locked and self._tables.heeds_readers(_identity(found)):
             one = self._by_the_kernel(path, Seen(found), None)  # E1
             return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
         fd = env.open_existing(path, write=False)
@@ -387,19 +387,18 @@ class Survey:
         here = self._here
         if record.marker is None:
             return record.host is not None and record.host.casefold() != here.host.casefold()
-        there = record.marker.identity
-        return (there.boot, there.pid_namespace) != (here.boot, here.pid_namespace)
+        return record.marker.identity.pid_space != here.pid_space
 
     def _found(self, status: Status, condition: str, seen: Seen) -> Found:
         pid = status.holder.pid if status.holder is not None and condition == HELD else None
-        uid = self._census.user(pid) if pid is not None else None
+        uid = self._tables.user(pid) if pid is not None else None
         return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
 
     # -- files that say little -----------------------------------------------------------------------------------------
 
     def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
         """A lock of the kernel alone: who holds it, and who waits, by the tables."""
-        owners = self._census.owners(seen.identity)
+        owners = self._tables.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
         if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
             holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
@@ -464,7 +463,7 @@ class Survey:
         one = self._unusable("beads" if name == detect.BEADS_NAME else "", path, seen, problem)
         if not locked:
             return one
-        holders = [self._holder(owner, None) for owner in self._census.owners(seen.identity) if not owner.waiting]
+        holders = [self._holder(owner, None) for owner in self._tables.owners(seen.identity) if not owner.waiting]
         evidence = Evidence("guard", "the kernel lock on its file is held", proven=True)
         first = holders[0] if holders else Holder()
         status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
@@ -491,10 +490,10 @@ class Survey:
         status = one.status
         known = {waiter.pid for waiter in arrived}
         arrived += [waiter for waiter in status.waiters if waiter.pid not in known]
-        watching = self._census.watchers(one.identity) if one.condition == HELD else ()
+        watching = self._tables.watchers(one.identity) if one.condition == HELD else ()
         if watching:
             # A holder may watch its own lock file, and so may the keeper of a shell's.
-            known.update(owner.pid for owner in self._census.owners(one.identity) if owner.pid and not owner.waiting)
+            known.update(owner.pid for owner in self._tables.owners(one.identity) if owner.pid and not owner.waiting)
             known.update(who.pid for who in (*arrived, *status.holders, status.holder) if who and who.pid)
             arrived += [self._waiter(pid) for pid in watching if pid not in known]
         if not arrived and slot is None:
@@ -541,7 +540,7 @@ def id_of(env: Registry, status: Status) -> str | None:
 
 def name_of(env: Registry, path: str, protocol: str, data: bytes) -> str | None:
     """The name of the acquisition with the record `data` in the file at the path; None where nothing is there."""
-    file = env.born(path)
+    file = env.btime(path)
     if file is None:
         return None
     from hashlib import blake2b

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._admin.monitor import Follower, Happening, Held, Waits
-    from .._platform.interface import Census
+    from .._platform.interface import ProcLocks
     from .console import Cell
 
 try:
@@ -342,12 +342,12 @@ class _Users:
     """Of processes; the tables are opened only when somebody is asked for."""
 
     def __init__(self) -> None:
-        self._census: Census | None = None
+        self._tables: ProcLocks | None = None
 
     def of(self, pid: int) -> int | None:
-        if self._census is None:
-            self._census = environment().census()
-        return self._census.user(pid)
+        if self._tables is None:
+            self._tables = environment().proc_locks()
+        return self._tables.user(pid)
 
 
 def _elsewhere(holder: Holder) -> str | None:

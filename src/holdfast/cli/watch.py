@@ -18,7 +18,7 @@ import time
 from .._admin.monitor import Follower, Happening
 from .._core.wait import Wait
 from .._drivers.sync import drive
-from .._platform import environment, folder_watch, kernel_glimpse
+from .._platform import environment, folder_watch
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording as Record
@@ -50,7 +50,7 @@ def follow(places: Iterable[str]) -> Follower:
     A pattern of directories is expanded now; one of names in them is also for those that come later.
     """
     env = environment()
-    follower = Follower(env, folder_watch(), kernel_glimpse)
+    follower = Follower(env, folder_watch())
     for place in places:
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):

@@ -7,11 +7,11 @@ each step on it, or on what is in it, goes by that descriptor, whatever its path
 
 from __future__ import annotations
 
+from .._platform.interface import Surroundings
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from .._platform.interface import Surroundings
 
 _FIRST = (
     *("open_unnamed", "open_directory", "open_new", "open_existing", "unlink", "stat", "sync_directory", "exists"),

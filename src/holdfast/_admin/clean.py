@@ -33,9 +33,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .._core.wait import Wait
-from .._platform.interface import Environment
+from .._platform.interface import Environment, Surroundings
 from ..engines.file import queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
 from ..engines.file.interop import announce_removal, end_removal, why_left
@@ -44,20 +45,14 @@ from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
 from ..engines.file.takeover import complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
-from ..model import Liveness, Value, temporary_name
-from ..protocols import get
+from ..model import Liveness, Record, Status, Value, temporary_name
+from ..protocols import Protocol, get
 from . import detect
-from .scan import Found, Unseen, joined, subdirectories
+from .scan import Found, Survey, Unseen, joined, subdirectories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import TypeVar
-
-    from .._platform.interface import Surroundings
-    from ..model import Record, Status
-    from ..protocols import Protocol
-    from .scan import Survey
 
     T = TypeVar("T")
 

@@ -6,14 +6,11 @@ What dead processes have left beside lock files, in the words of `doctor`; clean
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Value
 from .clean import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
 LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)

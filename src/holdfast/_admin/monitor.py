@@ -43,9 +43,10 @@ from __future__ import annotations
 import math
 import re
 import stat
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
-from .._platform.interface import LockOwner
+from .._platform.interface import LockOwner, ProcLocks, Stat, Surroundings
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
@@ -55,19 +56,7 @@ from .scan import DEAD, EMPTY, FREE, MALFORMED, STALE, Found, Survey, Unseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
     from typing import Any, Protocol
-
-    from .._platform.interface import ProcLocks, Stat, Surroundings
-
-    Place = tuple[str, str]
-
-    """Of a ticket: its directory and its name."""
-
-    Change = tuple[str, str, str]
-
-    """Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
-    lost. Without a name it is about the directory itself."""
 
     class FolderWatch(Protocol):
         """Tells what happens in directories. `fd` is readable when there is something to `take`."""
@@ -80,6 +69,14 @@ if TYPE_CHECKING:
         def discard(self, directory: str) -> None: ...
         def take(self) -> list[Change]: ...
         def close(self) -> None: ...
+
+
+Place = tuple[str, str]
+"""Of a ticket: its directory and its name."""
+
+Change = tuple[str, str, str]
+"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
+lost. Without a name it is about the directory itself."""
 
 
 class Happening(Value):

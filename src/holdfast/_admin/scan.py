@@ -44,9 +44,10 @@ from __future__ import annotations
 
 import math
 import stat
+from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, moment, printable
-from .._platform.interface import Entry, Environment, LockOwner, ProcLocks, Registry, Surroundings
+from .._platform.interface import Entry, Environment, LockOwner, Process, ProcLocks, Registry, Stat, Surroundings
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import NO_RECORD, UNFINISHED, Assessment, Observation, assess, read_record
 from ..engines.file.paths import queue_of
@@ -60,17 +61,13 @@ from . import detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
-
-    from .._platform.interface import Process, Stat
 
     T = TypeVar("T")
 
-    Step = tuple[str, str, frozenset[str]]
 
-    """A directory, a name in it, and the queues that are in it."""
-
+Step = tuple[str, str, frozenset[str]]
+"""A directory, a name in it, and the queues that are in it."""
 
 HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
 MALFORMED, EMPTY = "malformed", "empty"

@@ -25,13 +25,10 @@ import selectors
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Generator
 
 from .._core.wait import Wait
 from .._platform.interface import Environment
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
 
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""

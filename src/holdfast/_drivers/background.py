@@ -28,16 +28,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
+from .._core.hold import Held
 from .._core.wait import Signal, Wait
+from .._platform.interface import Environment, WatchSet
 from .sync import wait_for
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .._core.hold import Held
-    from .._platform.interface import Environment, WatchSet
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0

@@ -6,17 +6,16 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Container, Iterable
 from contextvars import ContextVar
 from enum import Enum
 
 from ..model import Identity, Value
+from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol, TypeVar
-
-    from .operations import Operations
 
     T = TypeVar("T")
 else:

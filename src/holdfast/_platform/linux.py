@@ -13,6 +13,7 @@ import os
 import select
 import struct
 import time
+from collections.abc import Collection
 
 from . import procfs
 from .interface import LockOwner, Presence, Process
@@ -20,7 +21,6 @@ from .portable import GenericEnvironment, presence_by_signal, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet

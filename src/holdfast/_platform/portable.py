@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable, Collection
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
@@ -21,7 +22,6 @@ from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
     from typing import Any, TypeVar
 
     T = TypeVar("T")

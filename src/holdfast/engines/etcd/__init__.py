@@ -1,38 +1,33 @@
 """Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
 
 url.py      what a URL says                   lock.py     acquiring, and waiting until it is free
-queue.py    the keys, and their order         lock.py     a hold: kept, lost, released
-lease.py    what lives as long as we do       look.py     who holds and who waits, for people
-client.py   the cluster, whichever server answers
-http.py     one connection                    connect.py  how it is made
+queue.py    the keys, their order, the lease  hold.py     a hold: kept, lost, released
+client.py   the cluster, whichever server answers         look.py     who holds and who waits, for people
+http.py     one connection                    wire.py     what etcd's answers mean
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from ..._core.hold import Share
+from ..._core.messages import Refusal
+from ..._core.options import Options, Request
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
+from ...model import Record, Status
 from ..base import Engine
 from .client import cluster_of
 from .lock import acquire, wait_until_free
 from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
 from .queue import Queue, compare_of
 from .url import EtcdRequest, Place, parse
-from .wire import Refused
+from .wire import Json, Refused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Generator, Sequence
-    from typing import Any, TypeVar
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._core.options import Options, Request
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record, Status
-    from .wire import Json
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _MOST_SLOTS = 1000
 

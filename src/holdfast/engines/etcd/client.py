@@ -14,24 +14,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from ..._core.wait import Signal, Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
 from .http import Connection, Unreachable, connect
-from .wire import Refused, Watch, answer_of
+from .url import Access, Endpoint
+from .wire import Json, Refused, Watch, answer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Generator, Sequence
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .url import Access, Endpoint
-
-    Json = dict[str, Any]
 
 _EACH = 3.0
 """Seconds that one server gets for one answer."""

@@ -16,21 +16,17 @@ import errno
 import os
 import socket
 import ssl
+from collections.abc import Generator
+from typing import Any
 
 import h11
 
 from ..._core.wait import Signal, Wait
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
+from .url import Endpoint
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .url import Endpoint
-
-    Addresses = list[tuple[int, tuple[Any, ...]]]
+Addresses = list[tuple[int, tuple[Any, ...]]]
 
 _CHUNK = 65536
 _LONGEST_ANSWER = 256 * 1024 * 1024

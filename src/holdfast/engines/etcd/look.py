@@ -6,25 +6,18 @@ ET8  A look is one read of all keys of a lock, so it is true of one moment. It s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from typing import Any
+
 from ..._core.wait import Wait
-from ..._platform.interface import RECHECK
+from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .client import cluster_of
+from .client import Cluster, cluster_of
 from .http import Unreachable
 from .queue import Queue, Seen, kvs_of
-from .url import lease_of
-from .wire import Refused, encoded, end_of, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .client import Cluster
-    from .url import Place
-    from .wire import Json, Watch
+from .url import Place, lease_of
+from .wire import Json, Refused, Watch, encoded, end_of, number
 
 NAME = "etcd"
 ANSWER = 5.0

@@ -32,23 +32,16 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 from ..._core.wait import Wait
-from ..._drivers.agent import agent
+from ..._drivers.agent import Job, agent
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
-from .url import lease_of
-from .wire import Refused, decoded, encoded, end_of, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from typing import Any
-
-    from ..._drivers.agent import Job
-    from ..._platform.interface import Environment
-    from .client import Cluster
-    from .url import Place
-    from .wire import Json
+from .client import Cluster
+from .url import Place, lease_of
+from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
 """Of the lease: for clocks at different speeds, and for the step that follows a look at the clock."""

@@ -15,16 +15,13 @@ from __future__ import annotations
 import math
 import os
 import re
+from typing import NoReturn
 
 from ..._core.options import Options
 from ...errors import InvalidPath
 from ...model import Value
 from ..base import Engine
 from ..remote import RemoteRequest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 PREFIX = "holdfast/"
 TTL = 10

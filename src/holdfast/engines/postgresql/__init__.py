@@ -10,8 +10,16 @@ pool.py    connections that are left
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
+from ..._core.options import Options, Request
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import HoldfastError, InvalidPath
+from ...model import Record, Status
 from ..base import Engine
 from .connect import NAME, parse, refusal, unreachable
 from .connection import Broken, Refused
@@ -25,19 +33,10 @@ from .sight import look, look_at_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import TypeVar
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._core.options import Options, Request
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record, Status
     from .connect import Place
     from .connection import Link
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _WITHIN = 10.0
 _BREAK_WITHIN_MS = 5000

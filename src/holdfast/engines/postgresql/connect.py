@@ -29,6 +29,7 @@ import os
 import random
 import socket
 import threading
+from collections.abc import Generator
 from hashlib import blake2b
 from ipaddress import ip_address
 from urllib.parse import quote, unquote_to_bytes
@@ -36,16 +37,10 @@ from urllib.parse import quote, unquote_to_bytes
 from psycopg import Error, pq
 
 from ..._core.wait import Signal, Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
-from .connection import Broken, Link, Refused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._platform.interface import Environment
-    from .connection import Row
+from .connection import Broken, Link, Refused, Row
 
 NAME = "postgresql"
 SCHEMA = "holdfast"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 
 from psycopg import Error, pq
@@ -24,16 +25,13 @@ from psycopg import Error, pq
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
     from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
-    from ..._platform.interface import Environment
-
-    Row = tuple[str | None, ...]
+Row = tuple[str | None, ...]
 
 _CANCEL_WITHIN = 5.0
 _PREPARE_AFTER = 2

@@ -13,23 +13,18 @@ PG13  A hold that is lost closes its connection, whoever found that out, so a re
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from functools import partial
 
+from ..._core.attempt import Story
+from ..._core.wait import Wait
 from ..._drivers.agent import agent
+from ..._platform.interface import Environment
+from ...model import Record
 from ..remote import RemoteHeld, RemoteRequest
-from .connect import STALE_AFTER
+from .connect import STALE_AFTER, Place
 from .connection import Broken, Link, Refused
 from .pool import leave
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.attempt import Story
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record
-    from .connect import Place
 
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2

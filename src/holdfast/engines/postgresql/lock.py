@@ -32,26 +32,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Generator
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
 from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
-from ...model import Record
+from ...model import Record, Status
 from ..remote import Attempt, Contender, require_no_deadlock, together
 from .connect import NAME, connect, is_passing, only, refusal, unreachable
-from .connection import Broken, Link, Refused
+from .connection import Broken, Link, Refused, Row
 from .hold import PostgresqlHeld, PostgresqlRequest
 from .pool import leave, obtain
 from .sight import comment, free, look
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._platform.interface import Environment
-    from ...model import Status
-    from .connection import Row
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""

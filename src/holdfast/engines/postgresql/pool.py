@@ -9,20 +9,14 @@ PG17  Nobody relies on one: the server may have ended it meanwhile. Whoever take
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
-from .connect import STALE_AFTER, connect
-from .connection import Broken
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._platform.interface import Environment
-    from .connect import Place
-    from .connection import Link
+from ..._platform.interface import Environment
+from .connect import STALE_AFTER, Place, connect
+from .connection import Broken, Link
 
 KEPT = 5.0
 """Seconds."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
+from ..._core.wait import Wait
 from ..._drivers.sync import drive
 from ..._platform import environment
+from ..._platform.interface import Environment
 from ...errors import HoldfastError
-from .connect import NAME, SCHEMA, check_schema, connect, parse, quoted, unreachable
+from .connect import NAME, SCHEMA, Place, check_schema, connect, parse, quoted, unreachable
 from .connection import Broken, Refused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from .connect import Place
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"

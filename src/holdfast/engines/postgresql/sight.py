@@ -7,19 +7,14 @@ PG10  The server's table of locks decides who holds; a row only says who that is
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Sequence
 from urllib.parse import quote, unquote
 
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .connect import NAME
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from .connect import Place
-    from .connection import Link, Row
+from .connect import NAME, Place
+from .connection import Link, Row
 
 _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")

@@ -193,7 +193,7 @@ def test_a_release_that_is_watched_looks_like_a_loss(
     monkeypatch.setattr(EtcdHeld, "_give_up", slow)
     hold = Lock(url).acquire()
     with monkeypatch.context() as patched:
-        patched.setattr(ours, "call", lambda _call, what: told.append(what))
+        patched.setattr("holdfast.engines.etcd.hold.call_aside", lambda _call, what: told.append(what))
         hold.release()
     assert not told
 

@@ -41,7 +41,7 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
                 "while closing connections"
             ):  # it sleeps until the last of an earlier test is too old
                 job.stop()
-                postgresql_spare._sweeping.clear()
+                postgresql_spare._pool._swept_in = -1
         eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
         postgres.forget()  # the test's own connection is no leak
         gc.collect()
@@ -193,8 +193,9 @@ def test_a_short_hold_wakes_the_agents_thread(
 ) -> None:
     """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
-    monkeypatch.setattr(postgresql_spare, "_sweeping", [env.generation])  # who closes what was left too long wakes it
-    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)  # so does who ends the last of many holds
+    # The job that closes what was left too long wakes it; so does the end of the last of many holds.
+    monkeypatch.setattr(postgresql_spare._pool, "_swept_in", env.generation)
+    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)
 
     def often() -> Iterator[Wait]:
         while True:
@@ -202,7 +203,7 @@ def test_a_short_hold_wakes_the_agents_thread(
 
     job = ours.start(often(), "at work")  # type: ignore[arg-type]  # so that it never sleeps for as long as a hold may
     Lock(url).acquire(timeout=10).release()
-    eventually(lambda: job._wait)
+    eventually(lambda: job.wait)
     rung: list[int] = []
     lost: list[LockLost] = []
     try:

@@ -353,7 +353,7 @@ def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, m
     with pytest.raises(holdfast.EngineUnavailable, match="looked up in time"):
         lock.acquire(timeout=0)
     go.set()
-    assert set(asked) == {"holdfast-name"}
+    assert set(asked) == {"holdfast-resolve"}
 
 
 def test_a_server_that_never_answers_is_waited_for(arms: dict[str, Callable[[], None]]) -> None:

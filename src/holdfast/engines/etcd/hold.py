@@ -19,6 +19,7 @@ from collections.abc import Generator
 
 from ..._core.wait import Wait
 from ..._drivers.agent import Job, agent
+from ..._drivers.background import call_aside
 from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
 from ...model import Record
@@ -88,7 +89,7 @@ class EtcdHeld(RemoteHeld):
     def _over(self, why: str) -> None:
         if self.released:
             return  # it is our own release that the watch has seen, or one that says itself that nothing was left
-        agent(self.env).call(lambda: self.lose(why), f"in on_lost for {self.path}")
+        call_aside(lambda: self.lose(why), f"in on_lost for {self.path}")
 
     # -- what watches it -----------------------------------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
-url.py      what a URL says               lock.py    acquiring and waiting
-connect.py    where the server is           lock.py    heartbeat, loss, release
-connect.py  which sessions are fit        sight.py   who holds, who waits
-connection.py     one connection, as steps      schema.py  the table
-pool.py    connections that are left
+connect.py     what a URL says, where its server is, which sessions are fit
+connection.py  one connection, as steps        pool.py    sessions that are kept for a moment
+lock.py        acquiring and waiting           hold.py    heartbeat, loss, release
+sight.py       who holds, who waits            schema.py  the table
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ..._platform.interface import Environment
 from ...errors import HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
-from .connect import NAME, parse, refusal, unreachable
-from .connection import Broken, Refused
+from .connect import NAME, Place, parse, refusal, unreachable
+from .connection import Broken, Link, Refused
 from .hold import PostgresqlRequest
 from .lock import acquire, wait_until_free
 from .pool import leave, obtain
@@ -30,11 +29,6 @@ from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
 from .sight import look, look_at_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .connect import Place
-    from .connection import Link
 
 T = TypeVar("T")
 

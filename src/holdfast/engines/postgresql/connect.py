@@ -27,19 +27,17 @@ from __future__ import annotations
 
 import os
 import random
-import socket
-import threading
 from collections.abc import Generator
 from hashlib import blake2b
-from ipaddress import ip_address
 from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
 
-from ..._core.wait import Signal, Wait
+from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
+from ..connections import is_address, resolve
 from .connection import Broken, Link, Refused, Row
 
 NAME = "postgresql"
@@ -245,46 +243,19 @@ def attempts(env: Environment, known: Known, until: float, failed: list[str]) ->
     for index in range(number):
         host, address = (given[index] if index < len(given) else "" for given in (hosts, addresses))
         port = ports[index] if index < len(ports) else ports[0]
-        if address or not host or host.startswith(("/", "@")) or _is_address(host):
+        if address or not host or host.startswith(("/", "@")) or is_address(host):
             found.append(Attempt(host, address, port))
             continue
-        looked_up = yield from _look_up(env, host, port, until)
-        if isinstance(looked_up, str):
-            failed.append(f"{host}: {looked_up}")
-        else:
-            found += [Attempt(host, each, port) for each in looked_up]
+        try:
+            answers = yield from resolve(env, host, None, min(until, env.monotonic() + _LOOKUP_WITHIN))
+            found += [Attempt(host, each, port) for each in dict.fromkeys(str(answer[0]) for _, answer in answers)]
+        except TimeoutError as error:
+            failed.append(f"{host}: {error.strerror}")
+        except OSError as error:
+            failed.append(f"{host}: the name is not known ({error})")
     if known.get("load_balance_hosts") == "random":
         random.shuffle(found)
     return found
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _look_up(env: Environment, host: str, port: str, until: float) -> Generator[Wait, None, list[str] | str]:
-    """The addresses of a name, or why there are none."""
-    until = min(until, env.monotonic() + _LOOKUP_WITHIN)
-    done, found = Signal(), list[list[str] | str]()
-
-    def look() -> None:
-        try:
-            answers = socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)
-            found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
-        except (OSError, UnicodeError) as error:
-            found.append(f"the name is not known ({error})")
-        done.set()
-
-    threading.Thread(target=look, name="holdfast-name", daemon=True).start()
-    while not found:
-        if env.monotonic() >= until:
-            return "the name could not be looked up in time"
-        yield Wait((), until, done)
-    return found[0]
 
 
 STALE_AFTER = 30.0

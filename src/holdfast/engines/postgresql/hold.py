@@ -19,6 +19,7 @@ from functools import partial
 from ..._core.attempt import Story
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
+from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ...model import Record
 from ..remote import RemoteHeld, RemoteRequest
@@ -134,7 +135,7 @@ class PostgresqlHeld(RemoteHeld):
                         return
                     link.keeper = None
                     link.close()  # PG13
-                agent(self.env).call(partial(self.lose, str(error)), f"in on_lost for {self.path}")
+                call_aside(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
             yield link.wait(min(due, self.lapses))
 

@@ -61,7 +61,7 @@ def _addresses(host: str, port: str | int | None) -> list[Address]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-class Connection(Protocol):
+class Kept(Protocol):
     generation: int
     """Of the process that opened it."""
 
@@ -70,7 +70,7 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=Kept)
 
 
 class Pool(Generic[C]):

@@ -48,11 +48,11 @@ def test_a_url_that_says_nothing_useful_is_found_out_by_a_server(url: str) -> No
 
 
 def test_a_url_is_misread() -> None:
-    place = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
-    assert place.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
-    assert (place.access.user, place.access.password, place.access.tls) == ("me", "a@b", True)
-    assert (place.access.ca, place.access.cert, place.access.key) == ("/ca", "/c", "/k")
-    assert (place.prefix, place.name, place.ttl) == ("x/", "a/b c", 7)
+    lock_url = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
+    assert lock_url.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
+    assert (lock_url.access.user, lock_url.access.password, lock_url.access.tls) == ("me", "a@b", True)
+    assert (lock_url.access.ca, lock_url.access.cert, lock_url.access.key) == ("/ca", "/c", "/k")
+    assert (lock_url.prefix, lock_url.name, lock_url.ttl) == ("x/", "a/b c", 7)
     assert parse("etcd://h/n").prefix == "holdfast/"
     assert parse("etcd://h", many=True).name == ""
 

@@ -51,20 +51,20 @@ class Doors:
     def __init__(self) -> None:
         self._lines: dict[str, list[Signal]] = {}
 
-    def lets_in(self, lock: str, place: Signal) -> bool:
+    def lets_in(self, lock: str, lock_url: Signal) -> bool:
         """Whether `place` is among the first; it stands in line from the first question on, and is set when it is."""
         with forking:
             line = self._lines.setdefault(lock, [])
-            if place not in line:
-                line.append(place)
-            return line.index(place) < _MOST_ENTERING
+            if lock_url not in line:
+                line.append(lock_url)
+            return line.index(lock_url) < _MOST_ENTERING
 
-    def leave(self, lock: str, place: Signal) -> None:
+    def leave(self, lock: str, lock_url: Signal) -> None:
         """Idempotent."""
         with forking:
             line = self._lines.get(lock, [])
-            if place in line:
-                line.remove(place)
+            if lock_url in line:
+                line.remove(lock_url)
             if not line:
                 self._lines.pop(lock, None)
             first = line[:_MOST_ENTERING]

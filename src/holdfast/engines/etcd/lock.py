@@ -68,8 +68,8 @@ class Contest(Contender):
         self.timeout = timeout
         self.attempt = Attempt(env, requests, timeout, context)
         first = requests[0]
-        self.queue = Queue(first.place, None if first.slot is None else len(requests))
-        self.cluster: Cluster = cluster_of(env, first.place.access)
+        self.queue = Queue(first.lock_url, None if first.slot is None else len(requests))
+        self.cluster: Cluster = cluster_of(env, first.lock_url.access)
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None

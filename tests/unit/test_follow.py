@@ -11,7 +11,7 @@ import pytest
 
 from abilities import LINUX
 from holdfast._admin import monitor as module
-from holdfast._admin.monitor import LIMBO, Follower, Happening
+from holdfast._admin.monitor import CONFIRM_AFTER, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
@@ -41,18 +41,18 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
         watch.close()
 
 
-def news(follower: Follower) -> list[Happening]:
+def news(follower: Follower) -> list[LockEvent]:
     assert follower.watch is not None
-    return follower.heed(follower.watch.take())
+    return follower.handle(follower.watch.take())
 
 
-def kinds(found: list[Happening]) -> list[str]:
+def kinds(found: list[LockEvent]) -> list[str]:
     return [one.kind for one in found]
 
 
-def later(follower: Follower, kind: str) -> Happening:
+def later(follower: Follower, kind: str) -> LockEvent:
     """The first of a kind, by events and by the clock."""
-    found: list[Happening] = []
+    found: list[LockEvent] = []
 
     def look() -> bool:
         if follower.watch is not None:
@@ -185,7 +185,7 @@ def test_nothing_is_seen_where_no_events_come(disk: Path, contend: Contend, foll
     """Z13: then everything is looked at on a clock."""
     follower = follow(disk, events=False)
     follower.first_look()
-    assert follower.places.polled
+    assert follower.scope.polled
     held = contend(disk / "l").get()
     assert later(follower, "acquired").path == str(disk / "l")
     held.release()
@@ -199,7 +199,7 @@ def test_lost_events_are_never_made_up_for(disk: Path, contend: Contend, follow:
     held = contend(disk / "l").get()
     assert follower.watch is not None
     follower.watch.take()
-    assert kinds(follower.heed([("", "", "unknown")])) == ["acquired"]
+    assert kinds(follower.handle([("", "", "unknown")])) == ["acquired"]
     held.release()
 
 
@@ -240,7 +240,7 @@ def test_a_release_that_is_seen_in_the_middle_is_taken_for_a_death(
     os.utime(disk / "l")
     env = follower._env
     env.once(env.before, "guarded", held.release)  # type: ignore[attr-defined]
-    follower.heed([(str(disk), "l", "written")])
+    follower.handle([(str(disk), "l", "written")])
     assert kinds(news(follower)) == ["released"]
 
 
@@ -255,11 +255,11 @@ def test_a_wait_that_ended_well_is_told_as_given_up(disk: Path, contend: Contend
     peer.expect("done")
     peer.wait()
     found = news(follower)
-    deadline = follower._env.monotonic() + 2 * LIMBO
+    deadline = follower._env.monotonic() + 2 * CONFIRM_AFTER
     while follower._env.monotonic() < deadline:
         found += follower.tick()
     assert "gave-up" not in kinds(found)
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 
@@ -304,7 +304,7 @@ def test_a_waiter_is_not_seen_or_its_wait_not_measured(disk: Path, contend: Cont
     peer.say("on")
     peer.wait()
     assert later(follower, "released").pid == peer.pid
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 

@@ -15,7 +15,7 @@ import pytest
 import abilities
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
-from holdfast._admin.scan import Found, Survey, Unseen
+from holdfast._admin.scan import Found, Survey, Unreadable
 from holdfast._platform import proc_locks, procfs
 from holdfast._platform.portable import NoProcLocks
 from holdfast.engines.file.hold import FileHeld
@@ -55,7 +55,7 @@ STRAYS = {
 def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
     survey = Survey(env)
     every = list(survey.tree(str(directory)) if recursive else survey.directory(str(directory)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
     assert len(found) == len(every), "a file comes twice"
     return found
@@ -333,7 +333,7 @@ def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environme
 
     env.before["scan"] = refuse
     every = list(Survey(env).tree(str(disk)))
-    assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
+    assert [one.path if isinstance(one, Unreadable) else one.status.path for one in every] == [
         f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abilities import LINUX
-from holdfast._admin.monitor import Follower, Places
+from holdfast._admin.monitor import Follower, WatchScope
 from holdfast._platform.inotify import FolderWatch
 from holdfast.cli import top as module
 from holdfast.cli import top as view_module
@@ -153,7 +153,7 @@ def follow(environments: Callable[..., Stepped]) -> Any:
 
 def news(follower: Follower) -> None:
     assert follower.watch is not None
-    follower.heed(follower.watch.take())
+    follower.handle(follower.watch.take())
 
 
 def test_a_holder_or_a_waiter_is_not_shown(disk: Path, contend: Contend, follow: Any) -> None:
@@ -285,7 +285,7 @@ def test_a_pattern_of_no_directory_is_passed_over(disk: Path) -> None:
 
 
 def test_a_pattern_leaves_out_what_comes_later() -> None:
-    places = Places()
+    places = WatchScope()
     places.add("/d", "*.lock", polled=False, pattern=True)
     places.add("/d", "other", polled=False)
     names = ("a.lock", "a", "other", "other.lock", "x\n.lock", "other.3.lock")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, Unseen, walk
+from holdfast._admin.scan import Found, Survey, Unreadable, walk
 from holdfast._platform.portable import NoProcLocks
 from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contender, Stepped, sema_record
@@ -23,7 +23,7 @@ RECORD = sema_record(4294967295, 9e9)
 
 def found_in(env: Stepped, top: Path) -> list[str]:
     every = list(Survey(env).tree(str(top)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     return [os.path.relpath(one.status.path, top) for one in every if isinstance(one, Found)]
 
 
@@ -60,7 +60,7 @@ def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, en
             (disk / "swapped").symlink_to("z")
 
     steps = list(walk(env, ProcLocks(), str(disk), swap))
-    assert [step[:2] for step in steps if not isinstance(step, Unseen)] == [(f"{disk}/here", "l")]
+    assert [step[:2] for step in steps if not isinstance(step, Unreadable)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
 
@@ -73,9 +73,9 @@ def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_non
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
     steps = walk(env, NoProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
-    assert [step[1] for step in steps if not isinstance(step, Unseen)] == ["l"]
+    assert [step[1] for step in steps if not isinstance(step, Unreadable)] == ["l"]
     (missing,) = walk(env, NoProcLocks(), f"{disk}/c")
-    assert isinstance(missing, Unseen)
+    assert isinstance(missing, Unreadable)
     assert isinstance(missing.error, FileNotFoundError)
 
 

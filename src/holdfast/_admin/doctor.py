@@ -1,7 +1,4 @@
-"""What the abilities of a directory mean for the promises of docs/guarantees.md, in words.
-
-What dead processes have left beside lock files, in the words of `doctor`; clean.py decides what that is.
-"""
+"""What the abilities of a directory, and the leftovers in it, mean for the promises of docs/guarantees.md, in words."""
 
 from __future__ import annotations
 

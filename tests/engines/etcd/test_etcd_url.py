@@ -70,7 +70,7 @@ def test_a_password_is_shown_or_a_private_key() -> None:
     """ET1."""
     url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
     lock = Lock(url)
-    said = f"{lock!r} {lock.path} {lock._request.place.access!r}"
+    said = f"{lock!r} {lock.path} {lock._request.lock_url.access!r}"
     assert "s3cret" not in said
     assert "private" not in said
     assert lock.path == "etcds://me:***@host:2379/name?cert=/c"

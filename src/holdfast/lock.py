@@ -20,7 +20,6 @@ from ._drivers.background import Keeper
 from ._drivers.sync import caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
-from ._platform.interface import Presence
 from ._platform.operations import numbers
 from .engines import Engine, engine_of
 from .engines.file import FILES
@@ -173,7 +172,7 @@ class Hold(BaseHold):
     def _leave_to(self, owner: int) -> bool:
         """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
         held = self._held
-        if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+        if held.env.inspect(owner).has_ended:
             self.release()
             return False
         held.abandon()

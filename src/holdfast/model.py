@@ -90,6 +90,20 @@ class Identity(Value):
     started: str
     host: str
 
+    @property
+    def pid_space(self) -> tuple[str, str]:
+        """What a pid is a number in: one boot and one PID namespace."""
+        return (self.boot, self.pid_namespace)
+
+    @property
+    def has_pid_space(self) -> bool:
+        """Whether it is known in which boot and PID namespace it is."""
+        return "-" not in self.pid_space
+
+    def shares_pids_with(self, other: Identity) -> bool:
+        """Whether a pid means the same process to both, for certain."""
+        return self.has_pid_space and self.pid_space == other.pid_space
+
 
 MARKER_VERSION = "2"
 """As it is written."""

@@ -26,7 +26,6 @@ import math
 from ._core.options import check_seconds
 from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
-from .engines.file.interop import has_ended
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
 from .lock import Lock, file_request
 from .model import Liveness, Record, Value
@@ -132,7 +131,7 @@ class LockInfo(Value):
 
 def is_process_running(pid: int) -> bool:
     """Whether there is such a process here, also one of another user. False for a zombie, and for numbers below 1."""
-    return 0 < pid <= MAX_PID and not has_ended(environment(), pid)
+    return 0 < pid <= MAX_PID and not environment().inspect(pid).has_ended
 
 
 def options_of(protocol: str, stale_timeout: float | None, acquire_timeout: float | None, stale: Stale) -> Options:

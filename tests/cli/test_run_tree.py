@@ -145,7 +145,7 @@ sys.stdin.readline()
 def test_where_processes_cannot_be_seen_the_command_is_still_ended(world: World, path: Path) -> None:
     """Without `/proc` the command alone is stopped, which is known to be ours."""
     code = (
-        "import holdfast._platform.tree as t, sys; t._proc_is_ours = lambda: False; "
+        "import holdfast._platform.procfs as p, sys; p.is_ours = lambda: False; "
         f"from holdfast.cli import main; main(['run', '--kill-after', '1', {str(path)!r}, '--', 'sleep', '600'])"
     )
     run = world.start([sys.executable, "-c", code])

@@ -12,7 +12,7 @@ import pytest
 
 from cli.support import HOLDFAST, World
 from holdfast._admin.scan import _CONDITIONS_OF_OTHERS as CONDITIONS
-from holdfast._admin.scan import Outlook, in_words
+from holdfast._admin.scan import Staleness, staleness_text
 
 NOW = int(time.time())
 
@@ -89,17 +89,17 @@ def test_acquiring_does_not_take_the_protocol_from_the_content(world: World, tmp
 @pytest.mark.parametrize(
     ("one", "wanted"),
     [
-        (Outlook("sema", 1000.0 + 2460, ""), "sema would call it stale at "),
-        (Outlook("sema", 1000.0 + 2460, ""), ", in 41 min"),
-        (Outlook("sema", 900.0, ""), "sema calls it stale since "),
-        (Outlook("semats", 900.0, "if its process has ended by then"), "ended by now"),
-        (Outlook("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
-        (Outlook("sema", 1.8e19, ""), "in "),
-        (Outlook("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
+        (Staleness("sema", 1000.0 + 2460, ""), "sema would call it stale at "),
+        (Staleness("sema", 1000.0 + 2460, ""), ", in 41 min"),
+        (Staleness("sema", 900.0, ""), "sema calls it stale since "),
+        (Staleness("semats", 900.0, "if its process has ended by then"), "ended by now"),
+        (Staleness("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
+        (Staleness("sema", 1.8e19, ""), "in "),
+        (Staleness("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
     ],
 )
-def test_a_moment_is_put_into_words(one: Outlook, wanted: str) -> None:
-    assert wanted in in_words(one, 1000.0)
+def test_a_moment_is_told_in_the_wrong_words(one: Staleness, wanted: str) -> None:
+    assert wanted in staleness_text(one, 1000.0)
 
 
 def elsewhere(acquired: float | None) -> str:

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from engines.faces import Tasks, Threads
 from holdfast import events, plugins
-from holdfast._core import attempt
+from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
@@ -230,7 +230,7 @@ def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
-    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.05)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.05)
     hold = face.lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
     heard: list[events.Event] = []

@@ -1,6 +1,6 @@
-"""What the kernel's tables in `/proc` say, and how: one test for each format that procfs.py reads.
+"""What the kernel's tables in `/proc` say, and how: one test for each format that proc_locks.py reads.
 
-Nothing of holdfast runs here. A test that fails means: this kernel is another; see the head of `_platform/procfs.py`.
+Nothing of holdfast runs here. A test that fails means: this kernel is another; see the head of proc_locks.py.
 """
 
 from __future__ import annotations

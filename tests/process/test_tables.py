@@ -1,4 +1,4 @@
-"""Who is shown as a holder and as a waiter, when they are other processes (procfs.py)."""
+"""Who is shown as a holder and as a waiter, when they are other processes (proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ hear()
 LOOK = """
 import json
 from holdfast._platform.linux import LinuxEnvironment
-import holdfast._platform.procfs, holdfast._platform.inotify
+import holdfast._platform.proc_locks, holdfast._platform.inotify
 if len(sys.argv) > 2:
     become(int(sys.argv[2]))
 while True:
@@ -332,8 +332,8 @@ def test_a_lock_on_btrfs_is_listed_as_its_own_protocols_with_a_waiter(btrfs: Pat
     holder = spawn(KEEP, path, env=LINUX)
     holder.expect("holding")
     waiter = spawn(WAIT, path, env=LINUX)
-    eventually(lambda: LinuxEnvironment().census().watchers(identity(path)) == [waiter.pid], what="the waiter")
-    assert not LinuxEnvironment().census().heeds_readers(identity(path))
+    eventually(lambda: LinuxEnvironment().proc_locks().watchers(identity(path)) == [waiter.pid], what="the waiter")
+    assert not LinuxEnvironment().proc_locks().heeds_readers(identity(path))
     (one,) = Survey(LinuxEnvironment()).directory(str(path.parent))
     assert isinstance(one, Found)
     assert (one.status.protocol, one.status.holder.pid) == ("sema", holder.pid)
@@ -343,7 +343,7 @@ def test_a_lock_on_btrfs_is_listed_as_its_own_protocols_with_a_waiter(btrfs: Pat
 def test_the_files_of_a_source_tree_on_btrfs_are_not_asked_about(btrfs: Path, spawn: Spawn) -> None:
     """W8: directories list the numbers of the tables there, too."""
     path = btrfs / "one" / "l.py"
-    assert LinuxEnvironment().census().locked_numbers(path.parent.stat().st_dev) is not None
+    assert LinuxEnvironment().proc_locks().locked_numbers(path.parent.stat().st_dev) is not None
     (path.parent / "other.py").write_text("pid=1\ntimestamp=1\n")
     holder = spawn(HOLD, path, "exclusive")
     holder.hear()

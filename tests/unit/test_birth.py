@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._platform import linux
-from holdfast._platform.linux import born, entitle
+from holdfast._platform.linux import btime, setproctitle
 from unit.elsewhere import elsewhere
 
 
@@ -30,16 +30,16 @@ def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypa
     path = str(disk / "l")
     Path(path).touch()
     for library in (Old, Forgetful):
-        monkeypatch.setattr(linux, "_libc", library)
-        assert born(path) == str(os.stat(path).st_ino)
-    monkeypatch.setattr(linux, "_libc", Old)
-    assert born(path + "x") is None
+        monkeypatch.setattr(linux, "_libc", lambda library=library: library)
+        assert btime(path) == str(os.stat(path).st_ino)
+    monkeypatch.setattr(linux, "_libc", lambda: Old)
+    assert btime(path + "x") is None
 
 
 def test_a_title_that_is_too_long_is_not_set() -> None:
     def shown() -> tuple[bytes, bytes]:
         before = Path("/proc/self/cmdline").read_bytes()
-        entitle("n" * (len(before) + 1), "about")
+        setproctitle("n" * (len(before) + 1), "about")
         return before, Path("/proc/self/cmdline").read_bytes()
 
     before, after = elsewhere(shown)
@@ -52,5 +52,5 @@ def test_a_process_that_may_not_be_renamed_goes_on(monkeypatch: pytest.MonkeyPat
 
     before = Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()
     monkeypatch.setattr(linux, "open", refused, raising=False)
-    entitle("holdfast", "for nobody")
+    setproctitle("holdfast", "for nobody")
     assert (Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()) == before

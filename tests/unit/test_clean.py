@@ -501,8 +501,8 @@ def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Pa
 
     before = sorted(everything.rglob("*"))
     rehearsed = environments()
-    census = rehearsed.real.census()  # once: it reads what all processes have open
-    rehearsed.instead["census"] = lambda: census
+    tables = rehearsed.real.proc_locks()  # once: it reads what all processes have open
+    rehearsed.instead["proc_locks"] = lambda: tables
     all_of_them = look(rehearsed)
     assert len(all_of_them) >= 6
     for number, name in enumerate(rehearsed.steps):
@@ -513,7 +513,7 @@ def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Pa
                 raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)))
 
         env.at_step = fail
-        env.instead["census"] = lambda: census
+        env.instead["proc_locks"] = lambda: tables
         seen = look(env)
         # A list that cannot be read hides what is in it, and nothing else does.
         assert name in ("list_directory", "scan", "stat", "open_directory") or len(all_of_them - seen) <= 1

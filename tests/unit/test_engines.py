@@ -20,6 +20,7 @@ from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Agent
 from holdfast._drivers.agent import agent as agent_of
+from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
 from holdfast.acquire_all import in_order
 from holdfast.engines import registry
@@ -321,7 +322,7 @@ def test_a_forked_child_does_not_go_on_with_its_parents_jobs(agent: Agent) -> No
             closed.append(os.getpid())
 
     job = agent.start(steps(), "at work")
-    eventually(lambda: job._wait is not None)
+    eventually(lambda: job.wait is not None)
     run: list[int] = []
 
     def one() -> Generator[Wait, None, None]:
@@ -446,7 +447,7 @@ def test_a_callback_that_fails_is_logged(agent: Agent, caplog: pytest.LogCapture
 
     call: Callable[[], object] = broken
     with caplog.at_level(logging.ERROR, "holdfast"):
-        agent.call(call, "in on_lost")
+        call_aside(call, "in on_lost")
         eventually(lambda: "in on_lost: of the caller's making" in caplog.text)
 
 
@@ -458,7 +459,7 @@ def test_a_loss_is_reported_where_no_thread_can_start(agent: Agent, monkeypatch:
 
     monkeypatch.setattr(threading.Thread, "start", start)
     told: list[str] = []
-    agent.call(lambda: told.append("lost"), "in on_lost")
+    call_aside(lambda: told.append("lost"), "in on_lost")
     assert told == ["lost"]
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import abilities
 from holdfast import _platform
-from holdfast._platform import folder_watch, inotify, kernel_glimpse
+from holdfast._platform import folder_watch, inotify
 from holdfast._platform.inotify import FolderWatch
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast._platform.portable import GenericEnvironment, NoCensus
-from holdfast._platform.procfs import Glimpse
+from holdfast._platform.portable import GenericEnvironment, NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from process.support import inotify_instance
 
 IN_CREATE, IN_DELETE, IN_UNMOUNT, IN_Q_OVERFLOW = 0x100, 0x200, 0x2000, 0x4000
@@ -94,13 +94,11 @@ def test_kernel_locks_are_seen_on_linux_and_not_in_portable_python(disk: Path, m
     identity = (found.st_dev, found.st_ino)
     with open(disk / "l") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        monkeypatch.setattr(_platform, "_current", LinuxEnvironment())
-        seen = kernel_glimpse()
-        assert isinstance(seen, Glimpse)
+        seen = LinuxEnvironment().proc_locks(few=True)
+        assert isinstance(seen, LinuxProcLocks)
         assert seen.is_locked(identity)
-        monkeypatch.setattr(_platform, "_current", GenericEnvironment())
-        portable = kernel_glimpse()
-        assert isinstance(portable, NoCensus)
+        portable = GenericEnvironment().proc_locks(few=True)
+        assert isinstance(portable, NoProcLocks)
         assert not portable.is_locked(identity)
         assert not portable.heeds_readers(identity)
         assert (portable.owners(identity), portable.watchers(identity), portable.user(1)) == ([], [], None)

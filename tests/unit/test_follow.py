@@ -11,9 +11,8 @@ import pytest
 
 from abilities import LINUX
 from holdfast._admin import monitor as module
-from holdfast._admin.monitor import LIMBO, Follower, Happening
+from holdfast._admin.monitor import CONFIRM_AFTER, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contender, Stepped
@@ -33,7 +32,7 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
             watches.append(FolderWatch())
         env = environments()
         watch = watches[-1] if events else None
-        follower = Follower(env, watch, lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watch)  # type: ignore[arg-type]
         follower.add(str(directory), name)
         return follower
 
@@ -42,18 +41,18 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
         watch.close()
 
 
-def news(follower: Follower) -> list[Happening]:
+def news(follower: Follower) -> list[LockEvent]:
     assert follower.watch is not None
-    return follower.heed(follower.watch.take())
+    return follower.handle(follower.watch.take())
 
 
-def kinds(found: list[Happening]) -> list[str]:
+def kinds(found: list[LockEvent]) -> list[str]:
     return [one.kind for one in found]
 
 
-def later(follower: Follower, kind: str) -> Happening:
+def later(follower: Follower, kind: str) -> LockEvent:
     """The first of a kind, by events and by the clock."""
-    found: list[Happening] = []
+    found: list[LockEvent] = []
 
     def look() -> bool:
         if follower.watch is not None:
@@ -184,7 +183,7 @@ def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend
     """Z13: then everything is looked at on a clock."""
     follower = follow(disk, events=False)
     follower.first_look()
-    assert follower.places.polled
+    assert follower.scope.polled
     held = contend(disk / "l").get()
     assert later(follower, "acquired").path == str(disk / "l")
     held.release()
@@ -198,7 +197,7 @@ def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend,
     held = contend(disk / "l").get()
     assert follower.watch is not None
     follower.watch.take()
-    assert kinds(follower.heed([("", "", "unknown")])) == ["acquired"]
+    assert kinds(follower.handle([("", "", "unknown")])) == ["acquired"]
     held.release()
 
 
@@ -237,7 +236,7 @@ def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, conte
     os.utime(disk / "l")
     env = follower._env
     env.once(env.before, "guarded", held.release)  # type: ignore[attr-defined]
-    follower.heed([(str(disk), "l", "written")])
+    follower.handle([(str(disk), "l", "written")])
     assert kinds(news(follower)) == ["released"]
 
 
@@ -252,11 +251,11 @@ def test_a_wait_that_ended_well_is_not_reported_as_given_up(disk: Path, contend:
     peer.expect("done")
     peer.wait()
     found = news(follower)
-    deadline = follower._env.monotonic() + 2 * LIMBO
+    deadline = follower._env.monotonic() + 2 * CONFIRM_AFTER
     while follower._env.monotonic() < deadline:
         found += follower.tick()
     assert "gave-up" not in kinds(found)
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 
@@ -299,7 +298,7 @@ def test_a_waiter_is_seen_and_its_wait_measured(disk: Path, contend: Contend, fo
     peer.say("on")
     peer.wait()
     assert later(follower, "released").pid == peer.pid
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._admin.monitor import LIMBO, SETTLE, Follower, Happening
+from holdfast._admin.monitor import CONFIRM_AFTER, SETTLE, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.queue import Ticket
 from process.support import inotify_instance
@@ -33,14 +32,14 @@ class Theatre:
         self.queue = disk / ".holdfast-l.queue"
         self.looks, self.waits = environments(), environments()
         self.request = Contender(self.waits, str(disk / "l"), timeout=None).request
-        self.told: list[Happening] = []
+        self.told: list[LockEvent] = []
         self.count = 0
         self.ticket: Ticket | None = None
         os.close(inotify_instance())
         self.watch = FolderWatch()
 
     def raise_curtain(self) -> None:
-        self.follower = Follower(self.looks, self.watch, lambda: Glimpse(self.looks.real))  # type: ignore[arg-type]
+        self.follower = Follower(self.looks, self.watch)  # type: ignore[arg-type]
         self.follower.add(str(self.directory))
         self.follower.first_look()
         self.told = []
@@ -74,17 +73,19 @@ class Theatre:
     def look(self) -> None:
         """What `following.happenings` does, as long as there are events."""
         while changes := self.watch.take():
-            self.told += self.follower.heed(changes)
+            self.told += self.follower.handle(changes)
 
     def look_later(self) -> None:
         self.look()
         now = self.looks.monotonic()
-        self.looks.instead["monotonic"] = lambda: now + 2 * max(LIMBO, SETTLE)
+        self.looks.instead["monotonic"] = lambda: now + 2 * max(CONFIRM_AFTER, SETTLE)
         self.told += self.follower.tick()
         del self.looks.instead["monotonic"]
 
     def waiting(self) -> list[str]:
-        return [name for (_, name), wait in self.follower.crowd.waits.items() if wait in self.follower.crowd.waiting()]
+        return [
+            name for (_, name), wait in self.follower.waiters.waits.items() if wait in self.follower.waiters.waiting()
+        ]
 
     def kinds(self) -> list[str]:
         return [one.kind for one in self.told]
@@ -152,7 +153,7 @@ def test_a_waiter_in_a_queue_that_is_made_again_is_shown(theatre: Theatre) -> No
 
 def test_a_waiter_that_leaves_at_any_step_is_no_longer_shown(theatre: Theatre) -> None:
     for where in plays(theatre, lambda: (theatre.arrive(), theatre.leave()), lambda: None):
-        assert theatre.follower.crowd.waits == {}, where
+        assert theatre.follower.waiters.waits == {}, where
         assert theatre.kinds() in ([], ["waiting"], ["waiting", "gave-up"]), where
 
 
@@ -169,7 +170,7 @@ def test_a_waiter_that_dies_is_reported_to_have_given_up(theatre: Theatre) -> No
     theatre.arrive()
     theatre.look()
     assert theatre.waiting() == [theatre.name]
-    theatre.follower.heed([(str(theatre.queue), theatre.name, "closed")])
+    theatre.follower.handle([(str(theatre.queue), theatre.name, "closed")])
     assert theatre.waiting() == [theatre.name]
     theatre.waits.real.close(theatre.ticket._fd)  # type: ignore[union-attr]
     theatre.ticket.queue.close()  # type: ignore[union-attr]

@@ -276,12 +276,12 @@ def test_a_process_that_may_not_be_looked_at_counts_as_running(
 
 def test_kill_says_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portable_system.os, "kill", fail(PermissionError(1, "Operation not permitted")))
-    assert portable_system._presence_by_kill(4711) is Presence.RUNNING
+    assert portable_system.presence_by_signal(4711) is Presence.RUNNING
     monkeypatch.setattr(portable_system.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
-    assert portable_system._presence_by_kill(1 << 80) is Presence.RUNNING
+    assert portable_system.presence_by_signal(1 << 80) is Presence.RUNNING
     monkeypatch.setattr(portable_system.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
     monkeypatch.setattr(portable_system.os, "name", "nt")
-    assert portable_system._presence_by_kill(4711) is Presence.UNKNOWN
+    assert portable_system.presence_by_signal(4711) is Presence.UNKNOWN
 
 
 def test_what_is_not_portable_is_refused(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import _platform
-from holdfast._platform import linux
+from holdfast._platform import linux, procfs
 from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
@@ -38,7 +38,7 @@ Environments = Callable[..., Stepped]
 def test_events_are_expected_only_where_they_come(
     kind: str, reach: bool, limit: float, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linux.LinuxEnvironment, "_mount_type", lambda _self, _path: kind)
+    monkeypatch.setattr(linux.LinuxEnvironment, "filesystem", lambda _self, _path: kind)
     env = environments()
     assert env.events_reach("/x/l") is reach
     assert env.poll_limit("/x/l") == limit
@@ -46,20 +46,20 @@ def test_events_are_expected_only_where_they_come(
 
 def test_a_mount_is_told_apart_from_others(shm: Path, disk: Path) -> None:
     env = linux.LinuxEnvironment()
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
-    assert env._mount_type("/proc/l") == "proc"
-    assert env._mount_type(str(disk / "no" / "l")) == ""
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
+    assert env.filesystem("/proc/l") == "proc"
+    assert env.filesystem(str(disk / "no" / "l")) == ""
 
 
 def test_a_new_mount_is_noticed_after_a_second(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of a device is given out again; so what it was is forgotten after a second."""
     env, now = linux.LinuxEnvironment(), [100.0]
     monkeypatch.setattr(linux.time, "monotonic", lambda: now[0])
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
-    monkeypatch.setattr(linux, "_mount_type", lambda _device: "fuse.x")
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
+    monkeypatch.setattr(procfs, "kind_by_device", lambda _device: "fuse.x")
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
     now[0] += 1.1
-    assert env._mount_type(str(shm / "l")) == "fuse.x"
+    assert env.filesystem(str(shm / "l")) == "fuse.x"
 
 
 @needs_root
@@ -67,7 +67,7 @@ def test_a_mount_with_blanks_in_its_name_is_recognised(disk: Path) -> None:
     (disk / "a b - c").mkdir()
     inner = str(disk / "a b - c")
     assert (
-        elsewhere(lambda: linux.LinuxEnvironment()._mount_type(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
+        elsewhere(lambda: linux.LinuxEnvironment().filesystem(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
         == "ramfs"
     )
 

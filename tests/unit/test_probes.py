@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
-from holdfast._platform import probes
+from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast.engines.file.paths import queue_of
@@ -249,6 +249,6 @@ def test_another_file_of_the_same_name_is_not_taken_for_the_probe(
     same_name.unlink()
 
 
-def test_without_a_mount_table_no_other_directory_is_sought(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "_read", lambda _path: "")
+def test_a_directory_is_sought_where_there_is_no_mount_table(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "read", lambda _path: "")
     assert probes._elsewhere(str(disk)) == []

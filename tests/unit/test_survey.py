@@ -1,4 +1,4 @@
-"""Finding lock files without being told of them (scan.py, detect.py, procfs.py)."""
+"""Finding lock files without being told of them (scan.py, detect.py, proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import abilities
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
-from holdfast._admin.scan import Found, Survey, Unseen
-from holdfast._platform import procfs as tables
-from holdfast._platform.portable import NoCensus
+from holdfast._admin.scan import Found, Survey, Unreadable
+from holdfast._platform import proc_locks, procfs
+from holdfast._platform.portable import NoProcLocks
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
@@ -55,7 +55,7 @@ STRAYS = {
 def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
     survey = Survey(env)
     every = list(survey.tree(str(directory)) if recursive else survey.directory(str(directory)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
     assert len(found) == len(every), "a file comes twice"
     return found
@@ -227,8 +227,8 @@ def test_the_process_table_is_asked_once_for_many_files(
     for number in range(50):
         (disk / f"l{number}").write_text(f"pid={live_pid}\ntimestamp={NOW + 10}\n")
     read: list[str] = []
-    real = tables._read
-    monkeypatch.setattr(tables, "_read", lambda path: (read.append(path), real(path))[1])
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path: (read.append(path), real(path))[1])
     env = environments()
     assert len(found_in(env, disk)) == 50
     asked: list[str] = [step for step in env.steps if step == "inspect"]
@@ -245,10 +245,10 @@ def test_a_lock_on_a_subvolume_is_found_and_told_apart(
     abilities.need_own_device(disk / "data")
     (disk / "other").write_bytes(b"data")
     contend(disk / "data", protocol="flock").get()
-    one = environments().real.census()
+    one = environments().real.proc_locks()
     identity = ((disk / "data").stat().st_dev + 1, (disk / "data").stat().st_ino)
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(tables, "lock_owners", lambda file, _inspect: asked.append(file) or [])
+    monkeypatch.setattr(proc_locks, "lock_owners", lambda file, _inspect: asked.append(file) or [])
     assert not one.is_locked(identity)
     assert asked == [identity]
     assert not one.is_locked((identity[0], (disk / "other").stat().st_ino))
@@ -315,7 +315,7 @@ def test_without_tables_locks_with_a_record_are_found(disk: Path, contend: Conte
     contend(disk / "a", environments(kind="generic")).get()
     (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments(kind="generic")
-    assert isinstance(env.census(), NoCensus)
+    assert isinstance(env.proc_locks(), NoProcLocks)
     assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
 
 
@@ -331,7 +331,7 @@ def test_an_unreadable_directory_does_not_hide_the_others(disk: Path, environmen
 
     env.before["scan"] = refuse
     every = list(Survey(env).tree(str(disk)))
-    assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
+    assert [one.path if isinstance(one, Unreadable) else one.status.path for one in every] == [
         f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
     ]  # fmt: skip
 

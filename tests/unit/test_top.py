@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from abilities import LINUX
-from holdfast._admin.monitor import Follower, Places
+from holdfast._admin.monitor import Follower, WatchScope
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.cli import top as module
 from holdfast.cli import top as view_module
 from holdfast.cli import watch
@@ -143,7 +142,7 @@ def follow(environments: Callable[..., Stepped]) -> Any:
     def make(directory: Path, name: str | None = None, **more: bool) -> Follower:
         watches.append(FolderWatch())
         env = environments()
-        follower = Follower(env, watches[-1], lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watches[-1])  # type: ignore[arg-type]
         follower.add(str(directory), name, **more)
         return follower
 
@@ -154,7 +153,7 @@ def follow(environments: Callable[..., Stepped]) -> Any:
 
 def news(follower: Follower) -> None:
     assert follower.watch is not None
-    follower.heed(follower.watch.take())
+    follower.handle(follower.watch.take())
 
 
 def test_holders_and_waiters_are_shown(disk: Path, contend: Contend, follow: Any) -> None:
@@ -285,8 +284,8 @@ def test_a_pattern_of_no_directory_is_an_error(disk: Path) -> None:
         watch._expanded(f"{disk}/q*/l")
 
 
-def test_a_pattern_includes_what_comes_later() -> None:
-    places = Places()
+def test_a_pattern_leaves_out_what_comes_later() -> None:
+    places = WatchScope()
     places.add("/d", "*.lock", polled=False, pattern=True)
     places.add("/d", "other", polled=False)
     names = ("a.lock", "a", "other", "other.lock", "x\n.lock", "other.3.lock")

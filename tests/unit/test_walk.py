@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, Unseen, walk
-from holdfast._platform.portable import NoCensus
-from holdfast._platform.procfs import LinuxCensus
+from holdfast._admin.scan import Found, Survey, Unreadable, walk
+from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contender, Stepped, sema_record
 
 Contend = Callable[..., Contender]
@@ -23,7 +23,7 @@ RECORD = sema_record(4294967295, 9e9)
 
 def found_in(env: Stepped, top: Path) -> list[str]:
     every = list(Survey(env).tree(str(top)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     return [os.path.relpath(one.status.path, top) for one in every if isinstance(one, Found)]
 
 
@@ -44,7 +44,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
     (disk / "link").symlink_to("here")
     (disk / "round").symlink_to(".")
 
-    class Census(NoCensus):
+    class ProcLocks(NoProcLocks):
         def is_artificial(self, device: int) -> bool:
             return device == 99
 
@@ -61,8 +61,8 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
             (disk / "swapped").rename(disk / "z")
             (disk / "swapped").symlink_to("z")
 
-    steps = list(walk(env, Census(), str(disk), swap))
-    assert [step[:2] for step in steps if not isinstance(step, Unseen)] == [(f"{disk}/here", "l")]
+    steps = list(walk(env, ProcLocks(), str(disk), swap))
+    assert [step[:2] for step in steps if not isinstance(step, Unreadable)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
 
@@ -72,10 +72,10 @@ def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, 
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
-    steps = walk(env, NoCensus(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
-    assert [step[1] for step in steps if not isinstance(step, Unseen)] == ["l"]
-    (missing,) = walk(env, NoCensus(), f"{disk}/c")
-    assert isinstance(missing, Unseen)
+    steps = walk(env, NoProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    assert [step[1] for step in steps if not isinstance(step, Unreadable)] == ["l"]
+    (missing,) = walk(env, NoProcLocks(), f"{disk}/c")
+    assert isinstance(missing, Unreadable)
     assert isinstance(missing.error, FileNotFoundError)
 
 
@@ -136,10 +136,10 @@ def test_a_held_lock_is_found_whatever_its_name(
     (disk / "deep" / "other.json").write_bytes(b"{}")
     if not numbers:
 
-        def none(_self: LinuxCensus, _device: int) -> Container[int] | None:
+        def none(_self: LinuxProcLocks, _device: int) -> Container[int] | None:
             return None
 
-        monkeypatch.setattr(LinuxCensus, "locked_numbers", none)
+        monkeypatch.setattr(LinuxProcLocks, "locked_numbers", none)
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
 
 

@@ -17,9 +17,10 @@ M6  What may not be looked at, or not be removed, is told once, and does not sto
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable, Generator
 
 from .._core.wait import Wait
-from .._platform.interface import RECHECK, Environment
+from .._platform.interface import RECHECK, Environment, Stat, WatchSet
 from ..engines.file.inspect import UNFINISHED, assess, forget, observe
 from ..engines.file.request import FileRequest
 from ..errors import HoldfastError
@@ -28,10 +29,7 @@ from .clean import BLOCKED, REMOVED, proven, remove_lock, request_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
     from typing import NoReturn
-
-    from .._platform.interface import Stat, WatchSet
 
 _SOON, _SOON_LAST = 0.001, 0.1
 """Seconds between looks after an event (M2)."""

@@ -42,17 +42,13 @@ import ctypes
 import os
 import struct
 import threading
+from collections.abc import Container, Iterable
 
+from .descriptors import Descriptors
 from .interface import CHANGED, CLOSED, waiting_loop
+from .operations import Operation
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
-    from .descriptors import Descriptors
-    from .operations import Operation
-
-    Change = tuple[str, str, str]
+Change = tuple[str, str, str]
 
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8

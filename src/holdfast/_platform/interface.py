@@ -6,17 +6,16 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Container, Iterable
 from contextvars import ContextVar
 from enum import Enum
 
 from ..model import Identity, Value
+from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol, TypeVar
-
-    from .operations import Operations
 
     T = TypeVar("T")
 else:
@@ -38,6 +37,11 @@ class Process(Value):
     presence: Presence
     started: str = "-"
     since: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is certain that no such process runs any more."""
+        return self.presence in (Presence.GONE, Presence.ZOMBIE)
 
 
 class LockOwner(Value):
@@ -291,8 +295,8 @@ class Entry(Protocol):
     def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
 
 
-class Census(Protocol):
-    """The kernel's tables, read once."""
+class ProcLocks(Protocol):
+    """The kernel's tables of who has which lock and who watches which file, read once."""
 
     def is_artificial(self, device: int) -> bool:
         """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
@@ -318,9 +322,11 @@ class Census(Protocol):
 
 
 class Surroundings(Environment, Protocol):
-    """An environment that can take a census, and list large directories."""
+    """An environment for the operator's commands: it can read the kernel's tables, and list large directories."""
 
-    def census(self) -> Census: ...
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:
+        """The tables as they are now; `few`: they will be asked about few files."""
+
     def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
         """What `kept` returns for each entry of a directory, but None; in no order."""
 
@@ -331,7 +337,8 @@ class Surroundings(Environment, Protocol):
 class Registry(Environment, Protocol):
     """An environment that can tell a file from those that had its place and its number before."""
 
-    def born(self, path: str) -> str | None: ...
+    def btime(self, path: str) -> str | None:
+        """The number and the birth of the file at the path, as far as they are kept; None: there is none."""
 
 
 class Abilities(Value):

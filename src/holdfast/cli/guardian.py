@@ -294,7 +294,7 @@ class _Life:
             signal.signal(getattr(signal, name), lambda _number, _frame: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {self._held.path}"
-        self._held.env.entitle(NAME, about)  # type: ignore[attr-defined]
+        self._held.env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
     def _watch(self) -> int:
         """While `run` lives."""

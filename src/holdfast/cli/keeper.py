@@ -58,7 +58,6 @@ from .._core.messages import brief_command, printable
 from .._drivers.agent import agent
 from .._drivers.sync import caller
 from .._platform import environment
-from .._platform.interface import Presence
 from ..engines.file.hold import FileHeld
 from ..engines.file.inspect import Assessment, Observation, glance
 from ..engines.file.remove import why_not_of
@@ -256,7 +255,7 @@ class Owner:
         if self.fd >= 0:
             return bool(readable([self.fd], 0))
         found = self._env.inspect(self.pid)
-        return found.presence in (Presence.GONE, Presence.ZOMBIE) or found.started != self._started
+        return found.has_ended or found.started != self._started
 
     def command(self) -> str:
         """The name of its program, for people."""
@@ -371,7 +370,7 @@ class _Life:
         keep(self._env, share)  # type: ignore[arg-type]
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        self._env.entitle(NAME, f"{about}: {self._request.path}")  # type: ignore[attr-defined]
+        self._env.setproctitle(NAME, f"{about}: {self._request.path}")  # type: ignore[attr-defined]
         return Hold(share)
 
     def _wait(self, heard: int) -> None:
@@ -590,7 +589,7 @@ class _Keeper:
             signal.signal(getattr(signal, name), lambda _number, _frame: os.write(self._wake, b"\0"))
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        self._lock._env.entitle(NAME, f"{about}: {hold.path}")
+        self._lock._env.setproctitle(NAME, f"{about}: {hold.path}")
 
     def _heed_command(self) -> None:
         """S7: in a thread of its own, because the main one may be waiting for the lock."""

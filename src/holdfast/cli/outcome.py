@@ -108,7 +108,7 @@ def hide(words: list[str]) -> None:
     """Have lists of processes show this one without a password, from now on and where that can be done."""
     shown = [masked(word) if "://" in word else word for word in words]
     if shown != words:
-        environment().entitle("holdfast", " ".join(shown))
+        environment().setproctitle("holdfast", " ".join(shown))
 
 
 class Screen(Value):

@@ -19,7 +19,6 @@ from enum import Enum
 
 from .._core.messages import printable
 from .._drivers.sync import drive
-from .._platform.interface import Presence
 from ..engines.file.inspect import MAX_PID, assess, forget, observe
 from ..engines.file.remove import remove_if
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
@@ -393,7 +392,7 @@ def _runs(lock: Lock, record: Record, assessed: Assessment) -> bool:
     if assessed.liveness is not Liveness.UNKNOWN:
         return assessed.liveness is Liveness.ALIVE
     pid = record.pid or 0
-    return 0 < pid <= MAX_PID and lock._env.inspect(pid).presence not in (Presence.GONE, Presence.ZOMBIE)
+    return 0 < pid <= MAX_PID and not lock._env.inspect(pid).has_ended
 
 
 _COMMANDS = {"try": _try, "acquire": _acquire, "release": _release, "status": _status, "wait": _wait}

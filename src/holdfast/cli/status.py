@@ -17,9 +17,9 @@ from .._admin.scan import (
     Survey,
     heartbeat,
     id_of,
-    in_words,
-    outlook,
     own_view,
+    staleness,
+    staleness_text,
 )
 from .._core.messages import advice, duration, printable
 from .._platform import environment
@@ -148,7 +148,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
         "stale_for": [
             {"implementation": one.implementation, "at": one.at, "condition": one.condition or None}
-            for one in outlook(status)
+            for one in staleness(status)
         ],
         "heartbeat": heartbeat(status),
         "next": advice(status) if status.locked else None,
@@ -194,7 +194,7 @@ def _expected(status: Status) -> list[str]:
     if status.record is None:
         return [own_view(status)]
     now = time.time()
-    lines = [text for one in outlook(status) if (text := in_words(one, now))]
+    lines = [text for one in staleness(status) if (text := staleness_text(one, now))]
     every = heartbeat(status)
     if every is not None and status.locked:
         lines.append(f"its holder refreshes the timestamp every {duration(every)}, unless it was told not to")

@@ -16,7 +16,7 @@ import os
 import sys
 
 from .._admin import detect, scan
-from .._admin.scan import Found, Survey, Unseen
+from .._admin.scan import Found, Survey, Unreadable
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
@@ -75,14 +75,14 @@ def status_(options: argparse.Namespace) -> int:
     return HELD if status.locked else DONE
 
 
-def found(place: str) -> Iterator[Found | Unseen]:
+def found(place: str) -> Iterator[Found | Unreadable]:
     """The locks whose names begin so, as `ls` lists them."""
     try:
         statuses = drive(engine_of(place).survey(environment(), place))
     except EngineUnavailable as error:
-        yield Unseen(masked(place), error)
+        yield Unreadable(masked(place), error)
     except HoldfastError as error:
-        yield Unseen(masked(place), OSError(0, str(error)))
+        yield Unreadable(masked(place), OSError(0, str(error)))
     else:
         for status in statuses:
             yield Found(status, scan.HELD if status.locked else scan.FREE, (0, 0))

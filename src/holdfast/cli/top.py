@@ -32,15 +32,15 @@ from .console import OF_STATE, Column, fit, lines, user_name, width_of
 from .console import Recording as Record
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
-from .watch import as_line, follow, happenings
+from .watch import as_line, follow, lock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .._admin.monitor import Follower, Happening, Held, Waits
-    from .._platform.interface import Census
+    from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait
+    from .._platform.interface import ProcLocks
     from .console import Cell
 
 try:
@@ -288,15 +288,15 @@ class Rows:
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
-        self._made: dict[str, tuple[object, tuple[Waits, ...], Row]] = {}
+        self._made: dict[str, tuple[object, tuple[SeenWait, ...], Row]] = {}
         self._began: float | None = None
 
     def now(self) -> list[Row]:
         """As it is known; nothing is looked at."""
         if self._began is None:
             self._began = environment().time()
-        waiting: dict[str, list[Waits]] = {}
-        for wait in self._follower.crowd.waiting():
+        waiting: dict[str, list[SeenWait]] = {}
+        for wait in self._follower.waiters.waiting():
             waiting.setdefault(wait.path, []).append(wait)
         users = _Users()
         before, self._made = self._made, {}
@@ -313,7 +313,7 @@ class Rows:
             self._made[path] = (None, (), row)
         return [row for _, _, row in self._made.values()]
 
-    def _row(self, held: Held, waits: Sequence[Waits], users: _Users) -> Row:
+    def _row(self, held: SeenHold, waits: Sequence[SeenWait], users: _Users) -> Row:
         status, holder = held.found.status, held.holder
         uid = users.of(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
         return Row(
@@ -331,7 +331,7 @@ class Rows:
             **self._of_waits(waits),
         )
 
-    def _of_waits(self, waits: Iterable[Waits]) -> dict[str, Any]:
+    def _of_waits(self, waits: Iterable[SeenWait]) -> dict[str, Any]:
         """The kernel does not tell since when somebody waits."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
@@ -342,12 +342,12 @@ class _Users:
     """Of processes; the tables are opened only when somebody is asked for."""
 
     def __init__(self) -> None:
-        self._census: Census | None = None
+        self._tables: ProcLocks | None = None
 
     def of(self, pid: int) -> int | None:
-        if self._census is None:
-            self._census = environment().census()
-        return self._census.user(pid)
+        if self._tables is None:
+            self._tables = environment().proc_locks()
+        return self._tables.user(pid)
 
 
 def _elsewhere(holder: Holder) -> str | None:
@@ -657,7 +657,7 @@ def _has_terminal() -> bool:
 
 def _as_json(places: Sequence[str], options: argparse.Namespace) -> int:
     """As `ls --json`, in the order of the rows."""
-    followed = follow(places).places
+    followed = follow(places).scope
     survey = Survey(environment())
     found: dict[str, Found] = {}
     rows: list[Row] = []
@@ -705,7 +705,7 @@ class Board:
         signals = Signals()
         full = FullScreen(sys.stdout.fileno(), sys.stdout.encoding)
         also = [signals.fd, full.keyboard]
-        stream = happenings(self._follower, None, also=also, pause=lambda: self._pause(full))
+        stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
         try:
             self._hear(next(stream), record)  # before the terminal is taken: it may be long, or fail
             signals.open()
@@ -726,7 +726,7 @@ class Board:
             die_of(ending)
         return DONE
 
-    def _hear(self, found: list[Happening] | None, record: Record | None) -> None:
+    def _hear(self, found: list[LockEvent] | None, record: Record | None) -> None:
         if found is None:
             return
         self._changed = True
@@ -789,8 +789,8 @@ class Board:
             self._view.order,
             self._view.backwards,
             self._places,
-            [*self._follower.places.missing],
-            bool(self._follower.places.polled),
+            [*self._follower.scope.missing],
+            bool(self._follower.scope.polled),
             self._rate(began),
             self._follower.missed,
         )

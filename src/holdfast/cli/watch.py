@@ -15,10 +15,10 @@ import signal
 import sys
 import time
 
-from .._admin.monitor import Follower, Happening
+from .._admin.monitor import Follower, LockEvent
 from .._core.wait import Wait
 from .._drivers.sync import drive
-from .._platform import environment, folder_watch, kernel_glimpse
+from .._platform import environment, folder_watch
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording as Record
@@ -36,7 +36,7 @@ _MOMENT = 0.002
 _MAGIC = frozenset("*?[")
 
 
-def as_line(one: Happening) -> str:
+def as_line(one: LockEvent) -> str:
     """One line of JSON: every field of the event."""
     values = {name: getattr(one, name) for name in one._fields if name != "first_look"}
     if one.first_look:
@@ -50,7 +50,7 @@ def follow(places: Iterable[str]) -> Follower:
     A pattern of directories is expanded now; one of names in them is also for those that come later.
     """
     env = environment()
-    follower = Follower(env, folder_watch(), kernel_glimpse)
+    follower = Follower(env, folder_watch())
     for place in places:
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):
@@ -82,13 +82,13 @@ def _expanded(place: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def happenings(
+def lock_events(
     follower: Follower,
     until: float | None,
     *,
     also: Iterable[int] = (),
     pause: Callable[[], float] = lambda: _LONGEST_WAIT,
-) -> Iterator[list[Happening] | None]:
+) -> Iterator[list[LockEvent] | None]:
     """What happens, as it happens; None where only the time of `pause` (in seconds) has passed, or one of `also` is
     ready. Ends at `until` (monotonic).
 
@@ -115,10 +115,10 @@ def happenings(
         ready = dict(poll.poll(max(0.0, wait) * 1000 + 0.5))
         if out is not None and ready.get(out, 0) & (select.POLLERR | select.POLLHUP):
             die_of(end)
-        found: list[Happening] | None = None
+        found: list[LockEvent] | None = None
         if watch is not None and watch.fd in ready:
             select.select([], [], [], _MOMENT)
-            found = follower.heed(watch.take())
+            found = follower.handle(watch.take())
         if env.monotonic() >= follower.due:
             found = (found or []) + follower.tick()
         yield found
@@ -173,17 +173,17 @@ class Changes:
         self._since: dict[str, float] = {}
         self._first = True
 
-    def since(self, statuses: tuple[Status, ...], now: float) -> list[Happening]:
+    def since(self, statuses: tuple[Status, ...], now: float) -> list[LockEvent]:
         """What has happened since the last call."""
         seen = {status.path: status for status in statuses}
-        told: list[Happening] = []
+        told: list[LockEvent] = []
         for path in sorted({*self._seen, *seen}):
             told += self._of_lock(self._seen.get(path), seen.get(path), now)
         self._seen, self._first = seen, False
         return told
 
-    def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[Happening]:
-        told: list[Happening] = []
+    def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[LockEvent]:
+        told: list[LockEvent] = []
         before, after = old and url_id_of(old), new and url_id_of(new)
         were = {_who(one): one for one in (old.waiters if old else ())}
         are = {_who(one): one for one in (new.waiters if new else ())}
@@ -216,15 +216,15 @@ def _who(waiter: Waiter) -> tuple[object, ...]:
 
 def _of_holder(
     kind: str, status: Status, at: float, *, waited: float | None = None, held: float | None = None
-) -> Happening:
+) -> LockEvent:
     holder = status.holder
     who = (None, None, None, None) if holder is None else (holder.pid, holder.host, holder.tag, holder.command)
-    return Happening(kind, at, status.path, status.protocol, *who, waited, held)
+    return LockEvent(kind, at, status.path, status.protocol, *who, waited, held)
 
 
-def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> Happening:
+def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
     waited = max(0.0, at - who.since) if kind == "gave-up" and who.since is not None else None
-    return Happening(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
+    return LockEvent(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
 
 
 def watch_(options: argparse.Namespace) -> int:
@@ -234,9 +234,9 @@ def watch_(options: argparse.Namespace) -> int:
     until = None if options.seconds is None else time.monotonic() + options.seconds
     record = Record(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])
-    if follower.places.polled and not options.quiet:
+    if follower.scope.polled and not options.quiet:
         say("no events are to be had from all of these places, so they are looked at four times a second")
-    for found in happenings(follower, until):
+    for found in lock_events(follower, until):
         if found:
             lines = [as_line(one) for one in found]
             if record is not None:

@@ -9,6 +9,7 @@ there, other members are ignored. Source: Exclusive Lock Protocol, beads.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
@@ -18,7 +19,6 @@ from .moments import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 HOLDER = "holdfast"

@@ -9,12 +9,9 @@ and many others are dates too.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 
 from .moments import DAY, days
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _MAX_TOKENS = 200
 """No date has more; whoever writes longer texts is not read."""

@@ -10,6 +10,7 @@ A holder that has a tag writes a record into an otherwise empty file, for people
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Record
@@ -18,7 +19,6 @@ from .sema import Sema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 SIGNATURE = b"protocol=flock\n"

@@ -6,15 +6,13 @@ of `Protocol`, and is called what that protocol's `name` says. What holdfast has
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import plugins
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
 from .sema import Sema
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GROUP = "holdfast.protocols"
 

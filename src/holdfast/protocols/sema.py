@@ -16,13 +16,14 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 MAX_PID = 2**32 - 1

@@ -7,6 +7,8 @@ Source: the File lock document of fs-safe, and fs-safe 0.21.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
@@ -15,7 +17,6 @@ from .moments import CANONICAL_LENGTH, canonical, is_canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 MAX_PID = 2**31 - 1

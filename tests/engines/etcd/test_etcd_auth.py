@@ -54,7 +54,7 @@ def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=2"
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     first = cluster._token
     assert first
     cluster._token = "invalid.1"
@@ -89,7 +89,7 @@ def test_a_password_is_taken_from_its_url_a_variable_or_a_file(
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cr/et")
     lock.acquire(timeout=10).release()
     monkeypatch.delenv("HOLDFAST_ETCD_PASSWORD")
-    etcd_client.cluster_of(environment(), lock._request.place.access)._token = ""  # type: ignore[attr-defined]
+    etcd_client.cluster_of(environment(), lock._request.lock_url.access)._token = ""  # type: ignore[attr-defined]
     with pytest.raises(holdfast.EngineUnavailable, match="not set any more"):
         lock.try_acquire()
 
@@ -99,7 +99,7 @@ def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     import threading
 
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=5"
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     watch, spoilt = etcd_client.Cluster.watch, []
 
     def spoil(self: Any, creates: Any, until: float) -> Any:
@@ -143,20 +143,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for, which Python checks from 3.13 on."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed; Debian package: openssl")
-    place = tmp_path_factory.mktemp("tls")
+    lock_url = tmp_path_factory.mktemp("tls")
     authority = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
     for name in ("ca", "other"):
-        _openssl(place, "req", "-x509", *_new(name), "-days", "2", *authority)
+        _openssl(lock_url, "req", "-x509", *_new(name), "-days", "2", *authority)
     ids = "authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash"
     for name, usage in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
-        _openssl(place, "req", *_new(name), "-out", f"{name}.csr")
-        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
+        _openssl(lock_url, "req", *_new(name), "-out", f"{name}.csr")
+        (lock_url / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
         _openssl(
-            place,
+            lock_url,
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
             *("-days", "2", "-extfile", "ext", "-out", f"{name}.pem"),
         )
-    return place
+    return lock_url
 
 
 def _new(name: str) -> list[str]:
@@ -164,8 +164,8 @@ def _new(name: str) -> list[str]:
     return [*made, "-subj", f"/CN={name}", *(["-out", f"{name}.pem"] if name in ("ca", "other") else [])]
 
 
-def _openssl(place: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
+def _openssl(lock_url: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=lock_url, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

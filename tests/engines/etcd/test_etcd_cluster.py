@@ -87,7 +87,7 @@ def has_ended(watch: Watch) -> bool:
 
 def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node]) -> None:
     victim = next(node for node in trio if node is not leader(trio))
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = trio.index(victim)  # the one that everybody talks to
     survive(url, victim)
     restart(victim)
@@ -95,7 +95,7 @@ def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node]) -> Non
 
 def test_a_lock_outlives_the_server_that_leads(url: str, trio: list[Node]) -> None:
     victim = leader(trio)
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = trio.index(victim)
     survive(url, victim)
     restart(victim)

@@ -22,7 +22,7 @@ import pytest
 from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, nodes
 from holdfast import AcquireTimeout, AsyncLock, Lock
-from holdfast._core import attempt
+from holdfast._core import wait
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.url import parse
@@ -77,7 +77,7 @@ def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
 def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """ET17: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
-    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.2)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.2)
     answers: list[int] = []
     real = Cluster._exchange
 

@@ -169,7 +169,7 @@ def test_a_stuck_stream_is_not_believed_for_ever(
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     got: list[Any] = []
     with Lock(url, stale_after=30) as hold:
-        cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+        cluster = etcd_client.cluster_of(environment(), Lock(both)._request.lock_url.access)  # type: ignore[attr-defined]
         cluster._first = 0
         thread = waiting(Lock(both, stale_after=30), got)
         eventually(lambda: Lock(url).status().waiters)
@@ -189,7 +189,7 @@ def test_a_holder_whose_stream_is_stuck_hears_of_a_break(
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     lost: list[Any] = []
-    cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(both)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = 0
     hold = Lock(both, stale_after=30, on_lost=lost.append).acquire()
     before = proxy.connections

@@ -105,12 +105,12 @@ def test_the_granted_lease_is_the_reported_one(url: str) -> None:
 
 def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) -> None:
     """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
-    env, place = environment(), parse(url)
-    queue = Queue(place, 2)
+    env, lock_url = environment(), parse(url)
+    queue = Queue(lock_url, 2)
     from holdfast.engines.etcd.client import cluster_of
 
     until = env.monotonic() + SOON
-    entrant = Entrant(env, cluster_of(env, place.access), queue, 2, {"pid": 1})
+    entrant = Entrant(env, cluster_of(env, lock_url.access), queue, 2, {"pid": 1})
     drive(entrant.lease.grant(until))
     drive(entrant.lease.grant(until))
     assert entrant.lease.seconds == 2
@@ -145,11 +145,11 @@ def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
 
 
 def keys_of(url: str) -> list[str]:
-    env, place = environment(), parse(url)
+    env, lock_url = environment(), parse(url)
     from holdfast.engines.etcd.client import cluster_of
     from holdfast.engines.etcd.look import keys_of as look
 
-    seen, _, _ = drive(look(cluster_of(env, place.access), Queue(place, None), env.monotonic() + SOON))
+    seen, _, _ = drive(look(cluster_of(env, lock_url.access), Queue(lock_url, None), env.monotonic() + SOON))
     return [one.key for one in seen]
 
 
@@ -193,7 +193,7 @@ def test_a_release_that_is_watched_does_not_look_like_a_loss(
     monkeypatch.setattr(EtcdHeld, "_give_up", slow)
     hold = Lock(url).acquire()
     with monkeypatch.context() as patched:
-        patched.setattr(ours, "call", lambda _call, what: told.append(what))
+        patched.setattr("holdfast.engines.etcd.hold.call_aside", lambda _call, what: told.append(what))
         hold.release()
     assert not told
 
@@ -408,8 +408,8 @@ def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) ->
 
 def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
     """ET16: its key stands where our slot is; nothing says who put it, and no lease ends it."""
-    slots, got, place = Semaphore(url, 1), list[Any](), parse(url)
-    foreign = encoded(f"{place.slots}0")
+    slots, got, lock_url = Semaphore(url, 1), list[Any](), parse(url)
+    foreign = encoded(f"{lock_url.slots}0")
     node.ask("/v3/kv/put", {"key": foreign, "value": ""})
     for timeout in (0, 0.1):
         with pytest.raises(holdfast.AcquireTimeout, match="held by"):
@@ -419,7 +419,7 @@ def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: st
     status = slots.status()
     assert (status.locked, status.holders[0].pid) == (True, None)
     assert status[0].liveness is holdfast.Liveness.UNKNOWN
-    assert f"etcdctl del '{place.slots}0'" in status[0].evidence.text
+    assert f"etcdctl del '{lock_url.slots}0'" in status[0].evidence.text
     thread = threading.Thread(target=lambda: got.append(slots.acquire(timeout=30)))
     onlooker = threading.Thread(target=lambda: got.append(slots.wait(timeout=30)))
     thread.start()
@@ -564,10 +564,10 @@ def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> Non
 
 def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None:
     """ET2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
-    place = parse(url)
+    lock_url = parse(url)
     lease = node.ask("/v3/lease/grant", {"TTL": "60"})
     assert lease is not None
-    key = f"{place.base}{int(lease['ID']):x}"
+    key = f"{lock_url.base}{int(lease['ID']):x}"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": "", "lease": lease["ID"]})
     with pytest.raises(holdfast.AcquireTimeout, match="Wait until it is released; if nobody uses it"):
         Lock(url).acquire(timeout=0.05)

@@ -47,12 +47,12 @@ def test_a_url_that_says_nothing_useful_is_refused_before_any_server_is_asked(ur
         Lock(url)
 
 
-def test_a_url_is_read_as_written() -> None:
-    place = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
-    assert place.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
-    assert (place.access.user, place.access.password, place.access.tls) == ("me", "a@b", True)
-    assert (place.access.ca, place.access.cert, place.access.key) == ("/ca", "/c", "/k")
-    assert (place.prefix, place.name, place.ttl) == ("x/", "a/b c", 7)
+def test_a_url_is_misread() -> None:
+    lock_url = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
+    assert lock_url.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
+    assert (lock_url.access.user, lock_url.access.password, lock_url.access.tls) == ("me", "a@b", True)
+    assert (lock_url.access.ca, lock_url.access.cert, lock_url.access.key) == ("/ca", "/c", "/k")
+    assert (lock_url.prefix, lock_url.name, lock_url.ttl) == ("x/", "a/b c", 7)
     assert parse("etcd://h/n").prefix == "holdfast/"
     assert parse("etcd://h", many=True).name == ""
 
@@ -70,7 +70,7 @@ def test_neither_a_password_nor_a_private_key_is_shown() -> None:
     """ET1."""
     url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
     lock = Lock(url)
-    said = f"{lock!r} {lock.path} {lock._request.place.access!r}"
+    said = f"{lock!r} {lock.path} {lock._request.lock_url.access!r}"
     assert "s3cret" not in said
     assert "private" not in said
     assert lock.path == "etcds://me:***@host:2379/name?cert=/c"

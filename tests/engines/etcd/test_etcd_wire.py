@@ -17,7 +17,6 @@ from engines.etcd.servers import Node, free_ports
 from holdfast import Lock
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
-from holdfast.engines.etcd import http as etcd_connect
 from holdfast.engines.etcd.client import Cluster, cluster_of
 from holdfast.engines.etcd.http import Unreachable
 from holdfast.engines.etcd.url import Access, Endpoint
@@ -165,7 +164,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with server(serve) as cluster:
         drive(cluster.call("/v3/x", {}, soon()))
         eventually(lambda: closed == [0])
-        eventually(lambda: not cluster._is_sweeping)
+        eventually(lambda: not cluster._pool._kept)
 
 
 def test_an_outage_that_passes_is_waited_for_and_a_refusal_is_not() -> None:
@@ -236,14 +235,14 @@ def test_an_error_says_what_cannot_be_reached_and_what_to_do() -> None:
 def test_a_name_is_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """EW4: in a thread; a step never does it."""
     threads: list[str] = []
-    real = etcd_connect._addresses
+    real = socket.getaddrinfo
 
-    def addresses(endpoint: Endpoint, flags: int) -> Any:
-        if not flags:
+    def looks_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "localhost":
             threads.append(threading.current_thread().name)
-        return real(endpoint, flags)
+        return real(host, *arguments, **options)
 
-    monkeypatch.setattr(etcd_connect, "_addresses", addresses)
+    monkeypatch.setattr(socket, "getaddrinfo", looks_up)
 
     def serve(plug: socket.socket, _: int) -> None:
         request(plug)

@@ -399,9 +399,9 @@ def test_a_long_waiter_is_not_forgotten_by_its_own_question(
     asked: list[int] = []
     real = postgresql_lock.Contest._require_known
 
-    def counted(contest: Any, link: Any) -> Any:
-        asked.append(link.backend)
-        return real(contest, link)
+    def counted(contest: Any, connection: Any) -> Any:
+        asked.append(connection.backend)
+        return real(contest, connection)
 
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
     monkeypatch.setattr(postgresql_lock.Contest, "_require_known", counted)

@@ -19,14 +19,14 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
-from holdfast.engines.postgresql import connection as postgresql_link
-from holdfast.engines.postgresql import pool as postgresql_spare
+from holdfast.engines.postgresql import connection as postgresql_connection
+from holdfast.engines.postgresql import pool as postgresql_pool
 from process.support import Peer, descriptors, eventually
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql_spare, "KEPT", 0.2)
+    monkeypatch.setattr(postgresql_pool, "KEPT", 0.2)
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
     env = environment()
 
     def settled() -> dict[int, str]:
-        postgresql_spare.close_all(env)
+        postgresql_pool.close_all(env)
         for job in list(agent(env)._jobs):
             if job.what.startswith(
                 "while closing connections"
             ):  # it sleeps until the last of an earlier test is too old
                 job.stop()
-                postgresql_spare._sweeping.clear()
+                postgresql_pool._pool._swept_in = -1
         eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
         postgres.forget()  # the test's own connection is no leak
         gc.collect()
@@ -51,7 +51,7 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
     before = settled()
     yield
     assert settled() == before
-    assert not postgresql_link._open
+    assert not postgresql_connection._open
     assert not [held for held in env.holds.values() if held.waits]
     eventually(lambda: not postgres.sessions(), what="the end of all sessions")
 
@@ -71,7 +71,7 @@ def test_a_generator_closed_at_any_step_leaves_nothing(
     while not done:
         holder = Lock(postgres.url("a")).acquire(timeout=10) if contended else None
         if fresh:
-            postgresql_spare.close_all(env)
+            postgresql_pool.close_all(env)
         steps = steps_of(lock, None)
         for _ in range(count + 1):
             try:
@@ -184,7 +184,7 @@ def test_only_a_session_without_a_lock_is_kept_for_the_next(postgres: Postgres, 
     second.release()
     given_back = Lock(url("a")).acquire(timeout=10)
     given_back._held.give_back()
-    assert given_back._held.link._conn is None or given_back._held.link.spotless is False  # type: ignore[attr-defined]
+    assert given_back._held.connection._conn is None or given_back._held.connection.spotless is False  # type: ignore[attr-defined]
     Lock(url("a")).acquire(timeout=5).release()
 
 
@@ -193,8 +193,9 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
 ) -> None:
     """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
-    monkeypatch.setattr(postgresql_spare, "_sweeping", [env.generation])  # who closes what was left too long wakes it
-    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)  # so does who ends the last of many holds
+    # The job that closes what was left too long wakes it; so does the end of the last of many holds.
+    monkeypatch.setattr(postgresql_pool._pool, "_swept_in", env.generation)
+    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)
 
     def often() -> Iterator[Wait]:
         while True:
@@ -202,7 +203,7 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
 
     job = ours.start(often(), "at work")  # type: ignore[arg-type]  # so that it never sleeps for as long as a hold may
     Lock(url).acquire(timeout=10).release()
-    eventually(lambda: job._wait)
+    eventually(lambda: job.wait)
     rung: list[int] = []
     lost: list[LockLost] = []
     try:
@@ -225,7 +226,7 @@ def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothin
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
         hold.release()
-    eventually(lambda: postgres.sessions() == postgresql_spare.MOST)
+    eventually(lambda: postgres.sessions() == postgresql_pool.MOST)
     eventually(lambda: not postgres.sessions(), within=8)
 
 

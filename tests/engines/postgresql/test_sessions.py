@@ -96,8 +96,8 @@ def sessions_of_cycles(url: str, count: int) -> list[object]:
     return found
 
 
-def prepared_in(link: Any) -> list[bytes]:
-    return [name for name in link._names.values() if name is not None]
+def prepared_in(connection: Any) -> list[bytes]:
+    return [name for name in connection._names.values() if name is not None]
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -108,8 +108,8 @@ def test_what_is_asked_again_and_again_is_planned_once(
     url = postgres.url("a", port=bouncer("session").port if pooled else None, more="?application_name=kept")
     assert len(set(sessions_of_cycles(url, 4))) == 1
     with Lock(url).acquire(timeout=10) as hold:
-        link = hold._held.link  # type: ignore[attr-defined]
-        assert len(prepared_in(link)) == 2  # the try with the token, and the release
+        connection = hold._held.connection  # type: ignore[attr-defined]
+        assert len(prepared_in(connection)) == 2  # the try with the token, and the release
         for _ in range(4):
             assert Lock(url).try_acquire() is None
 
@@ -122,15 +122,15 @@ def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres)
     hold = Lock(url).acquire(timeout=10)
     before = hold.record.fields["session"]
     hold.release()
-    link = hold._held.link  # type: ignore[attr-defined]
-    drive(link.ask("discard all", (), env.monotonic() + 10))
+    connection = hold._held.connection  # type: ignore[attr-defined]
+    drive(connection.ask("discard all", (), env.monotonic() + 10))
     hold = Lock(url).acquire(timeout=10)
     assert hold.record.fields["session"] != before
     hold.release()
     sessions_of_cycles(url, 4)
     hold = Lock(url, heartbeat=0).acquire(timeout=10)
-    hold._held.link.take()  # type: ignore[attr-defined]
-    drive(hold._held.link.ask("discard all", (), env.monotonic() + 10))  # type: ignore[attr-defined]
+    hold._held.connection.take()  # type: ignore[attr-defined]
+    drive(hold._held.connection.ask("discard all", (), env.monotonic() + 10))  # type: ignore[attr-defined]
     with Lock(postgres.url("a")).acquire(timeout=5), pytest.raises(holdfast.LockLost, match="reset the session"):
         hold.release()
 
@@ -143,14 +143,14 @@ def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> No
     before = sessions_of_cycles(url, 4)
     hold = Lock(url).acquire(timeout=10)
     hold.release()
-    link = hold._held.link  # type: ignore[attr-defined]
-    names = prepared_in(link)
-    link._names.clear()
-    drive(link.ask("deallocate all", (), env.monotonic() + 10))
+    connection = hold._held.connection  # type: ignore[attr-defined]
+    names = prepared_in(connection)
+    connection._names.clear()
+    drive(connection.ask("deallocate all", (), env.monotonic() + 10))
     for name in names:
-        drive(link.ask(f"prepare {name.decode()} as select 'another client'", (), env.monotonic() + 10))
+        drive(connection.ask(f"prepare {name.decode()} as select 'another client'", (), env.monotonic() + 10))
     assert sessions_of_cycles(url, 4) == before
-    assert prepared_in(link) == []
+    assert prepared_in(connection) == []
 
 
 def test_a_table_that_is_changed_meanwhile_is_no_error(postgres: Postgres) -> None:
@@ -198,14 +198,14 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
         for name, value in limits.items():
             postgres.ask(f"alter role limited set {name} = '{value}'")
         env = environment()
-        link = drive(connect(env, parse(postgres.url("a", user="limited")), env.monotonic() + 10, 12.0))
+        connection = drive(connect(env, parse(postgres.url("a", user="limited")), env.monotonic() + 10, 12.0))
         try:
             names = [*limits, "tcp_keepalives_idle", "tcp_user_timeout", "client_connection_check_interval"]
             calls = ", ".join(f"current_setting('{name}')" for name in names)
-            found = drive(link.ask(f"select {calls}", (), env.monotonic() + 10))[0]
+            found = drive(connection.ask(f"select {calls}", (), env.monotonic() + 10))[0]
             assert found == ("0", "0", "0", "0", "on", "off", "read committed", "6", "12000", "1s")
         finally:
-            link.close()
+            connection.close()
         lock = Lock(postgres.url("a", user="limited"))
         with lock.acquire(timeout=10), pytest.raises(holdfast.AcquireTimeout):
             lock.acquire(timeout=0.3)
@@ -226,14 +226,16 @@ def test_a_server_that_refuses_one_setting_is_accepted(
     monkeypatch.setattr(postgresql_connect, "_settings", more)
     env = environment()
     with caplog.at_level("DEBUG", "holdfast"):
-        link = drive(connect(env, parse(postgres.url("a")), env.monotonic() + 10))
+        connection = drive(connect(env, parse(postgres.url("a")), env.monotonic() + 10))
     try:
-        assert [text.split()[0] for text in link.refused] == ["holdfast_no_such_setting", "max_connections"]
+        assert [text.split()[0] for text in connection.refused] == ["holdfast_no_such_setting", "max_connections"]
         assert "max_connections" in caplog.text
-        rows = drive(link.ask("select current_setting('client_connection_check_interval')", (), env.monotonic() + 10))
+        rows = drive(
+            connection.ask("select current_setting('client_connection_check_interval')", (), env.monotonic() + 10)
+        )
         assert rows == [("1s",)]
     finally:
-        link.close()
+        connection.close()
 
 
 def test_an_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +301,9 @@ def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monk
     """PG8: what it does to the session shows in the statement that raises the token."""
     real = postgresql_connect._check
 
-    def moved(link: Any, facts: Any) -> None:
-        real(link, facts)
-        link.backend += 1
+    def moved(connection: Any, facts: Any) -> None:
+        real(connection, facts)
+        connection.backend += 1
 
     monkeypatch.setattr(postgresql_connect, "_check", moved)
     monkeypatch.setattr(postgresql_connect, "_pinned", _Everything())
@@ -351,7 +353,7 @@ def test_a_name_is_looked_up_in_a_thread_and_not_for_ever(postgres: Postgres, mo
     with pytest.raises(holdfast.EngineUnavailable, match="looked up in time"):
         lock.acquire(timeout=0)
     go.set()
-    assert set(asked) == {"holdfast-name"}
+    assert set(asked) == {"holdfast-resolve"}
 
 
 def test_a_server_that_never_answers_is_not_waited_for(arms: dict[str, Callable[[], None]]) -> None:

@@ -29,7 +29,7 @@ def test_a_password_is_not_shown() -> None:
         assert "cret" not in seen
         assert "h.example" in seen
         again = pickle.loads(pickle.dumps(lock))
-        assert "s#cret" in again._request.place.conninfo
+        assert "s#cret" in again._request.lock_url.conninfo
     bad = [
         "postgresql://u:s%zzcret@h/db#n",
         "postgresql://u:se#cret@h/db#n",
@@ -67,18 +67,18 @@ def test_no_name_is_taken_for_another() -> None:
     assert key_of("deploy") == int.from_bytes(blake2b(b"deploy", digest_size=8).digest(), "big", signed=True)
     names = ["a", "A", "a b", "ü", "x/y#z", "%41", "*/"]
     for name in names:
-        place = parse(parse(f"postgresql://h/db#{name.replace('%', '%25').replace('#', '%23')}").shown)
-        assert place.name == name
+        lock_url = parse(parse(f"postgresql://h/db#{name.replace('%', '%25').replace('#', '%23')}").shown)
+        assert lock_url.name == name
     assert len({key_of(name) for name in names}) == len(names)
     assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
 
 
-def test_the_schema_is_kept_from_libpq_and_within_its_quotes() -> None:
-    place = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
-    assert place.table == '"a"";drop".lock'
-    assert "schema" not in place.conninfo
-    assert "sslmode='require'" in place.conninfo
-    assert parse(place.shown).schema == place.schema
+def test_the_schema_is_given_to_libpq_or_breaks_out_of_its_quotes() -> None:
+    lock_url = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
+    assert lock_url.table == '"a"";drop".lock'
+    assert "schema" not in lock_url.conninfo
+    assert "sslmode='require'" in lock_url.conninfo
+    assert parse(lock_url.shown).schema == lock_url.schema
     assert 'create schema if not exists "it""s"' in ddl('it"s')
     with pytest.raises(ValueError, match="schema"):
         ddl("")

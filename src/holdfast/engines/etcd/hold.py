@@ -15,26 +15,20 @@ ET11  A release that cannot reach a server returns all the same, within `_PATIEN
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from ..._core.wait import Wait
-from ..._drivers.agent import agent
-from ..._platform.interface import RECHECK
+from ..._drivers.agent import Job, agent
+from ..._drivers.background import call_aside
+from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
+from ...model import Record
 from ..remote import RemoteHeld, RemoteRequest
+from .client import Cluster
 from .http import Unreachable
 from .look import record_of
-from .queue import Seen
-from .wire import Refused, decoded, encoded, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._drivers.agent import Job
-    from ..._platform.interface import Environment
-    from ...model import Record
-    from .client import Cluster
-    from .queue import Entrant
-    from .wire import Json, Watch
+from .queue import Entrant, Seen
+from .wire import Json, Refused, Watch, decoded, encoded, number
 
 _PATIENCE = 2.0
 _MOMENT = 0.05
@@ -95,7 +89,7 @@ class EtcdHeld(RemoteHeld):
     def _over(self, why: str) -> None:
         if self.released:
             return  # it is our own release that the watch has seen, or one that says itself that nothing was left
-        agent(self.env).call(lambda: self.lose(why), f"in on_lost for {self.path}")
+        call_aside(lambda: self.lose(why), f"in on_lost for {self.path}")
 
     # -- what watches it -----------------------------------------------------------------------------------------------
 

@@ -16,30 +16,22 @@ ET17  What a waiter of a lock asks a server, and what it is answered, does not g
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator, Sequence
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
 from ..._core.wait import Signal, Wait
-from ..._platform.interface import RECHECK
+from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
+from ...model import Status
 from ..remote import Attempt, Contender, require_no_deadlock, together
-from .client import cluster_of
+from .client import Cluster, cluster_of
 from .hold import EtcdHeld
 from .http import Unreachable
 from .look import first_of, keys_of, statuses_of
-from .queue import Entrant, Queue
-from .wire import Refused, decoded, encoded, end_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._platform.interface import Environment
-    from ...model import Status
-    from .client import Cluster
-    from .queue import Seen
-    from .url import EtcdRequest
-    from .wire import Json, Watch
+from .queue import Entrant, Queue, Seen
+from .url import EtcdRequest
+from .wire import Json, Refused, Watch, decoded, encoded, end_of
 
 _PATIENCE = 5.0
 """Seconds in which a server must answer whoever is not in the queue yet."""
@@ -76,8 +68,8 @@ class Contest(Contender):
         self.timeout = timeout
         self.attempt = Attempt(env, requests, timeout, context)
         first = requests[0]
-        self.queue = Queue(first.place, None if first.slot is None else len(requests))
-        self.cluster: Cluster = cluster_of(env, first.place.access)
+        self.queue = Queue(first.lock_url, None if first.slot is None else len(requests))
+        self.cluster: Cluster = cluster_of(env, first.lock_url.access)
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None

@@ -32,23 +32,16 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 from ..._core.wait import Wait
-from ..._drivers.agent import agent
+from ..._drivers.agent import Job, agent
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
-from .url import lease_of
-from .wire import Refused, decoded, encoded, end_of, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from typing import Any
-
-    from ..._drivers.agent import Job
-    from ..._platform.interface import Environment
-    from .client import Cluster
-    from .url import Place
-    from .wire import Json
+from .client import Cluster
+from .url import LockUrl, lease_of
+from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
 """Of the lease: for clocks at different speeds, and for the step that follows a look at the clock."""
@@ -188,12 +181,12 @@ class Seen:
 class Queue:
     """Where the keys of one lock are, or of one semaphore; nothing is asked of a server here."""
 
-    def __init__(self, place: Place, slots: int | None) -> None:
-        self.place = place
+    def __init__(self, lock_url: LockUrl, slots: int | None) -> None:
+        self.lock_url = lock_url
         self.slots = slots
         self.room = 1 if slots is None else slots
         """How many may hold it."""
-        self.base = place.base if slots is None else f"{place.slots}/"
+        self.base = lock_url.base if slots is None else f"{lock_url.slots}/"
 
     def range(self, **more: object) -> Json:
         """All keys of those who contend, in their order, and perhaps some of deeper names (ET2)."""
@@ -201,17 +194,17 @@ class Queue:
         return {**where, "sort_target": "CREATE", "sort_order": "ASCEND", **more}
 
     def slot_range(self) -> Json:
-        return {"key": encoded(f"{self.place.slots}0"), "range_end": encoded(f"{self.place.slots}:")}
+        return {"key": encoded(f"{self.lock_url.slots}0"), "range_end": encoded(f"{self.lock_url.slots}:")}
 
     def slot_key(self, slot: int) -> str:
-        return f"{self.place.slots}{slot}"
+        return f"{self.lock_url.slots}{slot}"
 
     def own(self, kvs: list[Json]) -> list[Seen]:
         """Those keys that are of this lock (ET2)."""
         return [seen for seen in map(Seen, kvs) if lease_of(self.base, seen.key) is not None]
 
     def slot_of(self, seen: Seen) -> int | None:
-        text = seen.key[len(self.place.slots) :]
+        text = seen.key[len(self.lock_url.slots) :]
         return int(text) if text.isdecimal() else None
 
     def taken(self, slots: Iterable[Seen]) -> set[str]:

@@ -474,11 +474,7 @@ class WatchedFlock(WatchedFile):
             return None
         env, there = self.env, record.marker.identity
         here = env.identity()
-        local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace) and "-" not in (
-            there.boot,
-            there.pid_namespace,
-            there.started,
-        )
+        local = there.shares_pids_with(here) and there.started != "-"
         if not local or not owners or any(owner.pid != record.pid or not owner.exclusive for owner in owners):
             return None
         found = env.inspect(record.pid)

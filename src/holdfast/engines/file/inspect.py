@@ -283,7 +283,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         return Assessment(
             Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         )
-    if same_boot and marker.identity.pid_namespace == here.pid_namespace != "-":
+    if marker.identity.shares_pids_with(here):
         return _by_process(env, record, marker)
     if _rebooted(marker.identity, here):
         return Assessment(

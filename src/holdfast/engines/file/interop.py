@@ -33,7 +33,7 @@ import stat
 from collections.abc import Generator, Iterable
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import let_go
 from .hold import FileHeld
 from .request import FileRequest
@@ -129,19 +129,14 @@ def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] |
 
 def _counts(env: Environment, age: float, pid: int) -> bool:
     """Whether a temporary file of that age is still a rival (Y2)."""
-    return age < _YOUNG or (age < _OLD and not has_ended(env, pid))
-
-
-def has_ended(env: Environment, pid: int) -> bool:
-    """Whether there is no such process here."""
-    return env.inspect(pid).presence in (Presence.GONE, Presence.ZOMBIE)
+    return age < _YOUNG or (age < _OLD and not env.inspect(pid).has_ended)
 
 
 def sweep_rivals(env: Environment, request: FileRequest) -> int:
     """Remove the temporary files for this lock file whose processes have ended here; how many that were."""
     removed = 0
     for path, pid in rivals(env, request):
-        if has_ended(env, pid):
+        if env.inspect(pid).has_ended:
             try:
                 if stat.S_ISREG(env.stat(path).st_mode):
                     env.unlink(path)

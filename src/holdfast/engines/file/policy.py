@@ -121,7 +121,7 @@ def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder
         return Holder()
     # The process table is asked only about a pid that means something here and is not somebody else by now.
     marker, here = record.marker, env.identity()
-    local = marker is None or (marker.identity.boot, marker.identity.pid_namespace) == (here.boot, here.pid_namespace)
+    local = marker is None or marker.identity.pid_space == here.pid_space
     alive = assessed.liveness is Liveness.ALIVE and record.pid is not None and record.pid > 0
     command = env.command(record.pid) if alive and local and record.pid is not None else None
     return Holder(pid=record.pid, host=record.host, since=record.since, tag=record.tag, command=command)

@@ -32,7 +32,7 @@ from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import unlink_quietly
 from ...errors import UnsupportedFilesystem
 from ...model import temporary_name, temporary_prefix
@@ -288,13 +288,13 @@ def sweep(env: Environment, directory: str) -> None:
     Only files: whoever gives such a name to one of theirs may remove it, too (docs/security.md).
     """
     who = env.identity()
-    if "-" in (who.boot, who.pid_namespace):
+    if not who.has_pid_space:
         return  # whose they are cannot be told
     prefix = temporary_prefix(who)
     for name in env.list_directory(directory):
         if name.startswith(prefix) and name.endswith(".tmp"):
             pid = name[len(prefix) :].partition("-")[0]
-            if pid.isdecimal() and env.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE):
+            if pid.isdecimal() and env.inspect(int(pid)).has_ended:
                 try:
                     if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
                         env.unlink(f"{directory}/{name}")

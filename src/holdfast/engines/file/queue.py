@@ -709,7 +709,7 @@ def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
     if decoded.pid is None or decoded.marker is None:
         return None
     there, here = decoded.marker.identity, env.identity()
-    local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace)
+    local = there.pid_space == here.pid_space
     command = env.command(decoded.pid) if local else None  # elsewhere the number means another process
     return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
 

@@ -58,7 +58,7 @@ from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHeld
 from .inspect import Observation, explained, read_record
@@ -174,14 +174,14 @@ class _About:
     def is_over(self, env: Environment, made: float) -> bool:
         """T12."""
         who = env.identity()
-        if "-" in (who.boot, who.pid_namespace):
+        if not who.has_pid_space:
             return False
         if self.boot != _short(who.boot):
             return abs(env.time() - made) >= _UNKNOWABLE_LASTS
         if self.space != _short(who.pid_namespace):
             return False
         found = env.inspect(self.pid)
-        if found.presence in (Presence.GONE, Presence.ZOMBIE):
+        if found.has_ended:
             return True
         return "-" not in (self.started, found.started) and self.started != found.started
 

@@ -1,8 +1,8 @@
 """One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
 
-PG3  libpq is called by one thread at a time: by whoever has made the link, until a hold gives it to the agent's thread
-     (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step, whether the
-     hold that it steps for is still the keeper.
+PG3  libpq is called by one thread at a time: by whoever has made the connection, until a hold gives it to the agent's
+     thread (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step,
+     whether the hold that it steps for is still the keeper.
 PG4  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
      server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
 PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 
 from psycopg import Error, pq
@@ -24,16 +25,13 @@ from psycopg import Error, pq
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
     from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
-    from ..._platform.interface import Environment
-
-    Row = tuple[str | None, ...]
+Row = tuple[str | None, ...]
 
 _CANCEL_WITHIN = 5.0
 _PREPARE_AFTER = 2
@@ -70,7 +68,7 @@ class Refused(Exception):
         """SQLSTATE."""
 
 
-class Link:
+class Connection:
     """A connection that is open, or being opened."""
 
     def __init__(self, env: Environment, conninfo: str, label: str) -> None:

@@ -13,23 +13,19 @@ PG13  A hold that is lost closes its connection, whoever found that out, so a re
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from functools import partial
 
+from ..._core.attempt import Story
+from ..._core.wait import Wait
 from ..._drivers.agent import agent
+from ..._drivers.background import call_aside
+from ..._platform.interface import Environment
+from ...model import Record
 from ..remote import RemoteHeld, RemoteRequest
-from .connect import STALE_AFTER
-from .connection import Broken, Link, Refused
+from .connect import STALE_AFTER, LockUrl
+from .connection import Broken, Connection, Refused
 from .pool import leave
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.attempt import Story
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record
-    from .connect import Place
 
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2
@@ -45,14 +41,14 @@ _UNLOCK = "select pg_advisory_unlock($1)"
 class PostgresqlRequest(RemoteRequest):
     """One lock, and how often its hold is proven."""
 
-    __slots__ = ("place",)
+    __slots__ = ("lock_url",)
 
-    place: Place
+    lock_url: LockUrl
 
     @property
     def key(self) -> tuple[object, ...]:
         """What this process knows its hold by."""
-        return ("postgresql", self.place.conninfo, self.place.schema, self.place.name)
+        return ("postgresql", self.lock_url.conninfo, self.lock_url.schema, self.lock_url.name)
 
     @property
     def keeps(self) -> float:
@@ -81,103 +77,103 @@ class PostgresqlRequest(RemoteRequest):
 class PostgresqlHeld(RemoteHeld):
     """See the head of this module."""
 
-    __slots__ = ("_every", "_job", "_patience", "link")
+    __slots__ = ("_every", "_job", "_patience", "connection")
 
     def __init__(
         self,
         env: Environment,
         request: PostgresqlRequest,
-        link: Link,
+        connection: Connection,
         record: Record,
         token: int,
         sent: float,
         story: Story,
     ) -> None:
-        self.link = link
+        self.connection = connection
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
         super().__init__(env, request, request.key, record, token)
         self.story = story
         self.lapses = sent + self._patience
-        link.keeper = self
+        connection.keeper = self
         try:
             due = sent + self._every
-            first = link.wait(min(due, self.lapses))
+            first = connection.wait(min(due, self.lapses))
             self._job = agent(env).start(self._keeping(sent, due), f"while keeping {self.path}", first=first)
         except BaseException:  # no thread is to be had
-            link.take()
+            connection.take()
             self._forget()
             raise
 
     def _keeping(self, sent: float, due: float) -> Generator[Wait, None, None]:
         """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
-        link = self.link
+        connection = self.connection
         while True:
             try:
-                with link.mutex:
-                    if link.keeper is not self:  # PG3
+                with connection.mutex:
+                    if connection.keeper is not self:  # PG3
                         return
                     now = self.env.monotonic()
-                    if not link.busy:
-                        link.hear()
+                    if not connection.busy:
+                        connection.hear()
                         if now >= due:
-                            link.send(_BEAT)
+                            connection.send(_BEAT)
                             sent, due = now, math.inf
                     else:
-                        answer = link.collect()
+                        answer = connection.collect()
                         if answer is not None:
                             self._require_same(int(answer[0][0] or 0))
                             self.lapses, due = sent + self._patience, sent + self._every  # PG11
                     if now >= self.lapses or self.lost:
                         raise Broken(
-                            f"no heartbeat was answered for {self._patience:g} s; {link.label}, the way there, or this "
-                            "process has stood still"
+                            f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
+                            "or this process has stood still"
                         )
             except (Broken, Refused) as error:
-                with link.mutex:
-                    if link.keeper is not self:
+                with connection.mutex:
+                    if connection.keeper is not self:
                         return
-                    link.keeper = None
-                    link.close()  # PG13
-                agent(self.env).call(partial(self.lose, str(error)), f"in on_lost for {self.path}")
+                    connection.keeper = None
+                    connection.close()  # PG13
+                call_aside(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
-            yield link.wait(min(due, self.lapses))
+            yield connection.wait(min(due, self.lapses))
 
     def _require_same(self, backend: int) -> None:
-        if backend != self.link.backend:
-            raise Broken(f"a pooler has moved the connection from session {self.link.backend} to {backend}")
+        if backend != self.connection.backend:
+            raise Broken(f"a pooler has moved the connection from session {self.connection.backend} to {backend}")
 
     def _give_up(self) -> Generator[Wait, None, bool]:
-        link, now = self.link, self.env.monotonic()
-        until = now + (_RELEASE_AT_ONCE if _silent.get(link.label, 0.0) > now else _RELEASE_WITHIN)
+        connection, now = self.connection, self.env.monotonic()
+        until = now + (_RELEASE_AT_ONCE if _silent.get(connection.label, 0.0) > now else _RELEASE_WITHIN)
         self._take()
         try:
-            if link.busy:
-                yield from link.answer(until)  # a heartbeat was under way
-            rows = yield from link.ask_often(_UNLOCK, (self.request_key,), until)
+            if connection.busy:
+                yield from connection.answer(until)  # a heartbeat was under way
+            rows = yield from connection.ask_often(_UNLOCK, (self.request_key,), until)
         except (Broken, Refused) as error:
             if self.env.monotonic() >= until:
-                _silent[link.label] = until + _SHORTLY
+                _silent[connection.label] = until + _SHORTLY
             self.why_lost = self.why_lost or f"when it was released: {error}"
             return False
-        _silent.pop(link.label, None)
+        _silent.pop(connection.label, None)
         if rows[0][0] != "t":
             self.why_lost = "the server says that this session did not have it"
             return False
-        link.spotless = True
+        connection.spotless = True
         return True
 
     @property
     def request_key(self) -> int:
         request = self.request
         assert isinstance(request, PostgresqlRequest)
-        return request.place.key
+        return request.lock_url.key
 
     def _take(self) -> None:
         """PG3. The agent is not to wake up for the answers to come, either."""
-        self.link.take()
+        self.connection.take()
         self._job.stop()
 
     def _close(self) -> None:
         self._take()
-        leave(self.link)
+        leave(self.connection)

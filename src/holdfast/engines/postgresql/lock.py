@@ -32,26 +32,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Generator
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
 from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
-from ...model import Record
+from ...model import Record, Status
 from ..remote import Attempt, Contender, require_no_deadlock, together
 from .connect import NAME, connect, is_passing, only, refusal, unreachable
-from .connection import Broken, Link, Refused
+from .connection import Broken, Connection, Refused, Row
 from .hold import PostgresqlHeld, PostgresqlRequest
 from .pool import leave, obtain
 from .sight import comment, free, look
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._platform.interface import Environment
-    from ...model import Status
-    from .connection import Row
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
@@ -97,12 +91,12 @@ class Contest(Contender):
     ) -> None:
         self.env = env
         self.request = request
-        self.place = request.place
+        self.lock_url = request.lock_url
         self.context = context
         self.attempt = Attempt(env, (request,), timeout, context)
         self._seen: Status | None = None
         """By the last look."""
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._fresh = False
         """Whether a connection that was left is not good enough."""
         self._reached = False
@@ -127,7 +121,7 @@ class Contest(Contender):
         return None if result else self.attempt.refusal(self.last)
 
     def last(self) -> tuple[Status, ...]:
-        return (self._seen or free(self.place.shown),)
+        return (self._seen or free(self.lock_url.shown),)
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
@@ -139,9 +133,9 @@ class Contest(Contender):
 
     def close(self) -> None:
         """PG15. Never waits."""
-        link, self._link = self._link, None
-        if link is not None:
-            leave(link)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            leave(connection)
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -151,41 +145,41 @@ class Contest(Contender):
             try:
                 return (yield from self._contend(shared=shared))
             except Broken as broken:
-                used = self._link is not None and self._link.used
+                used = self._connection is not None and self._connection.used
                 self.close()
                 if used:
                     self._fresh = True  # PG17
                     continue
                 if self.attempt.is_over():
-                    raise unreachable(self.place, str(broken)) from None
+                    raise unreachable(self.lock_url, str(broken)) from None
                 yield from self._pause()
             except Refused as refused:
-                raise refusal(self.place, refused) from None
+                raise refusal(self.lock_url, refused) from None
 
     def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
         """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
-            link = yield from self._connected()
-            link.spotless = shared
+            connection = yield from self._connected()
+            connection.spotless = shared
             if shared:
-                row = only((yield from link.ask_often(_TRY_SHARED, (self.place.key,), self._limit())))
+                row = only((yield from connection.ask_often(_TRY_SHARED, (self.lock_url.key,), self._limit())))
             else:
                 sent = self.env.monotonic()
-                row = only((yield from link.ask_often(self._sql(_TRY), self._facts(link), self._limit())))
+                row = only((yield from connection.ask_often(self._sql(_TRY), self._facts(connection), self._limit())))
             if row[0] == "t":
-                return shared or self._won(link, row[1:], sent)
-            link.spotless = True
+                return shared or self._won(connection, row[1:], sent)
+            connection.spotless = True
             self._failures = 0
-            status = yield from self._look(link)
+            status = yield from self._look(connection)
             if not status.locked and not self._spin():
                 continue  # released between the two, or somebody looked whether it was free
             if self.attempt.is_over():
                 return None
-            if (yield from self._queue(link, shared=shared)):
-                return shared or (yield from self._raise_token(link))
+            if (yield from self._queue(connection, shared=shared)):
+                return shared or (yield from self._raise_token(connection))
 
-    def _look(self, link: Link) -> Generator[Wait, None, Status]:
-        self._seen = yield from look(self.env, link, self.place, self._limit())
+    def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
+        self._seen = yield from look(self.env, connection, self.lock_url, self._limit())
         return self._seen
 
     def _spin(self) -> bool:
@@ -193,87 +187,87 @@ class Contest(Contender):
         self._spins += 1
         return self._spins > 20
 
-    def _queue(self, link: Link, *, shared: bool) -> Generator[Wait, None, bool]:
+    def _queue(self, connection: Connection, *, shared: bool) -> Generator[Wait, None, bool]:
         """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
         env, attempt = self.env, self.attempt
         left = attempt.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
-        link.spotless = False
+        connection.spotless = False
         who = env.identity()
         said = comment(who.pid, who.host, self.request.tag)
-        link.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
+        connection.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.lock_url.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
             attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
-            yield link.wait(until)
+            yield connection.wait(until)
             attempt.require_same_process()
             try:
-                if link.collect() is not None:
+                if connection.collect() is not None:
                     return True
             except Refused as refused:
                 if refused.code in (_TIMED_OUT, _CANCELLED):
-                    link.spotless = True
+                    connection.spotless = True
                     return False
                 raise
             now = env.monotonic()
             if now >= attempt.deadline + _GRACE:
-                raise Broken(f"{link.label} does not answer")
+                raise Broken(f"{connection.label} does not answer")
             if now >= ask_at:
-                yield from self._require_known(link)
+                yield from self._require_known(connection)
                 ask_at = env.monotonic() + _ASK_EVERY
 
-    def _require_known(self, link: Link) -> Generator[Wait, None, None]:
+    def _require_known(self, connection: Connection) -> Generator[Wait, None, None]:
         """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""
         limit = self.env.monotonic() + _REACH_WITHIN
         try:
-            other = yield from connect(self.env, self.place, limit)
+            other = yield from connect(self.env, self.lock_url, limit)
         except EngineUnavailable as error:
             if is_passing(error):
                 return  # it is there; whether it knows of us is asked again later
-            raise Broken(f"{link.label} has not answered, and {error.message}") from None
+            raise Broken(f"{connection.label} has not answered, and {error.message}") from None
         try:
-            rows = yield from other.ask(_WAITING, (link.backend,), limit)
+            rows = yield from other.ask(_WAITING, (connection.backend,), limit)
         finally:
             other.close()
-        if not rows and link.collect() is None:
-            raise Broken(f"{link.label} has forgotten us")
+        if not rows and connection.collect() is None:
+            raise Broken(f"{connection.label} has forgotten us")
 
-    def _raise_token(self, link: Link) -> Generator[Wait, None, Share]:
+    def _raise_token(self, connection: Connection) -> Generator[Wait, None, Share]:
         """The lock is ours, after a wait."""
         sent = self.env.monotonic()
-        rows = yield from link.ask_often(self._sql(_TOKEN), self._facts(link), self._limit())
-        return self._won(link, only(rows or [(None, None, None)]), sent)
+        rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
+        return self._won(connection, only(rows or [(None, None, None)]), sent)
 
     def _sql(self, statement: str) -> str:
-        return statement.format(table=self.place.table)
+        return statement.format(table=self.lock_url.table)
 
-    def _facts(self, link: Link) -> tuple[object, ...]:
+    def _facts(self, connection: Connection) -> tuple[object, ...]:
         """What the row of the name is to say (PG12, PG20)."""
-        who, place = self.env.identity(), self.place
-        lowest = (min(link.timeline, _LAST_TIMELINE) << _COUNTED) + 1
-        return place.key, place.name, who.pid, who.host, self._tag, lowest
+        who, lock_url = self.env.identity(), self.lock_url
+        lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
+        return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, link: Link, row: Row, sent: float) -> Share:
+    def _won(self, connection: Connection, row: Row, sent: float) -> Share:
         """The lock is ours, and the token is raised."""
-        who, place = self.env.identity(), self.place
+        who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
             raise HoldfastError(
-                f"the name of {place.shown} has the same 64-bit key as another name in that table, so the two would "
+                f"the name of {lock_url.shown} has the same 64-bit key as another name in that table, so the two would "
                 "exclude each other. Choose another name",
-                path=place.shown,
+                path=lock_url.shown,
                 protocol=NAME,
             )
         token, since, backend = int(row[0]), float(row[1] or 0), int(row[2] or 0)
-        if backend != link.backend:  # PG8: a pooler that tells the true pid, so it did not show before
-            raise unreachable(self.place, f"a pooler has moved the session from {link.backend} to {backend}")
+        if backend != connection.backend:  # PG8: a pooler that tells the true pid, so it did not show before
+            raise unreachable(self.lock_url, f"a pooler has moved the session from {connection.backend} to {backend}")
         self.attempt.require_same_process()
-        fields = {"name": place.name, "session": link.backend, "token": token}
+        fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHeld(self.env, self.request, link, record, token, sent, self.attempt.story)
+        held = PostgresqlHeld(self.env, self.request, connection, record, token, sent, self.attempt.story)
         try:
             share = held.share(self.context)
-            self._link = None  # not before: whoever is interrupted closes it
+            self._connection = None  # not before: whoever is interrupted closes it
             return share
         except BaseException:
             held.give_back()
@@ -281,17 +275,17 @@ class Contest(Contender):
 
     # -- with the server -----------------------------------------------------------------------------------------------
 
-    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Link]:
+    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Connection]:
         """A session; PG19 says how long it is tried for."""
-        if self._link is not None:
-            return self._link
+        if self._connection is not None:
+            return self._connection
         while True:
             self.attempt.require_same_process()
             try:
                 limit, keeps = self._limit(), self.request.keeps
-                self._link = yield from obtain(self.env, self.place, limit, keeps, fresh=self._fresh)
+                self._connection = yield from obtain(self.env, self.lock_url, limit, keeps, fresh=self._fresh)
                 self._reached = True
-                return self._link
+                return self._connection
             except EngineUnavailable as error:
                 if not patient or self.attempt.is_over() or not (self._reached or is_passing(error)):
                     raise

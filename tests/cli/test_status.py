@@ -98,7 +98,7 @@ def test_acquiring_does_not_take_the_protocol_from_the_content(world: World, tmp
         (Staleness("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
     ],
 )
-def test_a_moment_is_told_in_the_wrong_words(one: Staleness, wanted: str) -> None:
+def test_a_moment_is_put_into_words(one: Staleness, wanted: str) -> None:
     assert wanted in staleness_text(one, 1000.0)
 
 

@@ -47,11 +47,11 @@ def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("/home/me", "autofs"),
     ],
 )
-def test_a_directory_is_looked_for_on_another_mount(directory: str, kind: str) -> None:
+def test_a_directory_is_found_on_its_mount(directory: str, kind: str) -> None:
     assert kind_by_name(directory) == kind
 
 
-def test_the_real_table_is_misread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind_by_name("/sys") == "sysfs"
     assert kind_by_name("/proc/self") == "proc"
     monkeypatch.setattr(procfs, "MOUNTS", "/no/such/table")

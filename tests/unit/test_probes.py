@@ -249,6 +249,6 @@ def test_another_file_of_the_same_name_is_not_taken_for_the_probe(
     same_name.unlink()
 
 
-def test_a_directory_is_sought_where_there_is_no_mount_table(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_mount_table_no_other_directory_is_sought(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "read", lambda _path: "")
     assert probes._elsewhere(str(disk)) == []

@@ -94,7 +94,7 @@ def test_watches_are_read() -> None:
     assert parse_locks(WATCHES) == []
 
 
-def test_a_mount_is_misread() -> None:
+def test_mounts_are_read() -> None:
     assert [(mount.number, mount.device, mount.kind) for mount in parse_mounts(MOUNTS)] == [
         ("22", os.makedev(0, 21), "proc"),
         ("27", os.makedev(254, 0), "ext4"),

@@ -284,7 +284,7 @@ def test_a_pattern_of_no_directory_is_an_error(disk: Path) -> None:
         watch._expanded(f"{disk}/q*/l")
 
 
-def test_a_pattern_leaves_out_what_comes_later() -> None:
+def test_a_pattern_includes_what_comes_later() -> None:
     places = WatchScope()
     places.add("/d", "*.lock", polled=False, pattern=True)
     places.add("/d", "other", polled=False)

@@ -10,14 +10,14 @@ M9  A rule holds: a foreign process may have judged it stale as well, and be abo
     contender that looks meanwhile finds a fresh lock that is held; one that acts on an older look removes ours, where
     nobody is inside. A removal that settled *after* the path is free would protect nobody.
     The same where there are no guards: nothing is proven there but by the process. And what was created and never
-    written is finished, and released, as its first contender would do (publish.py, X2).
+    written is finished, and released, as its first contender would do (publish.py, P6).
 M10  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
      (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
      never one that is known to live, never a lock of the kernel alone, never what cannot be read.
 M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
      number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
      be until no living one of another container could still need them, as they need a millisecond (interop.py, Y2).
-M12  A claim whose claimant is proven gone counts for nobody (takeover.py, C2), and may go at any time.
+M12  A claim whose claimant is proven gone counts for nobody (takeover.py, T12), and may go at any time.
 M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
      opened when it is entered, never through a link, and all that is done in it goes by that descriptor.
 M14  What may be somebody's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),

@@ -47,7 +47,7 @@ def test_a_url_that_says_nothing_useful_is_refused_before_any_server_is_asked(ur
         Lock(url)
 
 
-def test_a_url_is_misread() -> None:
+def test_a_url_is_read_as_written() -> None:
     lock_url = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
     assert lock_url.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
     assert (lock_url.access.user, lock_url.access.password, lock_url.access.tls) == ("me", "a@b", True)

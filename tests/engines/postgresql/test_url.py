@@ -73,7 +73,7 @@ def test_no_name_is_taken_for_another() -> None:
     assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
 
 
-def test_the_schema_is_given_to_libpq_or_breaks_out_of_its_quotes() -> None:
+def test_the_schema_is_kept_from_libpq_and_within_its_quotes() -> None:
     lock_url = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
     assert lock_url.table == '"a"";drop".lock'
     assert "schema" not in lock_url.conninfo

@@ -28,7 +28,7 @@ from .engines.file.paths import followed
 from .engines.file.remove import remove_if, why_not_of
 from .engines.file.request import FileRequest
 from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
-from .lock import Lock, file_request
+from .lock import Lock, file_request, release_own
 from .model import Record, Value
 from .protocols import get
 
@@ -109,7 +109,7 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
     that); LockLost where another has written over what this process held; OSError where it cannot be removed.
     """
     lock = Lock(beads_dir, protocol="beads")
-    if lock._release_own():
+    if release_own(lock):
         return
     env, status = environment(), lock.status()
     refused: list[str | None] = []

@@ -28,7 +28,7 @@ from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
 from .engines.file.interop import has_ended
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
-from .lock import Lock, file_request
+from .lock import Lock, file_request, leave_to_others
 from .model import Liveness, Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
@@ -156,7 +156,7 @@ def make_lock(path: str | os.PathLike[str], options: Options, tag: str | None, r
 
 def info_at(lock: Lock) -> LockInfo | None:
     """Who holds it; None when nobody does."""
-    seen = glance(lock._env, file_request(lock))
+    seen = glance(environment(), file_request(lock))
     if seen is None:
         return None
     if seen.record is None:
@@ -255,7 +255,7 @@ class Semaphore:
         self._options = options_of("sema", config.stale_timeout, config.acquire_timeout, config.stale)
         self._options["durable"] = True  # specification, "Acquiring a Lock", 2b
         self._lock = self._tagged(path, None)
-        require_directory(self._lock._env, file_request(self._lock))
+        require_directory(environment(), file_request(self._lock))
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -301,7 +301,7 @@ class Semaphore:
 
     def is_locked(self) -> bool:
         """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
-        return glance(self._lock._env, file_request(self._lock)) is not None
+        return glance(environment(), file_request(self._lock)) is not None
 
     def lock_info(self) -> LockInfo | None:
         """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
@@ -336,7 +336,7 @@ class Semaphore:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
         guard = SemaphoreGuard()
         guard._hold = lock.acquire(timeout)  # made before: an interruption finds the hold in it, and drops it
-        guard._hold._leave_to_others()
+        leave_to_others(guard._hold)
         return guard
 
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:

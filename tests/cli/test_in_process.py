@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import cli
-from holdfast.cli import console, sema, top
+from holdfast.cli import console, outcome, sema, top
 from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
@@ -32,7 +31,7 @@ def test_a_number_that_json_has_not_ends_a_command() -> None:
     assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
 
 
-@pytest.mark.parametrize("say", [cli.say, sema.complain])
+@pytest.mark.parametrize("say", [outcome.say, sema.complain])
 def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
@@ -46,7 +45,7 @@ def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch:
 
 def test_a_defect_is_told_by_the_status_of_a_held_lock(capfd: pytest.CaptureFixture[str]) -> None:
     """1 would say that; and a traceback is what those who can mend it need."""
-    assert cli._failed(KeyError("a defect")) == cli.FAILED
+    assert outcome.failed(KeyError("a defect")) == outcome.FAILED
     assert "KeyError: 'a defect'" in capfd.readouterr().err
 
 
@@ -75,7 +74,7 @@ def test_a_working_directory_that_is_gone_ends_a_listing(monkeypatch: pytest.Mon
 
 
 def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = console.Record(str(disk / "r"))
+    record = console.Recording(str(disk / "r"))
     record.add("whole")
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:3]))

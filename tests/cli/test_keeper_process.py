@@ -254,7 +254,7 @@ def test_release_takes_the_lock_of_one_that_came_meanwhile(world: World, path: P
 
 HOLD_UP = """
 import os, sys, time
-from holdfast.cli import shell_keeper as k
+from holdfast.cli import keeper as k
 where, mark = sys.argv[1:3]
 
 def stop():

@@ -18,6 +18,7 @@ from holdfast._core import attempt
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
+from holdfast.lock import announce
 from process.support import Peer, eventually
 
 
@@ -238,7 +239,7 @@ def test_who_waits_behind_its_owner_waits_in_silence_or_in_two_places(
     heard: list[events.Event] = []
     locks = [face.lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
     for lock, notices in zip(locks, told, strict=True):
-        lock._announce(notices.append)
+        announce(lock, notices.append)
     waiters = [face.begin(lock.acquire) for lock in locks]
     eventually(lambda: all(told))
     assert [notices[0].status.holder.tag for notices in told] == ["deploy v1"] * 3

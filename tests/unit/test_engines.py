@@ -23,6 +23,7 @@ from holdfast._drivers.agent import agent as agent_of
 from holdfast._platform import environment
 from holdfast.acquire_all import in_order
 from holdfast.engines import registry
+from holdfast.lock import bind, leave_to
 from process.support import eventually
 
 URL = "toy://host/db#one"
@@ -206,8 +207,8 @@ def test_locks_of_several_engines_are_taken_in_a_circle(toy: Toy, tmp_path: Any)
 
 def test_a_shell_is_left_a_lock_that_dies_with_its_connection(toy: Toy) -> None:
     with pytest.raises(ValueError, match="holdfast run"):
-        Lock(URL)._bind(os.getppid())
-    assert Lock(URL).acquire()._leave_to(os.getppid())
+        bind(Lock(URL), os.getppid())
+    assert leave_to(Lock(URL).acquire(), os.getppid())
     assert not toy.server.queues[URL]
 
 

@@ -37,6 +37,7 @@ from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.watched import Sight
 from holdfast.events import Event
+from holdfast.lock import leave_to
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
 from unit.stepping import Contender, Stepped, device_in, sema_record
@@ -282,7 +283,7 @@ def test_a_release_in_the_midst_of_a_look_that_fails_is_a_failure(path: Path, co
 
 
 def test_a_lock_is_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
-    assert Lock(path).acquire()._leave_to(dead_pid) is False
+    assert leave_to(Lock(path).acquire(), dead_pid) is False
     assert not path.exists()
 
 

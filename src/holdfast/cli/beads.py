@@ -28,7 +28,7 @@ _LONGEST_WAIT = 3600.0
 _LONGEST_LINE = 4000
 
 
-def beads(options: argparse.Namespace) -> int:
+def beads_(options: argparse.Namespace) -> int:
     """The command after `beads`."""
     return check(options) if options.step == "check" else _Daemon(options).run()
 

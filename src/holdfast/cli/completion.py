@@ -78,15 +78,15 @@ def commands() -> list[Command]:
 
 
 def _beads() -> list[Command]:
-    from .options import _BEADS, STEPS, beads_parser
+    from .options import BEADS, beads_parser
 
-    return [_from_parser(f"beads {step}", _BEADS[step], beads_parser(step)) for step in STEPS]
+    return [_from_parser(f"beads {step}", BEADS[step], beads_parser(step)) for step in BEADS]
 
 
 def _from_parser(name: str, summary: str, parser: Parser) -> Command:
     options, operands = [], []
     words: tuple[str, ...] = ()
-    for action in parser._actions:
+    for action in parser.actions():
         help_ = action.help or ""
         choices = tuple(map(str, action.choices or ()))
         named = action.metavar if isinstance(action.metavar, str) else "|".join(choices) or "VALUE"
@@ -107,9 +107,9 @@ def _from_parser(name: str, summary: str, parser: Parser) -> Command:
 
 def _from_text(name: str, summary: str) -> Command:
     if name == "sema":
-        from .sema import _HELP as text
+        from .sema import HELP as text
     else:
-        from .semats import _HELP as text
+        from .semats import HELP as text
     above, _, below = text.partition("\nOptions:\n")
     options = tuple(
         Option(_present(short, long), metavar or None, help_) for short, long, metavar, help_ in _OF_TEXT.findall(below)

@@ -40,13 +40,14 @@ import signal
 import sys
 import time
 
+from .._core.hold import Held
 from .._drivers.sync import caller
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
 from ..engines.file.hold import FileHeld
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import Hold, file_hold, keep
-from .keeper import detach, fork, readable
+from ..lock import Hold, file_hold, guarded_hold, keep, state_of
+from .detached import detach, fork, readable
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -160,20 +161,24 @@ class Guardian:
     """As `run` sees it."""
 
     def __init__(self, hold: Hold, kill_after: float, until: str) -> None:
-        self._held = file_hold(hold)
+        self._held = state_of(hold)
+        self._guarded = guarded_hold(hold)  # what it can keep without `run`, if it can
         self._kill_after = kill_after
         self._until = until
-        self.keeps = self._held.guarded
-        """Whether it can keep the lock without `run`."""
         self.pid = 0  # it has not begun, or has ended
         self._news = self._words = -1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it can keep the lock without `run`."""
+        return self._guarded is not None
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
         """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
 
         OSError as the command's start gives it. To be called with all signals blocked that are heeded.
         """
-        fd = os.dup(self._held.fd) if self.keeps else -1
+        fd = -1 if self._guarded is None else os.dup(self._guarded.fd)
         self._news, tell = os.pipe()
         heard, self._words = os.pipe()
         try:
@@ -181,7 +186,8 @@ class Guardian:
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
-                _Life(self._held, fd, self._kill_after, self._until, tell, heard).live(command, environment, mask)
+                life = _Life(self._held, self._guarded, fd, self._kill_after, self._until, tell, heard)
+                life.live(command, environment, mask)
         finally:
             for theirs in (fd, tell, heard):
                 if theirs >= 0:
@@ -239,9 +245,10 @@ class Guardian:
 class _Life:
     """The guardian itself."""
 
-    def __init__(self, held: FileHeld, fd: int, kill_after: float, until: str, tell: int, heard: int) -> None:
-        self._held = held
-        self._fd = fd
+    def __init__(
+        self, held: Held, kept: FileHeld | None, fd: int, kill_after: float, until: str, tell: int, heard: int
+    ) -> None:
+        self._held, self._kept, self._fd = held, kept, fd
         self._kill_after = kill_after
         self._until = until
         self._tell_fd = tell
@@ -376,14 +383,14 @@ class _Life:
 
     def _take(self) -> Hold | None:
         """The hold, in this process; None where it went with `run`."""
-        held = self._held
-        if self._fd < 0:
+        held = self._kept
+        if held is None:
             self._lost = True
             return None
         self._fd = held.env.adopt(self._fd)  # type: ignore[attr-defined]
         held.request.on_lost = self._on_lost
         held.request.watched = True
-        ours = type(held)(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
+        ours = FileHeld(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
         share = ours.share(caller())
         keep(held.env, share)  # type: ignore[arg-type]
         hold = Hold(share)

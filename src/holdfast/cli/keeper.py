@@ -1,6 +1,4 @@
-"""What a process of ours does that is to outlive its caller: nothing of the caller's stays open, nothing reaches it.
-
-The process that the lock of `try` and `acquire` is bound to, if nobody names one: the caller, if that is a shell.
+"""The process that the lock of `try` and `acquire` is bound to, if nobody names one: the caller, if that is a shell.
 
 W1  A lock that ends as soon as its command has said that it is held is refused, not reported as a success. So a caller
     is accepted only if it is seen to be a shell: a program that runs one command (timeout, xargs, sudo, make, a
@@ -55,7 +53,6 @@ import sys
 import threading
 
 from .._core.messages import brief_command, printable
-from .._drivers.agent import agent
 from .._drivers.sync import caller
 from .._platform import environment
 from .._platform.interface import Presence
@@ -63,60 +60,18 @@ from ..engines.file.hold import FileHeld
 from ..engines.file.inspect import Assessment, Observation, glance
 from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
-from ..lock import Hold, Lock, file_hold, file_request, keep
+from ..lock import Hold, Lock, file_hold, file_request, keep, requests_of
 from ..model import Evidence, Identity, Liveness, Status
-from .console import announced, as_json, lock_options
+from .console import as_json
+from .detached import detach, fork, readable
 from .outcome import DONE, FAILED, failed, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
     from typing import NoReturn
 
     from .._platform.portable import GenericEnvironment
-
-
-def detach(kept: Collection[int]) -> None:
-    """A session without a terminal, `/` as the directory, and no descriptor open but these: somebody may wait for the
-    end of a pipe that the caller had."""
-    os.setsid()
-    os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    _close_all_but({0, 1, 2, *kept})
-
-
-def fork() -> int:
-    """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def readable(fds: Collection[int], seconds: float | None) -> list[int]:
-    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever)."""
-    import select
-
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(None if seconds is None else max(0, round(seconds * 1000)))]
-
-
-def _close_all_but(kept: set[int]) -> None:
-    try:
-        opened = [int(name) for name in os.listdir("/dev/fd")]
-    except (OSError, ValueError):
-        opened = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
-    for fd in opened:
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # it was that of the listing
 
 
 _SHELLS = {
@@ -442,7 +397,7 @@ def end_keeper(lock: Lock, owner: Identity | None) -> bool:
 
     False where there is no such keeper, or the lock is still its.
     """
-    env = lock._env
+    env = environment()
     seen = glance(env, file_request(lock))
     if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
         return False
@@ -479,15 +434,14 @@ _GO = b"g"
 _TITLE = re.compile(rf"{NAME}\s+for process ([0-9]+)\b")
 
 
-def acquire(options: argparse.Namespace, pid: int) -> int:
+def acquire(lock: Lock, options: argparse.Namespace, pid: int) -> int:
     """Have a keeper acquire the lock for the process `pid`; the exit status."""
     if options.no_keeper or not is_possible():
         raise ValueError(
             "a lock on a server lives with a connection, which a keeper process has to hold for a shell; leave "
             "--no-keeper out, or use: holdfast run LOCK -- CMD"
         )
-    lock = announced(Lock(options.lock, **lock_options(options)), options)
-    owner = Owner(lock._env, pid)
+    owner = Owner(environment(), pid)
     if owner.has_ended():
         say(f"process {pid} has ended, so {lock.path} was not acquired for it")
         return FAILED
@@ -531,6 +485,8 @@ class _Keeper:
 
     def live(self) -> NoReturn:
         """All of it, to the end of the process."""
+        from .._drivers.agent import settle as settle_with_servers
+
         status = FAILED
         try:
             os.setsid()
@@ -543,7 +499,7 @@ class _Keeper:
             status = failed(error) if isinstance(error, Exception) else FAILED
         finally:
             try:
-                agent(self._lock._env).settle()
+                settle_with_servers()
                 self._say(status)
             finally:
                 os._exit(status)
@@ -551,7 +507,7 @@ class _Keeper:
     def _acquire(self) -> int:
         """Acquire, tell, and keep; or the exit status of what came instead."""
         options, lock = self._options, self._lock
-        file_request(lock).on_lost = lambda _lost: os.write(self._wake, b"\0")
+        requests_of(lock)[0].on_lost = lambda _lost: os.write(self._wake, b"\0")
         try:
             hold = lock.acquire(options.timeout)
         except AcquireTimeout as error:
@@ -590,7 +546,7 @@ class _Keeper:
             signal.signal(getattr(signal, name), lambda _number, _frame: os.write(self._wake, b"\0"))
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        self._lock._env.entitle(NAME, f"{about}: {hold.path}")
+        environment().entitle(NAME, f"{about}: {hold.path}")
 
     def _heed_command(self) -> None:
         """S7: in a thread of its own, because the main one may be waiting for the lock."""

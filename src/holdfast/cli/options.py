@@ -355,9 +355,12 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def format_help(self) -> str:
-        formatter = self._get_formatter()
-        listed = formatter._fill_text(_listed(), formatter._width, "")
-        return super().format_help().replace("PROTOCOLS", listed)
+        formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
+        return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
+
+    def actions(self) -> list[argparse.Action]:
+        """What may be typed, in the order of the help."""
+        return self._actions
 
     def notes(self) -> str:
         """What stands below the options, as it is written."""
@@ -371,6 +374,9 @@ def _listed() -> str:
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Notes are as they are written, where they fit into the terminal."""
+
+    def folded(self, text: str) -> str:
+        return folded(text, self._width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
 
@@ -448,7 +454,7 @@ class _Version(argparse.Action):
         raise SystemExit(0)
 
 
-_BEADS = {
+BEADS = {
     "check": "say whether a daemon may work on DIR now; remove a dead holder's lock",
     "daemon": "run CMD at intervals, except while a tool holds the database DIR",
 }
@@ -471,16 +477,13 @@ exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
 signal that ended it"""
 
 
-STEPS = tuple(_BEADS)
-
-
 def beads_parser(step: str) -> Parser:
-    """The beads_parser of one of `STEPS`."""
+    """The beads_parser of one of `BEADS`."""
     runs = step == "daemon"
     made = Parser(
         f"holdfast beads {step}",
         "[options] DIR -- CMD [ARG ...]" if runs else "[options] DIR",
-        f"{_BEADS[step][0].upper()}{_BEADS[step][1:]}.",
+        f"{BEADS[step][0].upper()}{BEADS[step][1:]}.",
         _DAEMON_NOTE if runs else _CHECK_NOTE,
     )
     add = made.add_argument
@@ -498,8 +501,8 @@ def beads_parser(step: str) -> Parser:
 
 def parse_beads(words: list[str]) -> argparse.Namespace:
     step, *words = words or [""]
-    if step not in _BEADS:
-        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", _BEADS)
+    if step not in BEADS:
+        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", BEADS)
         overview.parse_args([step, *words] if step else [])  # exits: help, or an error
         overview.error(f"the command comes first, not {step!r}")
     made = beads_parser(step)

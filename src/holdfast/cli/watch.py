@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from .._admin.monitor import Follower, Happening
 from .._core.wait import Wait
@@ -21,14 +22,8 @@ from .._drivers.sync import drive
 from .._platform import environment, folder_watch, kernel_glimpse
 from ..engines import engine_of
 from ..model import Status, Waiter
-from .console import Recording as Record
-from .console import line_of, url_id_of
+from .console import Recording, line_of, url_id_of
 from .outcome import DONE, die_of, say, show
-from .target import is_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
 
 _LONGEST_WAIT = 3600.0
 _MOMENT = 0.002
@@ -131,12 +126,10 @@ def _output() -> int | None:
         return None
 
 
-def watch_url(options: argparse.Namespace) -> int:
-    """Tell until a signal, or the end of the time."""
-    if len(options.places) > 1:
-        raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
+def watch_server(options: argparse.Namespace) -> int:
+    """What happens to the locks on a server; until a signal, or the end of the time."""
     (url,) = options.places
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     changes = Changes()
 
     def tell(statuses: tuple[Status, ...]) -> None:
@@ -229,10 +222,8 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> Happening:
 
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of whoever reads."""
-    if any(map(is_url, options.places)):
-        return watch_url(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])
     if follower.places.polled and not options.quiet:
         say("no events are to be had from all of these places, so they are looked at four times a second")

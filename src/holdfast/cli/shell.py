@@ -15,8 +15,9 @@ from ..lock import Hold, Lock, bind, file_hold, file_request, leave_to, release_
 from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, tell_refused, tell_released
-from .keeper import Keeper, Owner, end_keeper, is_possible, owner_of, tell_bound, why_not_for
-from .outcome import DONE, FAILED, USAGE, say, show
+from .keeper import Keeper, end_keeper, is_possible, tell_acquired, tell_held, why_not_for
+from .outcome import DONE, USAGE, say, show
+from .owner import Owner, owner_of
 from .target import lock_of
 
 
@@ -34,66 +35,44 @@ def acquire_(options: argparse.Namespace) -> int:
     lock = lock_of(options)
     pace = file_request(lock).beat_every
     bind(lock, pid)
-    owner = Owner(environment(), pid)
+    owner = Owner(pid)
     if owner.has_ended():
-        return _ended_before(lock, pid)
+        return owner.tell_ended(lock.path)
     if not options.no_keeper and is_possible():
         file_request(lock).kept_for, file_request(lock).on_behalf_of = pid, None
     try:
         hold = lock.acquire(options.timeout)
         if file_request(lock).kept_for and file_hold(hold).guarded:
-            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, pid)
-        return _leave_alone(lock, hold, options, pid)
+            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
+        return _leave_alone(lock, hold, options, owner)
     except AcquireTimeout as error:
-        status = lock.status()
-        if options.json:
-            show(as_json("held", status))
-        elif not options.quiet:
-            say(str(error))
-        return int(options.held_code)
+        return tell_held(lock, options, error)
     except BaseException:
         release_all()
         raise
 
 
-def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: int) -> int:
+def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> int:
     """Tell of the lock before it is left to the keeper: whoever does not hear of it does not get it."""
     try:
-        _tell_acquired(lock, options, owner, keeper.pid, keeper.token)
+        tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
     except BaseException:
         keeper.give_up()
         raise
-    return DONE if keeper.go() else _ended_before(lock, owner)
+    return DONE if keeper.go() else owner.tell_ended(lock.path)
 
 
-def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int) -> int:
+def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Owner) -> int:
     """Leave the plain file, which names the owner."""
-    if not leave_to(hold, owner):
-        return _ended_before(lock, owner)
+    if not leave_to(hold, owner.pid):
+        return owner.tell_ended(lock.path)
     try:
-        _tell_acquired(lock, options, owner, None, hold.token)
+        tell_acquired(lock, options, owner.pid, None, hold.token)
     except OSError:
-        identity = environment().identity(owner)
-        drive(
-            remove_if(
-                environment(), file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, identity)
-            )
-        )
+        env, whose = environment(), environment().identity(owner.pid)
+        drive(remove_if(env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, whose)))
         raise
     return DONE
-
-
-def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
-    if options.json:
-        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
-    if options.verbose:
-        say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
-    tell_bound(options, owner)
-
-
-def _ended_before(lock: Lock, owner: int) -> int:
-    say(f"process {owner} has ended, so {lock.path} was not acquired for it")
-    return FAILED
 
 
 def release_(options: argparse.Namespace) -> int:
@@ -113,7 +92,7 @@ def release_(options: argparse.Namespace) -> int:
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
         nonlocal refused, unkept
-        refused = None if options.force else why_not_for(environment(), seen, assessed, identity)
+        refused = None if options.force else why_not_for(seen, assessed, identity)
         unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 

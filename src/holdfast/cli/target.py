@@ -131,14 +131,16 @@ class Server:
 
     def acquire_(self) -> int:
         """A keeper process acquires it, and has the connection."""
-        from .keeper import acquire, owner_of
+        from .keeper import acquire_on_server
+        from .owner import owner_of
 
         pid = owner_of(self._options, binds=True)
-        return USAGE if pid is None else acquire(lock_of(self._options), self._options, pid)
+        return USAGE if pid is None else acquire_on_server(lock_of(self._options), self._options, pid)
 
     def release_(self) -> int:
         """With --force, whoever holds it; else what a keeper holds for this owner."""
-        from .keeper import end_url_keeper, owner_of
+        from .keeper import end_keeper_on_server
+        from .owner import owner_of
 
         options = self._options
         owner = owner_of(options, binds=False)
@@ -150,7 +152,7 @@ class Server:
         if options.force:
             result = "released" if lock.break_lock() is not None else result
         elif before.locked:
-            why = end_url_keeper(environment(), before, owner)
+            why = end_keeper_on_server(before, owner)
             if why:
                 why = f"{lock.path} was not released: {why}. Use --force to end that hold all the same"
                 return tell_refused(options, before, why)

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 
 from ._core.messages import Refusal, refused
 from ._core.options import Request, check_timeout
@@ -33,8 +35,6 @@ from .lock import UNSET, Acquirable, BaseHold, Hold, Resource, attempt, leave_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, NoReturn, TypeVar
 
     H = TypeVar("H", bound="BaseHolds")

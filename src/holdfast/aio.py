@@ -6,29 +6,27 @@ The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore`, their handle, and
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
+from types import CodeType, FrameType, TracebackType
 
+from ._core.hold import Share
 from ._core.messages import Refusal, refused
+from ._core.options import Options, Request
+from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
 from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first
 from .engines import engine_of
 from .errors import LockLost, NotHeld, WouldDeadlock
+from .events import Event
 from .lock import UNSET, BaseHold, Resource, Slots, chosen, keep, leave_to_others, release_now
-from .model import SemaphoreStatus
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
-    from types import CodeType, FrameType, TracebackType
     from typing import Any, Literal, TypeVar
-
-    from ._core.hold import Share
-    from ._core.options import Options, Request
-    from ._core.wait import Wait
-    from .events import Event
-    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 

@@ -7,42 +7,39 @@ lock or a hold is a function at the end of this file.
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 import weakref
 from _thread import _local
 from _warnings import warn
+from collections.abc import Callable, Generator, Hashable, Mapping
+from types import TracebackType
 
 from ._core.hold import Held, Share
 from ._core.messages import Refusal, refused, waiting
 from ._core.options import Options, Request, check_timeout
+from ._core.wait import Wait
 from ._drivers.background import Keeper
 from ._drivers.sync import caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
 from ._platform.interface import Presence
-from ._platform.operations import numbers
+from ._platform.operations import Operation, numbers
 from .engines import Engine, engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHeld, own_hold
 from .engines.file.request import FileRequest
 from .errors import LockLost, NotHeld
 from .errors import set_error_path as located
-from .events import INFO, fields, logger_for
-from .model import SemaphoreStatus
+from .events import INFO, Event, fields, logger_for
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Generator, Hashable, Mapping
-    from types import TracebackType
     from typing import Any, Literal, NoReturn, TypeVar
 
-    from ._core.wait import Wait
-    from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
-    from .events import Event
-    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
 

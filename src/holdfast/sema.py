@@ -22,25 +22,22 @@ Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` 
 from __future__ import annotations
 
 import math
+import os
+from types import TracebackType
 
-from ._core.options import check_seconds
+from ._core.options import Options, check_seconds
 from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
 from .engines.file.interop import has_ended
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
-from .lock import Lock, file_request, leave_to_others
+from .lock import Hold, Lock, file_request, leave_to_others
 from .model import Liveness, Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
     from typing import Any, Literal, Self
-
-    from ._core.options import Options
-    from .lock import Hold
 
     Stale = Literal["protocol", "safe"]
 

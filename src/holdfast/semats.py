@@ -22,6 +22,9 @@ Thin: everything is done by a `Lock` with `protocol="semats"` and `stale="protoc
 
 from __future__ import annotations
 
+import os
+from types import TracebackType
+
 from ._drivers.sync import perform
 from ._platform import environment
 from .engines.file.inspect import Assessment, Observation, assess, glance, require_directory
@@ -29,7 +32,7 @@ from .engines.file.interop import sweep_rivals
 from .engines.file.policy import judge
 from .engines.file.remove import remove_if, why_not_of
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import UNSET, can_be_released, file_request, make_again, release_own
+from .lock import UNSET, Hold, Lock, can_be_released, file_request, make_again, release_own
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
 from .sema import (
@@ -46,12 +49,10 @@ from .sema import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
     from typing import Any, Self
 
-    from .lock import Hold, Lock
     from .sema import Stale
+
 
 __all__ = [
     "AlreadyLocked",

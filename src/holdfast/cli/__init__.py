@@ -10,6 +10,7 @@ import functools
 import signal
 import sys
 
+from ..model import Status
 from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 
 TYPE_CHECKING = False
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import NoReturn
 
-    from ..model import Status
 
 _MODULES = {
     "ls": "ls",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 from .._admin.anchors import Anchored
 from .._admin.clean import (
@@ -29,7 +30,6 @@ from .outcome import DONE, FAILED, HELD, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 _TOGETHER = 100

@@ -39,6 +39,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Mapping
 
 from .._core.hold import Held
 from .._drivers.sync import caller
@@ -52,7 +53,6 @@ from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
 

@@ -15,26 +15,23 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable
 from enum import Enum
 
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
 from .._platform.interface import Presence
-from ..engines.file.inspect import MAX_PID, assess, forget, observe
+from ..engines.file.inspect import MAX_PID, Assessment, Observation, assess, forget, observe
 from ..engines.file.remove import remove_if
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
 from ..lock import Lock, announce, file_request, leave_to
-from ..model import Liveness
+from ..model import Liveness, Record
 from .outcome import DONE, FAILED, HELD, USAGE, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-    from ..engines.file.inspect import Assessment, Observation
-    from ..model import Record
 
 
 class Kind(Enum):

@@ -8,24 +8,24 @@ Exit status: 0 done; 1 everything else. `status` and `clean` say what they found
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from .._platform import environment
+from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.interop import sweep_rivals
 from ..engines.file.policy import judge
 from ..engines.file.remove import why_not_of
 from ..engines.file.steps import UNWRITABLE
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
 from ..lock import Lock, announce, file_request
+from ..model import Record
 from .outcome import DONE, HELD, STDOUT, show
 from .sema import Kind, acquire_and_leave, clear, complain, json_of, kind_of, look_at, remove, speak_utf8, system_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from ..engines.file.inspect import Assessment, Observation
-    from ..model import Record
 
 _FAILED = HELD
 HELP = """\

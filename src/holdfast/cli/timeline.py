@@ -18,13 +18,13 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterable, Sequence
 
 from ..model import Value
 from .outcome import DONE, FAILED, STDOUT, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Any
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})

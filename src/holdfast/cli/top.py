@@ -21,14 +21,16 @@ import select
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-from .._admin.monitor import lock_of
+from .._admin.monitor import Follower, Happening, Held, Waits, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
+from .._platform.interface import Census
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
-from .console import OF_STATE, Column, fit, lines, user_name, width_of
+from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of
 from .console import Recording as Record
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
@@ -36,12 +38,8 @@ from .watch import as_line, follow, happenings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .._admin.monitor import Follower, Happening, Held, Waits
-    from .._platform.interface import Census
-    from .console import Cell
 
 try:
     import termios

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+import os
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from .._core.hold import Held
 from .._core.messages import Refusal
 from ..errors import LockLost, NotHeld
-from ..lock import Acquirable, acquire_or_raise, can_be_released, release_now, state_of
+from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
 from ..model import Value
 from .options import Awaited, Called, FileLockOptions, Wanted, check_key
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-    from typing import Any, Self, Unpack
-
-    from .._core.hold import Held
     from ..aio import AsyncHold
-    from ..lock import BaseHold, Hold
 
-    T = TypeVar("T")
-
-    Path = str | os.PathLike[str]
+T = TypeVar("T")
+Path = str | os.PathLike[str]
 
 _OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
 

@@ -17,24 +17,20 @@ import math
 import os
 import random
 import stat
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from .._core.messages import refused, sentence
+from .._core.messages import Refusal, refused, sentence
 from .._core.options import Options, check_timeout
 from .._core.wait import Signal
 from .._platform import environment
 from ..engines.file.request import FileRequest
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, LockStale, renamed
-from ..model import Status, Value
+from ..model import Holder, Status, Value
 from ..protocols import get
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Generator, Mapping
-    from typing import Any, Literal, Required
-
-    from .._core.messages import Refusal
-    from ..model import Holder
 
     Question = tuple[str, Callable[..., Any], tuple[object, ...]]
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 
 from .. import protocols
 from ..model import Value
 from .options import SUMMARIES, Parser, parser_of
 from .outcome import DONE, show
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _OWN_WORDS = ("sema", "semats")
 """Commands that take the arguments of another tool, and say what they are in a text of their own."""
@@ -78,9 +75,9 @@ def commands() -> list[Command]:
 
 
 def _beads() -> list[Command]:
-    from .options import BEADS, beads_parser
+    from .options import BEADS
 
-    return [_from_parser(f"beads {step}", BEADS[step], beads_parser(step)) for step in BEADS]
+    return [_from_parser(f"beads {step}", BEADS[step], parser_of(f"beads {step}")) for step in BEADS]
 
 
 def _from_parser(name: str, summary: str, parser: Parser) -> Command:

@@ -1,7 +1,4 @@
-"""The handles of the asyncio face: of one hold, of several together, and of an acquisition that is to be awaited.
-
-The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore`, their handle, and several of them at once.
-"""
+"""The asyncio face of the engines: `AsyncLock`, `AsyncSemaphore`, their handle, and several locks at once."""
 
 from __future__ import annotations
 

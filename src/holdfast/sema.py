@@ -1,8 +1,4 @@
-"""The terms that the faces `sema` and `semats` have in common: errors, the record as a value, what their options mean.
-
-Their lock files have one grammar; what is different is the rule when a lock is stale, and where the file is.
-
-File-Based Semaphore, the Rust library, in Python: its names, its lock files, seconds instead of durations.
+"""File-Based Semaphore, the Rust library, in Python: its names, its lock files, seconds instead of durations.
 
 ```python
 from holdfast.sema import LockInfo, Semaphore
@@ -12,11 +8,13 @@ with semaphore.acquire_with_info(LockInfo.with_tag("deploy v1.2.3")):
     ...
 ```
 
-Whoever uses `sema` or the library on the same path is kept out, and keeps us out. A lock is stale by age alone, as
-there; but a holder whose kernel lock is held is never robbed. What else is different, and why: docs/sema.md. Source:
+A process that uses `sema` or the library on the same path is kept out, and keeps us out. A lock is stale by age alone,
+as there; but a holder whose kernel lock is held is never robbed. What else is different, and why: docs/sema.md. Source:
 Protocol Specification 1.0, File-Based Semaphore.
 
-Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` and `durable=True`.
+Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` and `durable=True`. The errors, the
+record as a value and the meaning of the options are also those of `holdfast.semats`, whose lock files have the same
+grammar: what differs is the rule when a lock is stale, and where the file is.
 """
 
 from __future__ import annotations

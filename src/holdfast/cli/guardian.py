@@ -1,15 +1,4 @@
-"""All that a command has started, and how it is brought to an end.
-
-C6  The command's tree is what is below its guardian (guardian.py, G1), which nobody leaves. If the guardian was killed,
-    it is what is below us: whoever loses its parent then becomes our child (a "subreaper"). What were our children
-    before the command began are none of it; then we adopt nobody, because their orphans could not be told from the
-    command's.
-C7  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
-    pidfd, and looked at again in between.
-C8  Those who come while the tree is being stopped get their TERM at the next look; after the time for that, all get
-    KILL at each look, so no tree outgrows it.
-
-The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
+"""The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
 
     run ──fork──▶ guardian ──posix_spawn──▶ command ──▶ what it starts
         ◀── started, ended, left or none
@@ -23,13 +12,25 @@ G2  As soon as the command has started, the guardian leaves the session and all 
     group (`kill -9 -PGID`) or the terminal does not reach it, and nobody waits for a pipe that it has open. Not before:
     the command belongs to the session and the group of `run`, and has its descriptors.
 G3  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and sees to a loss as `run`
-    would (tree.py). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
+    would (CT3). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
     holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`: a loss.
 G4  `run` is a subreaper, too. If the guardian is killed, the command becomes a child of `run`, which goes on alone.
 G5  The guardian does not wait for the command before `run` has said that it knows of its end. Until then its number is
     nobody else's, so a signal that `run` passes on reaches the command or nobody (C5).
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
     in between, the guardian takes that for G3.
+
+The command's tree is all that it has started. When the lock is lost, whoever holds it brings the tree to an end
+(`Tree`):
+
+CT1  The command's tree is what is below its guardian (G1), which nobody leaves. If the guardian was killed,
+    it is what is below us: whoever loses its parent then becomes our child (a "subreaper"). What were our children
+    before the command began are none of it; then we adopt nobody, because their orphans could not be told from the
+    command's.
+CT2  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
+    pidfd, and looked at again in between.
+CT3  Those who come while the tree is being stopped get their TERM at the next look; after the time for that, all get
+    KILL at each look, so no tree outgrows it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, whi
 C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock is
     held until all has ended that the command has started (guardian.py, G1 to G6).
 C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
-    command's number later. When the lock is lost, the command's whole tree is stopped: tree.py, C6 to C8.
+    command's number later. When the lock is lost, the command's whole tree is stopped: guardian.py, CT1 to CT3.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Child:
         self._guardian: Guardian | None = None
         self._pid = 0
         self._known: Member | None = None
-        """The command, should it not become our child when its guardian is killed (C6)."""
+        """The command, should it not become our child when its guardian is killed (CT1)."""
         self._status: int | None = None
         self._has_left = self._is_lost_sight_of = False
         self._reaping = threading.Lock()
@@ -174,7 +174,7 @@ class _Child:
                 self._signal(info.si_signo)
 
     def _reap(self, tree: Tree) -> None:
-        """See who has ended: the command, by its guardian; that; or what both have left to us (C6)."""
+        """See who has ended: the command, by its guardian; that; or what both have left to us (CT1)."""
         guardian = self._guardian
         assert guardian is not None
         with self._reaping:  # C5

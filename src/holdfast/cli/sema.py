@@ -1,9 +1,7 @@
-"""What `holdfast sema` and `holdfast semats` share: how their words are said, and how a lock outlives the command.
+"""`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
 
-Their texts, streams and exit statuses are those of the commands whose names they have (docs/dropin.md). What they do to
-a lock file is the engine's.
-
-`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
+Texts, streams and exit statuses are those of that command; what is done to a lock file is the engine's. The first part
+is shared with `holdfast semats`: how words are said, and how a lock outlives the command.
 
 Exit status: 0 done or free; 1 held, or the time was up; 2 usage; 3 an error of the system or of the path.
 """

@@ -1,15 +1,12 @@
-"""A terminal that is used whole, and given back as it was, whatever ends that.
+"""`top`: who holds and who waits, as it changes.
 
-The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing here waits for the
-terminal: one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py). What
+is known of each lock at some moment is a `Row`. A `View` fills a screen with some of the rows, below their sum and
+above the keys, and knows no terminal.
 
-The rows of `top`: what is known of each lock at some moment, their order, and the words for it.
-
-How `top` fills a screen: some of the rows, below their sum and above the keys. Knows no terminal.
-
-`top`: who holds and who waits, as it changes.
-
-Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py).
+The terminal is used whole, and given back as it was, whatever ends that (`FullScreen`). The screen is drawn by
+differences, each time by one write, so that nothing flickers. Nothing waits for the terminal: one that takes no more
+for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 """
 
 from __future__ import annotations

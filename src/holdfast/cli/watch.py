@@ -1,8 +1,7 @@
-"""Following lock files from a command: what `watch` and `top` share.
+"""`watch`: what happens to locks, one JSON line for each event, as it happens.
 
-`watch` for locks on a server: what has changed from one look at all of them to the next, as events.
-
-`watch`: what happens to lock files, one JSON line for each event, as it happens.
+`follow` and `happenings` follow lock files, for `top` as well. A server tells how things are, not what has happened:
+there, the events are the differences between one look and the next (`Changes`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The caller's functions in `holdfast.sidecar`: called at once for threads, awaited on the event loop for tasks.
+"""What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
+
+The caller's functions are called at once for threads, and awaited on the event loop for tasks:
 
 SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
      would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
@@ -6,8 +8,6 @@ SC2  For tasks, the functions run on the event loop of the acquisition, also whe
      return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A9).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
 SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
-
-What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
 """
 
 from __future__ import annotations

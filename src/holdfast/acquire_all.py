@@ -21,19 +21,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 
 from ._core.messages import Refusal, refused
 from ._core.options import Request, check_timeout
+from ._platform import environment
 from .engines.file.inspect import explained
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .errors import AcquireTimeout, LockLost
-from .lock import _UNSET, Acquirable, BaseHold, Hold, Resource
+from .lock import UNSET, Acquirable, BaseHold, Hold, Resource, attempt, leave_to_others, requests_of, store_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, NoReturn, TypeVar
 
     H = TypeVar("H", bound="BaseHolds")
@@ -88,7 +89,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
 
     def __enter__(self) -> Holds:
         for hold in self:
-            hold._leave_to_others()
+            leave_to_others(hold)
         return self
 
     def __exit__(
@@ -102,7 +103,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
             note(error, [lost])
 
 
-def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> Holds:
+def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> Holds:
     """Acquire several locks and semaphores, all or none, without ever waiting in a circle with others who do the same.
 
     They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
@@ -121,12 +122,12 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
     plan = Plan(wanted, timeout)
     if not wanted:
         return finished(Holds, {})
-    env = wanted[0]._env
+    env = environment()
     operation = env.operations.begin(env)
     got: dict[int, Any] = {}
     try:
         for number in plan.order:
-            got[number] = wanted[number]._attempt(operation, plan.left(), plan.error)
+            got[number] = attempt(wanted[number], operation, plan.left(), plan.error)
         holds = finished(Holds, got)
         env.operations.about_to_deliver(operation)
         del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller
@@ -182,13 +183,13 @@ class Plan:
 
     def __init__(self, wanted: Sequence[Resource], timeout: float | None) -> None:
         self._wanted = wanted
-        own = [lock._request.timeout for lock in wanted if lock._request.timeout is not None]
-        self._limit = min(own, default=None) if timeout is _UNSET else check_timeout(timeout)
+        own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
+        self._limit = min(own, default=None) if timeout is UNSET else check_timeout(timeout)
         self._until = self._now() + (math.inf if self._limit is None else self._limit)
         self.order = in_order(wanted)
 
     def _now(self) -> float:
-        return self._wanted[0]._env.monotonic() if self._wanted else 0.0
+        return environment().monotonic()
 
     def left(self) -> float | None:
         """Seconds that are left for all the others; None for ever."""
@@ -200,7 +201,7 @@ class Plan:
 
 def in_order(wanted: Sequence[Resource]) -> list[int]:
     """The numbers of the entries, in the order in which they are to be acquired (D1). ValueError by D2."""
-    places = [[_place(lock, request) for request in lock._requests] for lock in wanted]
+    places = [[_place(lock, request) for request in requests_of(lock)] for lock in wanted]
     seen: dict[tuple[object, ...], int] = {}
     for number, files in enumerate(places):
         for file in files:
@@ -212,10 +213,10 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
-    if lock._engine.is_remote:
+    if store_of(lock).is_remote:
         return (2, 0, 0, lock.protocol, request.target, "", "", -1 if request.slot is None else request.slot)
     assert isinstance(request, FileRequest)
-    directory, name = _directory(lock, request), request.name
+    directory, name = _directory(request), request.name
     bare = name
     while bare.endswith(".lock"):
         bare = bare.removesuffix(".lock")
@@ -225,8 +226,8 @@ def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     return (*directory, name.casefold(), name, "", -1)  # case may make no difference here, but it is part of the name
 
 
-def _directory(lock: Resource, request: FileRequest) -> tuple[Any, ...]:
-    env = lock._env
+def _directory(request: FileRequest) -> tuple[Any, ...]:
+    env = environment()
     if env.may_block(request.path):
         return (1, 0, 0, os.path.realpath(request.directory))
     while True:
@@ -243,8 +244,9 @@ def _require_same_owner(one: Resource, other: Resource) -> None:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, but their protocols do not exclude each other; use one"
         )
-    same_kind = (one._request.slot is None) == (other._request.slot is None)
-    if not same_kind or one._request.owner is None or one._request.owner != other._request.owner:
+    first, second = requests_of(one)[0], requests_of(other)[0]
+    same_kind = (first.slot is None) == (second.slot is None)
+    if not same_kind or first.owner is None or first.owner != second.owner:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other for ever; leave "
             "one out, or pass the same owner= to both"

@@ -1,34 +1,29 @@
-"""The handles of the asyncio face: of one hold, of several together, and of an acquisition that is to be awaited.
-
-The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore`, their handle, and several of them at once.
-"""
+"""The asyncio face of the engines: `AsyncLock`, `AsyncSemaphore`, their handle, and several locks at once."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
+from types import CodeType, FrameType, TracebackType
 
+from ._core.hold import Share
 from ._core.messages import Refusal, refused
+from ._core.options import Options, Request
+from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
 from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first
 from .engines import engine_of
 from .errors import LockLost, NotHeld, WouldDeadlock
-from .lock import _UNSET, BaseHold, Resource, Slots, chosen, keep
-from .model import SemaphoreStatus
+from .events import Event
+from .lock import UNSET, BaseHold, Resource, Slots, chosen, keep, leave_to_others, release_now
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
-    from types import CodeType, FrameType, TracebackType
     from typing import Any, Literal, TypeVar
-
-    from ._core.hold import Share
-    from ._core.options import Options, Request
-    from ._core.wait import Wait
-    from .events import Event
-    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -70,7 +65,7 @@ class AsyncHold(BaseHold):
             self._release()
 
     async def __aenter__(self) -> AsyncHold:
-        self._leave_to_others()
+        leave_to_others(self)
         return self
 
     async def __aexit__(
@@ -101,7 +96,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
 
     async def __aenter__(self) -> AsyncHolds:
         for hold in self:
-            hold._leave_to_others()
+            leave_to_others(hold)
         return self
 
     async def __aexit__(
@@ -110,7 +105,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         try:
             if isinstance(error, GeneratorExit):
                 failed: list[Exception] = []
-                release_now([*self._acquired], failed)
+                release_at_once([*self._acquired], failed)
                 raise_first(failed)
             else:
                 await self.release()
@@ -165,17 +160,17 @@ async def release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
                 failed.append(error)
             left.pop()
     finally:
-        release_now(left, failed)
+        release_at_once(left, failed)
     if cancelled is not None:
         note(cancelled, failed)
         raise cancelled
 
 
-def release_now(left: list[AsyncHold], failed: list[Exception]) -> None:
+def release_at_once(left: list[AsyncHold], failed: list[Exception]) -> None:
     """The same for whoever cannot wait for a thread any more."""
     while left:
         try:
-            left[-1]._release()
+            release_now(left[-1])
         except Exception as error:
             failed.append(error)
         left.pop()
@@ -204,7 +199,7 @@ class AsyncAcquirable(Resource):
         super().__init__(requests, options)
         self._entered: list[_Entry] = []
 
-    async def acquire(self, timeout: float | None = _UNSET) -> AsyncHold:
+    async def acquire(self, timeout: float | None = UNSET) -> AsyncHold:
         """Acquire it and return the handle, waiting up to `timeout` seconds without blocking the event loop.
 
         `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. `asyncio.timeout()`
@@ -257,7 +252,7 @@ class AsyncAcquirable(Resource):
             keep(self._env, result)
         return result
 
-    async def wait(self, timeout: float | None = _UNSET) -> bool:
+    async def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
 
         `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
@@ -277,7 +272,7 @@ class AsyncAcquirable(Resource):
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
-        hold._leave_to_others()
+        leave_to_others(hold)
         with forking:
             self._entered.append(_Entry(sys._getframe(1), caller(), hold))
         return hold
@@ -377,7 +372,7 @@ class AsyncSemaphore(Slots, AsyncAcquirable):
         return SemaphoreStatus(await self._drive(self._look()))
 
 
-def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = _UNSET) -> Together:
+def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = UNSET) -> Together:
     """Acquire several locks and semaphores, all or none: as `holdfast.acquire_all`, which explains it, for asyncio.
 
     Await it for the holds, or enter it: `async with acquire_all([...]) as holds`. A cancellation leaves none held.
@@ -400,11 +395,15 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
         left = [hold for hold in got.values() if isinstance(hold, AsyncHold)]
         failed: list[Exception] = []
         if isinstance(error, GeneratorExit):
-            release_now(left, failed)
+            release_at_once(left, failed)
         else:
             await release_each(left, failed)
         note(error, failed)
         raise
+
+
+acquire_unless_held = AsyncAcquirable._acquire
+"""For the faces: the hold, or why it could not be had in time."""
 
 
 class _Entry:

@@ -18,6 +18,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from types import TracebackType
 
 from ._core.messages import printable
 from ._drivers.sync import perform
@@ -28,17 +30,14 @@ from .engines.file.paths import followed
 from .engines.file.remove import remove_if, why_not_of
 from .engines.file.request import FileRequest
 from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
-from .lock import Lock, file_request
+from .lock import Hold, Lock, file_request, release_own
 from .model import Record, Value
 from .protocols import get
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, Self
 
-    from .lock import Hold
 
 __all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release", "should_skip_database"]
 
@@ -109,7 +108,7 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
     that); LockLost where another has written over what this process held; OSError where it cannot be removed.
     """
     lock = Lock(beads_dir, protocol="beads")
-    if lock._release_own():
+    if release_own(lock):
         return
     env, status = environment(), lock.status()
     refused: list[str | None] = []

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cli.support import World
-from holdfast import AcquireTimeout, Lock, cli
+from holdfast import AcquireTimeout, Lock
+from holdfast.cli import perform
 from holdfast.cli.options import parse
-from holdfast.cli.status import status_
+from holdfast.cli.outcome import failed
 from holdfast.errors import InvalidPath, LockStale, ProtocolMismatch
 
 GONE = 2**22 + 1
@@ -85,9 +86,9 @@ CONTENTS: dict[str, Callable[[Path], object]] = {
 def status_of(*words: str) -> int:
     """The command in this process, which is cheap."""
     try:
-        return status_(parse(["status", *words]))
+        return perform(parse(["status", *words]))
     except Exception as error:
-        return cli._failed(error)
+        return failed(error)
 
 
 def meets(path: str, protocol: str) -> int:

@@ -254,7 +254,7 @@ def test_release_leaves_the_lock_of_a_newcomer(world: World, path: Path) -> None
 
 HOLD_UP = """
 import os, sys, time
-from holdfast.cli import shell_keeper as k
+from holdfast.cli import keeper as k
 where, mark = sys.argv[1:3]
 
 def stop():
@@ -276,8 +276,8 @@ def held_up(original, here):
     return call
 
 k._fork = held_up(k._fork, "fork")
-k._Life._settle_in = held_up(k._Life._settle_in, "settle")
-k._Life._take = held_up(k._Life._take, "take")
+k._FileLife._settle_in = held_up(k._FileLife._settle_in, "settle")
+k._FileLife._take = held_up(k._FileLife._take, "take")
 k.Keeper.__init__ = held_up(k.Keeper.__init__, "start")
 k.Keeper.go = held_up(k.Keeper.go, "go")
 from holdfast.cli import main

@@ -14,7 +14,7 @@ import pytest
 
 from cli.support import HOLDFAST, World, eventually
 from holdfast._platform import environment
-from holdfast.cli import keeper
+from holdfast.cli import owner
 
 INTERPRETER = f"{sys.executable} -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))'"
 
@@ -170,13 +170,13 @@ def test_a_shell_is_told_from_what_ends_at_once(
     """W1, W2."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: (name, words))
     monkeypatch.setattr(sys, "argv", ["/usr/bin/holdfast", "try", "l"])
-    assert (keeper._why_not(4711) is None) is kept
+    assert (owner._why_not(4711) is None) is kept
 
 
 def test_what_cannot_be_known_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """W3."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: None)
-    assert keeper._why_not(4711) is None
+    assert owner._why_not(4711) is None
 
 
 @pytest.mark.parametrize("variant", ["linux", "generic"])

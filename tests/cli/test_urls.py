@@ -10,10 +10,11 @@ import pytest
 from engines.toy import Toy
 from holdfast import Lock, LockLost
 from holdfast._platform import environment
-from holdfast.cli import breaking, clean, doctor, ls, reap, watch
+from holdfast.cli import doctor, ls, perform, watch
+from holdfast.cli.console import url_id_of as id_of
 from holdfast.cli.options import parse
 from holdfast.cli.outcome import masked
-from holdfast.cli.target import id_of, is_url
+from holdfast.cli.target import is_url
 from holdfast.engines import registry
 from holdfast.model import Evidence, Holder, Liveness, Record, Status, Waiter
 from process.support import eventually
@@ -98,7 +99,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Toy:
 def test_an_engine_that_cannot_list_is_said_to_be_unable(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert ls.ls_(parse(["ls", "toy://me:pw@host"])) == 3
     assert "the locks on toy cannot be listed" in capsys.readouterr().err
-    assert doctor.doctor_(parse(["doctor", "toy://me:pw@host"])) == 3
+    assert perform(parse(["doctor", "toy://me:pw@host"])) == 3
     said = capsys.readouterr().out
     assert "cannot be listed" in said
     assert "the URL has a password in it" in said
@@ -138,15 +139,15 @@ def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeyp
         holds.append(Lock(url, tag="the next").acquire(timeout=1))
 
     typed.meanwhile = change_hands
-    assert breaking.break_(parse(["break", "--force", url])) == 1
+    assert perform(parse(["break", "--force", url])) == 1
     assert "it has changed hands since it was looked at" in said.getvalue()
     holds[0].ensure_held()
     typed.meanwhile = lambda: holds.pop().release()
-    assert breaking.break_(parse(["break", "--force", url])) == 0
+    assert perform(parse(["break", "--force", url])) == 0
     assert said.getvalue().endswith("not held\n")
     holds.append(Lock(url).acquire(timeout=1))
     typed.meanwhile = lambda: None
-    assert breaking.break_(parse(["break", "--force", url])) == 0
+    assert perform(parse(["break", "--force", url])) == 0
     assert said.getvalue().endswith("broken\n")
     eventually(lambda: holds[0].lost)
     with pytest.raises(LockLost):
@@ -157,13 +158,13 @@ def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeyp
 def test_a_server_is_not_looked_for_in_the_working_directory(words: list[str]) -> None:
     options = parse(words)
     with pytest.raises(ValueError, match="on a server"):
-        clean.clean_(options) if words[0] == "clean" else reap.reap_(options)
+        perform(options)
 
 
 def test_watching_two_servers_is_refused(toy: Toy) -> None:
     for places in (["toy://a", "toy://b"], ["toy://a", "."]):
         with pytest.raises(ValueError, match="one URL at a time"):
-            watch.watch_(parse(["watch", *places]))
+            perform(parse(["watch", *places]))
 
 
 def test_a_watch_of_a_server_ends_with_its_time(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,5 +177,5 @@ def test_a_watch_of_a_server_ends_with_its_time(toy: Toy, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(toy, "survey", survey)
     with Lock("toy://a"):
-        assert watch.watch_(parse(["watch", "--seconds", "0.3", "toy://a"])) == 0
+        assert perform(parse(["watch", "--seconds", "0.3", "toy://a"])) == 0
     assert looks

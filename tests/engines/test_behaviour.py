@@ -18,6 +18,7 @@ from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
+from holdfast.lock import announce
 from process.support import Peer, eventually
 
 
@@ -236,7 +237,7 @@ def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     heard: list[events.Event] = []
     locks = [face.lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
     for lock, notices in zip(locks, told, strict=True):
-        lock._announce(notices.append)
+        announce(lock, notices.append)
     waiters = [face.begin(lock.acquire) for lock in locks]
     eventually(lambda: all(told))
     assert [notices[0].status.holder.tag for notices in told] == ["deploy v1"] * 3

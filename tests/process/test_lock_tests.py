@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast import AcquireTimeout, Hold, Lock, Semaphore
+from holdfast.lock import leave_to_others
 from process.support import eventually
 
 try:
@@ -161,7 +162,7 @@ class BoundedSemaphore(Semaphore):
 
 def undisputed(hold: Hold) -> Hold:
     """Without the warning of one that is dropped unreleased: some cases do that, and `threading` says nothing."""
-    hold._leave_to_others()
+    leave_to_others(hold)
     return hold
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import pickle
@@ -27,6 +28,7 @@ from holdfast.acquire_all import Holds, in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
+module = importlib.import_module("holdfast.acquire_all")  # the package has the function of that name
 PATIENCE = 10.0
 MS_BIND = 4096
 
@@ -271,18 +273,17 @@ def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., S
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
     now = [1000.0]
     env.instead["monotonic"] = lambda: now[0]
-    for lock in (first, second):
-        lock._env = env  # type: ignore[assignment]
     asked: list[float | None] = []
-    real = Lock._attempt
+    real = module.attempt
 
-    def slow(self: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
+    def slow(lock: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
         asked.append(timeout)
         now[0] += 3.0
-        return real(self, operation, timeout, error)
+        return real(lock, operation, timeout, error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lock, "_attempt", slow)
+        patch.setattr(module, "attempt", slow)
+        patch.setattr(module, "environment", lambda: env)
         for timeout, left in ((5.0, [5.0, 2.0]), (2.0, [2.0, 0.0]), (None, [None, None]), (0, [0.0, 0.0])):
             asked.clear()
             acquire_all([second, first], timeout=timeout).release()

@@ -24,6 +24,7 @@ from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
 from holdfast.acquire_all import in_order
 from holdfast.engines import registry
+from holdfast.lock import bind, leave_to
 from process.support import eventually
 
 URL = "toy://host/db#one"
@@ -207,8 +208,8 @@ def test_locks_of_several_engines_have_one_order(toy: Toy, tmp_path: Any) -> Non
 
 def test_a_lock_that_dies_with_its_connection_cannot_be_left_to_a_shell(toy: Toy) -> None:
     with pytest.raises(ValueError, match="holdfast run"):
-        Lock(URL)._bind(os.getppid())
-    assert Lock(URL).acquire()._leave_to(os.getppid())
+        bind(Lock(URL), os.getppid())
+    assert leave_to(Lock(URL).acquire(), os.getppid())
     assert not toy.server.queues[URL]
 
 

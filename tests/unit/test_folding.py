@@ -1,16 +1,15 @@
-"""Help is as wide as the terminal (folding.py)."""
+"""Help is as wide as the terminal (options.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.options import STEPS, SUMMARIES, folded, overview_of, parser_of
-from holdfast.cli.options import beads_parser as parser_of_beads
+from holdfast.cli.options import BEADS, SUMMARIES, folded, overview_of, parser_of
 
 PARSERS = {
     "holdfast": overview_of,
     **{name: (lambda name=name: parser_of(name)) for name in SUMMARIES if name not in ("beads", "sema", "semats")},
-    **{f"beads {step}": (lambda step=step: parser_of_beads(step)) for step in STEPS},
+    **{f"beads {step}": (lambda step=step: parser_of(f"beads {step}")) for step in BEADS},
 }
 
 

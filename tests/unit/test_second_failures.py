@@ -37,6 +37,7 @@ from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
+from holdfast.lock import leave_to
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
 from unit.stepping import Contender, Stepped, device_in, sema_record
@@ -285,8 +286,8 @@ def test_a_release_during_a_failing_look_counts_as_released(path: Path, contend:
         held.ensure()
 
 
-def test_a_lock_is_not_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
-    assert Lock(path).acquire()._leave_to(dead_pid) is False
+def test_a_lock_is_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
+    assert leave_to(Lock(path).acquire(), dead_pid) is False
     assert not path.exists()
 
 

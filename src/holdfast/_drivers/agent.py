@@ -321,3 +321,9 @@ def agent(env: Environment) -> Agent:
     if _agent is None:
         _agent = Agent(env)
     return _agent
+
+
+def settle() -> None:
+    """See what is yet to be told to servers; for a process that ends without the ordinary exit."""
+    if _agent is not None:
+        _agent.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 from .._admin.clean import (
     BLOCKED,
@@ -26,11 +27,9 @@ from .._platform import environment
 from ..errors import HoldfastError
 from .console import dumped
 from .outcome import DONE, FAILED, HELD, say, show
-from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 _TOGETHER = 100
@@ -41,8 +40,6 @@ _VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "c
 
 def clean_(options: argparse.Namespace) -> int:
     """Show what may go, or remove it."""
-    if any(map(is_url, options.places)):
-        raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
     report = _Report(options)
     env = PinnedEnvironment(environment())
     try:

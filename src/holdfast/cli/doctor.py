@@ -1,6 +1,6 @@
-"""`doctor` for a server: whether locks can be listed, and whether one can be had and given back there.
+"""`doctor`: what a directory can do for locks, what that means, and what is amiss.
 
-`doctor`: what a directory can do for locks, what that means, and what is amiss.
+Of a server: whether locks can be listed, and whether one can be acquired and released there.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from .._admin.doctor import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities,
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
+from .._platform.interface import Abilities, Limits
 from .._platform.probes import abilities, limits
 from ..engines import engine_of
 from ..errors import HoldfastError
 from ..lock import Lock
 from .console import dumped
 from .outcome import DONE, FAILED, Screen, masked, screen, show
-from .target import is_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .._platform.interface import Abilities, Limits
 
 NAME = "holdfast-doctor"
 """The lock that is acquired to see whether that can be done."""
@@ -115,8 +111,6 @@ _INDENT = 22
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
-    if is_url(options.place):
-        return _of_server(options)
     directory = os.path.join(os.getcwd(), options.place)
     directory = directory if ".." in directory.split("/") else os.path.normpath(directory)
     can: Abilities | None = None
@@ -135,8 +129,8 @@ def doctor_(options: argparse.Namespace) -> int:
     return _STATUS[verdict]
 
 
-def _of_server(options: argparse.Namespace) -> int:
-
+def of_server(options: argparse.Namespace) -> int:
+    """The same for a server, which is named by a URL."""
     findings, shown = findings_of(options.place), masked(options.place)
     verdict = worst(findings)
     if options.json:

@@ -6,21 +6,18 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 
 from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unreadable
 from .._core.messages import brief_command, printable
 from .._platform import environment
-from .console import OF_STATE, Column, age_of, as_json, lines, of_survey, user_name
+from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
 from .outcome import DONE, FAILED, masked, say, screen, show
-from .target import found as found_at
-from .target import is_url
+from .target import found_at, is_url, of_survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
-
-    from .console import Cell
 
 _MAGIC = frozenset("*?[")
 _ORDERS: dict[str, Callable[[Found], Any]] = {

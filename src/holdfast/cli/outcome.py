@@ -88,9 +88,9 @@ def end_quickly(status: int) -> NoReturn:
 
 def die_of(number: int) -> NoReturn:
     """End as a process that this signal has killed, so that a calling shell sees exactly that."""
-    at_work = getattr(sys.modules.get("holdfast._drivers.agent"), "_agent", None)
-    if at_work is not None:
-        at_work.settle()  # what is yet to be told to a server; there will be no ordinary exit
+    agent = sys.modules.get("holdfast._drivers.agent")
+    if agent is not None:
+        agent.settle()
     if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):

@@ -28,12 +28,10 @@ from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
-from .console import as_json, lock_options, of_survey, rows_of, rows_of_content, text_of
+from .console import as_json, rows_of, rows_of_content, text_of
 from .outcome import DONE, FAILED, say, show
 from .outcome import HELD as HELD_CODE
-from .target import is_url, recognised
-from .target import slots_status as status_of_slots
-from .target import status_ as status_of_url
+from .target import Slots, lock_options, of_survey, recognised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,15 +44,11 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
-    if options.slots is not None:
-        return status_of_slots(options)
-    if is_url(options.lock):
-        return status_of_url(options)
     survey = Survey(environment())
     seen = recognised(survey, options.lock, options.protocol)
     if seen is not None:
         options.slots, options.protocol = seen
-        return status_of_slots(options, counted=False)
+        return Slots(options, counted=False).status_()
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")

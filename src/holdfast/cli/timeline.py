@@ -1,11 +1,9 @@
-"""What recorded events say: who held each lock, and who waited, from when to when. Nothing is drawn here.
+"""`timeline`: recorded events as one page, which needs nothing else.
 
-An event that begins what has begun already, or ends what has ended, is told twice: a file may have events of the same
-process by `watch` and by itself. It counts once.
-
-Who waits for a semaphore waits for its base, and then has one of its slots, which is another path: that ends the wait.
-
-`timeline`: recorded events as one page, which needs nothing else.
+The first half makes holds and waits of events: who held each lock, and who waited, from when to when. An event that
+begins what has begun already, or ends what has ended, is told twice, and counts once: a file may have events of the
+same process by `watch` and by itself. A process that waits for a semaphore waits for its base, and then has one of its
+slots, which is another path: that ends the wait.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterable, Sequence
 
 from ..model import Value
 from .outcome import DONE, FAILED, STDOUT, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Any
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})

@@ -1,15 +1,12 @@
-"""A terminal that is used whole, and given back as it was, whatever ends that.
+"""`top`: who holds and who waits, as it changes.
 
-The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing here waits for the
-terminal: one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py). What
+is known of each lock at some moment is a `Row`. A `View` fills a screen with some of the rows, below their sum and
+above the keys, and knows no terminal.
 
-The rows of `top`: what is known of each lock at some moment, their order, and the words for it.
-
-How `top` fills a screen: some of the rows, below their sum and above the keys. Knows no terminal.
-
-`top`: who holds and who waits, as it changes.
-
-Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py).
+The terminal is used whole, and given back as it was, whatever ends that (`FullScreen`). The screen is drawn by
+differences, each time by one write, so that nothing flickers. Nothing waits for the terminal: one that takes no more
+for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 """
 
 from __future__ import annotations
@@ -21,14 +18,16 @@ import select
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-from .._admin.monitor import lock_of
+from .._admin.monitor import Follower, Happening, Held, Waits, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
+from .._platform.interface import Census
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
-from .console import OF_STATE, Column, fit, lines, user_name, width_of
+from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of
 from .console import Recording as Record
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
@@ -36,12 +35,8 @@ from .watch import as_line, follow, lock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait
-    from .._platform.interface import ProcLocks
-    from .console import Cell
 
 try:
     import termios

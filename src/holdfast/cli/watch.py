@@ -1,8 +1,7 @@
-"""Following lock files from a command: what `watch` and `top` share.
+"""`watch`: what happens to locks, one JSON line for each event, as it happens.
 
-`watch` for locks on a server: what has changed from one look at all of them to the next, as events.
-
-`watch`: what happens to lock files, one JSON line for each event, as it happens.
+`follow` and `happenings` follow lock files, for `top` as well. A server tells how things are, not what has happened:
+there, the events are the differences between one look and the next (`Changes`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from .._admin.monitor import Follower, LockEvent
 from .._core.wait import Wait
@@ -21,14 +21,8 @@ from .._drivers.sync import drive
 from .._platform import environment, folder_watch
 from ..engines import engine_of
 from ..model import Status, Waiter
-from .console import Recording as Record
-from .console import line_of, url_id_of
+from .console import Recording, line_of, url_id_of
 from .outcome import DONE, die_of, say, show
-from .target import is_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
 
 _LONGEST_WAIT = 3600.0
 _MOMENT = 0.002
@@ -131,12 +125,10 @@ def _output() -> int | None:
         return None
 
 
-def watch_url(options: argparse.Namespace) -> int:
-    """Tell until a signal, or the end of the time."""
-    if len(options.places) > 1:
-        raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
+def watch_server(options: argparse.Namespace) -> int:
+    """What happens to the locks on a server; until a signal, or the end of the time."""
     (url,) = options.places
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     changes = Changes()
 
     def tell(statuses: tuple[Status, ...]) -> None:
@@ -229,10 +221,8 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
 
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of whoever reads."""
-    if any(map(is_url, options.places)):
-        return watch_url(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])
     if follower.scope.polled and not options.quiet:
         say("no events are to be had from all of these places, so they are looked at four times a second")

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+import os
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from .._core.hold import Held
 from .._core.messages import Refusal
 from ..errors import LockLost, NotHeld
-from ..lock import Acquirable, state_of
+from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
 from ..model import Value
 from .options import Awaited, Called, FileLockOptions, Wanted, check_key
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-    from typing import Any, Self, Unpack
-
-    from .._core.hold import Held
     from ..aio import AsyncHold
-    from ..lock import BaseHold, Hold
 
-    T = TypeVar("T")
-
-    Path = str | os.PathLike[str]
+T = TypeVar("T")
+Path = str | os.PathLike[str]
 
 _OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
 
@@ -90,7 +86,7 @@ class _Entry:
             return False
         for hold in self.holds.copy():
             try:
-                hold._release()
+                release_now(hold)
             except LockLost:
                 pass
             finally:
@@ -308,7 +304,7 @@ def acquire_sync(
     instead: str = "acquire_file_lock",
 ) -> FileLockSyncHandle:
     wanted = Wanted(target, options, Called(called, instead), key, holds=_holds)
-    hold = Acquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout, wanted.refused)
+    hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
     assert hold is not None
     try:
         wanted.check_root()
@@ -334,12 +330,12 @@ def with_sync(
 
 
 async def acquire(target: Path, options: FileLockOptions, key: str | None = None) -> FileLockHandle:
-    from ..aio import AsyncAcquirable  # whoever awaits this has imported asyncio
+    from ..aio import AsyncAcquirable, acquire_unless_held  # whoever awaits this has imported asyncio
 
     functions = Awaited()
     try:
         wanted = Wanted(target, options, functions, key, holds=_holds)
-        hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+        hold = await acquire_unless_held(AsyncAcquirable((wanted.request,), wanted.engine), wanted.timeout)
     except GeneratorExit:
         functions.cancel()  # whoever is being closed cannot wait
         raise
@@ -354,7 +350,7 @@ async def acquire(target: Path, options: FileLockOptions, key: str | None = None
         wanted.check_root()
         return FileLockHandle(wanted, hold)
     except BaseException:
-        hold._release()
+        release_now(hold)
         raise
 
 
@@ -374,7 +370,7 @@ async def with_lock(
 
 def _forget(hold: BaseHold) -> None:
     """Strike it off the list, if it was the last handle."""
-    if not hold._is_released() and not state_of(hold).inert:
+    if can_be_released(hold):
         return  # its release failed where only its process speaks for it: it is held, and can be released again
     entry = _entries.get(state_of(hold))
     if entry is not None:

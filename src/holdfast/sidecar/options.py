@@ -1,4 +1,6 @@
-"""The caller's functions in `holdfast.sidecar`: called at once for threads, awaited on the event loop for tasks.
+"""What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
+
+The caller's functions are called at once for threads, and awaited on the event loop for tasks:
 
 SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
      would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
@@ -6,8 +8,6 @@ SC2  For tasks, the functions run on the event loop of the acquisition, also whe
      return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
 SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
-
-What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ import math
 import os
 import random
 import stat
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from .._core.messages import refused, sentence
+from .._core.messages import Refusal, refused, sentence
 from .._core.options import Options, check_timeout
 from .._core.wait import Signal
 from .._platform import environment
 from ..engines.file.request import FileRequest
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, LockStale, renamed
-from ..model import Status, Value
+from ..model import Holder, Status, Value
 from ..protocols import get
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Generator, Mapping
-    from typing import Any, Literal, Required
-
-    from .._core.messages import Refusal
-    from ..model import Holder
 
     Question = tuple[str, Callable[..., Any], tuple[object, ...]]
 

@@ -27,6 +27,7 @@ from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded, end_of
+from holdfast.lock import announce
 from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
@@ -90,7 +91,7 @@ def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, mo
     async def main() -> None:
         notices: list[Any] = []
         lock = AsyncLock(url, stale_after=30)
-        lock._announce(notices.append)
+        announce(lock, notices.append)
 
         async def contend() -> None:
             async with lock:

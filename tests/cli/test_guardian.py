@@ -137,7 +137,7 @@ def test_the_record_of_a_killed_run_stays_fresh_while_its_command_works(world: W
     eventually(lambda: not is_held(world, path))
 
 
-def test_a_lock_that_is_lost_after_the_kill_of_run_leaves_the_command_at_work(world: World, path: Path) -> None:
+def test_a_lock_that_is_lost_after_the_kill_of_run_ends_the_command(world: World, path: Path) -> None:
     """G3, CT1."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
@@ -248,7 +248,7 @@ def test_a_signal_is_passed_on_without_the_guardian(world: World, path: Path) ->
     assert not path.exists()
 
 
-def test_a_lost_lock_leaves_the_tree_of_a_killed_guardian_at_work(world: World, path: Path) -> None:
+def test_a_lost_lock_ends_the_tree_of_a_killed_guardian(world: World, path: Path) -> None:
     """G4, CT1."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
@@ -259,7 +259,7 @@ def test_a_lost_lock_leaves_the_tree_of_a_killed_guardian_at_work(world: World, 
     assert ended(daemon)
 
 
-def test_run_waits_for_ever_for_a_command_that_did_not_become_its_child(world: World, path: Path) -> None:
+def test_run_does_not_wait_for_a_command_that_it_cannot_adopt(world: World, path: Path) -> None:
     """CT1, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
     script = 'sleep 600 2>/dev/null & exec $H run "$1" -- sh -c "echo child \\$\\$; read line; exit 7"'
     run = world.sh(script, path, stdin=-1)

@@ -32,7 +32,7 @@ def test_a_number_that_json_has_not_becomes_null() -> None:
 
 
 @pytest.mark.parametrize("say", [outcome.say, sema.complain])
-def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_does_not_end_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     for stream in (closed, open("/dev/full", "w")):  # noqa: SIM115
@@ -43,7 +43,7 @@ def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch:
         stream.close()
 
 
-def test_a_defect_is_told_by_the_status_of_a_held_lock(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_has_a_status_of_its_own_and_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     """1 would say that; and a traceback is what those who can mend it need."""
     assert outcome.failed(KeyError("a defect")) == outcome.FAILED
     assert "KeyError: 'a defect'" in capfd.readouterr().err
@@ -73,7 +73,7 @@ def test_a_working_directory_that_is_gone_does_not_end_a_listing(monkeypatch: py
     assert short_path("/a/b/l.lock") == "/a/b/l.lock"
 
 
-def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_is_cut_off_is_an_error(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = console.Recording(str(disk / "r"))
     record.add("whole")
     written = os.write

@@ -44,7 +44,7 @@ def pid_of(line: str) -> int:
     return int(line.split()[1])
 
 
-def test_a_lost_lock_leaves_a_part_of_the_tree_at_work(world: World, path: Path) -> None:
+def test_a_lost_lock_ends_every_part_of_the_tree(world: World, path: Path) -> None:
     """CT1, CT3."""
     other = world.start(["sleep", "600"])
     run = world.run(path, TREE, "--kill-after", "0.3")
@@ -79,7 +79,7 @@ def test_a_stopped_part_of_the_tree_is_ended(world: World, path: Path) -> None:
     assert "ended with signal SIGTERM" in run.complaint()
 
 
-def test_a_tree_that_grows_while_it_is_stopped_goes_on_growing(world: World, path: Path) -> None:
+def test_a_tree_that_grows_while_it_is_stopped_is_ended(world: World, path: Path) -> None:
     """CT3: each one that gets TERM starts another before it ends."""
     code = """
 import os, signal, time
@@ -99,7 +99,7 @@ while True:
     assert [pid for pid in world.mine() if not ended(pid)] == []
 
 
-def test_what_the_shell_had_started_before_is_stopped_as_well(world: World, path: Path) -> None:
+def test_what_the_shell_had_started_before_is_left_alone(world: World, path: Path) -> None:
     """CT1: `exec` makes a shell's background jobs children of `run`; they are not the command's."""
     script = 'sleep 600 & echo "job $!"; exec $H run --kill-after 1 "$1" -- sh -c \'sleep 600 & echo "two $!"; wait\''
     run = world.sh(script, path)

@@ -286,7 +286,7 @@ def test_a_release_during_a_failing_look_counts_as_released(path: Path, contend:
         held.ensure()
 
 
-def test_a_lock_is_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
+def test_a_lock_is_not_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
     assert leave_to(Lock(path).acquire(), dead_pid) is False
     assert not path.exists()
 

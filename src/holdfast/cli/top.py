@@ -20,11 +20,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from .._admin.monitor import Follower, Happening, Held, Waits, lock_of
+from .._admin.monitor import Follower, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
-from .._platform.interface import Census
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of

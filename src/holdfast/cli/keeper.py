@@ -117,7 +117,7 @@ class _Life:
     def _show_title(self, path: str) -> None:
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        environment().entitle(NAME, f"{about}: {path}")
+        environment().setproctitle(NAME, f"{about}: {path}")
 
     def _wait(self, heard: int = -1) -> None:
         """Until the lock is to be given up. `heard`: the command's pipe, which has not said `go` yet."""

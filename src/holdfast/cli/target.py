@@ -44,7 +44,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from .._admin.scan import Found, Survey, Unseen
+    from .._admin.scan import Found, Survey, Unreadable
 
     R = TypeVar("R", bound=Resource)
 
@@ -183,16 +183,16 @@ class Server:
         raise ValueError("there is nothing to reap on a server: it frees the locks of those who are gone by itself")
 
 
-def found_at(url: str) -> Iterator[Found | Unseen]:
+def found_at(url: str) -> Iterator[Found | Unreadable]:
     """The locks on a server whose names begin so, as `ls` lists them."""
-    from .._admin.scan import Found, Unseen
+    from .._admin.scan import Found, Unreadable
 
     try:
         statuses = drive(engine_of(url).survey(environment(), url))
     except EngineUnavailable as error:
-        yield Unseen(masked(url), error)
+        yield Unreadable(masked(url), error)
     except HoldfastError as error:
-        yield Unseen(masked(url), OSError(0, str(error)))
+        yield Unreadable(masked(url), OSError(0, str(error)))
     else:
         for status in statuses:
             yield Found(status, "held" if status.locked else "free", (0, 0))

@@ -20,10 +20,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from .._admin.monitor import Follower, lock_of
+from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
+from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of

@@ -339,8 +339,8 @@ def remove_queue(env: Environment, path: str) -> None:
 
 
 SLICE = 0.0004
-"""Seconds after its turn in which a process may take the lock again (Q5). Measured: with less, 16 processes without a
-pause get fewer locks a second than by polling; with more, the longest wait grows."""
+"""Seconds, from getting the lock through the queue, in which a process may take it again (Q5). Measured: with less, 16
+processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
 NAP = 0.0003
 """Seconds for which the next waiter leaves the lock to a process that uses its slice."""
 PATIENCE = 0.020

@@ -112,7 +112,7 @@ def check_callback(name: str, callback: object) -> None:
     if not callable(callback):
         raise TypeError(f"{name} is a callable that takes a holdfast.events.Event, not {callback!r}")
     if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
-        raise TypeError(f"{name} is an `async def`, and nobody would await it; have a function start a task")
+        raise TypeError(f"{name} is an `async def`, which would never be awaited; have a function start a task")
 
 
 def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:

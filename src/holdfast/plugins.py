@@ -51,5 +51,5 @@ def _load(entry: EntryPoint, kind: type[T], what: str, instead: str) -> T:
             protocol=entry.name,
         ) from error
     if not isinstance(made, kind):
-        raise HoldfastError(f"{what} is no {entry.group}.{kind.__name__}, but {made!r}", protocol=entry.name)
+        raise HoldfastError(f"{what} is not a {entry.group}.{kind.__name__}, but {made!r}", protocol=entry.name)
     return made

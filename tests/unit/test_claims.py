@@ -277,7 +277,7 @@ def test_one_who_may_not_make_a_claim_takes_over_without_one(unguarded: Path, en
             return str(error)
         return "acquired"
 
-    assert "may make no claim to it" in elsewhere(try_it, user=NOBODY)
+    assert "may not create a claim to it" in elsewhere(try_it, user=NOBODY)
 
 
 @needs_root

@@ -181,7 +181,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
     if holder is None or holder.pid is None:
-        return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
+        return f"it is held by a process whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
     unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container, where it has another pid
     if holder.host and (unseen or status.evidence.source in ("none", "server")):
@@ -221,12 +221,12 @@ def advice(status: Status) -> str:
     """The next step."""
     way = _way_to_break(status)
     if status.evidence.source == "counter":
-        return "Find out who has that file open (fuser, lsof), and why it does not go on"
+        return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
     if status.evidence.source == "race":
         return "Try again"
     if is_persistent(status.protocol):
         if status.holder is None or status.holder.pid is None:
-            return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
+            return "Wait until it is released, or find out who has the file open (fuser, lsof), in containers as well"
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({way})"
@@ -239,10 +239,10 @@ def advice(status: Status) -> str:
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
-        return f"Whoever may write to the file can take it over, or break the lock ({way})"
+        return f"Any user who may write to the file can take it over, or break the lock ({way})"
     if status.liveness is Liveness.DEAD:
         return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({way})"
-    return f"Ask where it was written; if its holder is gone, break the lock ({way})"
+    return f"Check where it was written; if its holder is gone, break the lock ({way})"
 
 
 def brief_command(command: str) -> str:

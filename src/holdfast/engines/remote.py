@@ -192,7 +192,7 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
                 f"{name} has no meaning for a lock on {engine}; it has: {', '.join(sorted(allowed))}. Leave it out"
             )
     if options.get("fair") is False:
-        raise ValueError(f"{engine} lets those who wait in by the order of their arrival, always; leave fair out")
+        raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
 
 
 _held: dict[tuple[object, ...], list[RemoteHeld]] = {}

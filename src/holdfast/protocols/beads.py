@@ -145,7 +145,7 @@ def _members(data: bytes) -> _Object:
     if found is None:
         return _Object()  # in Go, null leaves everything unchanged
     if not isinstance(found, _Object):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
@@ -161,10 +161,10 @@ def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
             continue
         if name == "pid":
             if isinstance(value, bool) or not isinstance(value, int) or not ~MAX_PID <= value <= MAX_PID:
-                raise ValueError("pid is no whole number of 64 bits")
+                raise ValueError("pid is not a whole number of 64 bits")
             fields["pid"] = value
         elif not isinstance(value, str):
-            raise ValueError(f"{name} is no string")
+            raise ValueError(f"{name} is not a string")
         elif name == "started_at":
             fields[name] = _started(value)[1]
         else:
@@ -217,4 +217,4 @@ def _require_unicode(name: str, text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{name} is no Unicode text: {text!r}") from None
+        raise ValueError(f"{name} is not Unicode text: {text!r}") from None

@@ -35,7 +35,7 @@ class Flock(Sema):
 
     def decode(self, data: bytes) -> Record:
         if not data.startswith(SIGNATURE):
-            raise MalformedRecord("the content is no record of a flock holder", protocol=self.name)
+            raise MalformedRecord("the content is not a record of a flock holder", protocol=self.name)
         return super().decode(data).replaced(protocol=self.name, refreshed=False)
 
     def encode(self, record: Record) -> bytes:

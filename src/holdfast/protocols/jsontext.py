@@ -63,7 +63,7 @@ def _whole(digits: str) -> int | float:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def plain(value: object, depth: int = 0) -> Any:

@@ -47,7 +47,7 @@ class Sidecar(Protocol):
             called = getattr(payload, "func", payload)  # of a functools.partial
             code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
             if code is not None and code.co_flags & _ASYNCHRONOUS:
-                raise TypeError("payload is a mapping or a callable that returns one, no coroutine function")
+                raise TypeError("payload is a mapping or a callable that returns one, not a coroutine function")
         elif payload is not None:
             _checked(payload)
 

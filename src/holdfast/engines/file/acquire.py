@@ -307,11 +307,10 @@ class AcquireAttempt:
     def watching(self) -> Generator[Wait, None, State | None]:
         """WATCHING: we are first, or there is no queue.
 
-        What may have changed since the look ends it at once; but only once in a row, and then after a short wait: a
-        caller who waits must get to wait (A4).
+        A possible change since the look ends it at once, but not twice in a row: then only after a short wait (A4).
         """
         now = self._before_wait()
-        # Every one of them: what is not armed makes no event.
+        # A list, not `any`: a file that is not armed makes no event.
         changed = [file for file in self.files if file.prepare()]
         if changed:
             if not self._again:
@@ -538,7 +537,7 @@ class AcquireAttempt:
         if self._deadline.is_endless and all(file.is_held_by(self._context) for file in self.files):
             raise self.files[0].deadlock(len(self.files))
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- refusals ------------------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -570,11 +569,11 @@ def _invisible(env: Environment, request: FileRequest) -> Status:
     """The status of a lock whose path was neither free nor readable."""
     rival = about_to_rename(env, request)
     if rival is None:
-        text = "the path is neither free nor there; others are at it, or a cache of this filesystem is behind"
+        text = "the path is neither free nor there; others keep changing it, or a cache of this filesystem is behind"
     else:
         file, pid = rival
         text = f"no lock file is there, but process {pid} may be about to rename {file} to it, as semats does; "
-        text += "once that file is gone, or a minute old, it is in nobody's way"
+        text += "once that file is gone, or a minute old, it blocks nothing"
     evidence = Evidence("race", text)
     return Status(request.path, request.protocol.name, True, False, Liveness.UNKNOWN, evidence)
 

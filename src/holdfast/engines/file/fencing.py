@@ -72,7 +72,7 @@ class CounterBusy(Exception):
 
     def _status(self) -> Status:
         env, path = self._env, self._request.path + SUFFIX
-        text = f"{path}, the counter of its fencing tokens, is locked by somebody else"
+        text = f"{path}, the counter of its fencing tokens, is locked by another holder"
         holder = None
         try:
             found = env.stat(path)
@@ -137,8 +137,8 @@ def _busy(env: Environment, request: FileRequest, path: str, waited: float, dead
     if deadline < math.inf:
         return CounterBusy(env, request, waited)
     return HoldfastError(
-        f"{path}, the counter of fencing tokens, is locked by somebody else, who does not go on; find out who "
-        f"has it open (fuser, lsof). {request.path} is not held",
+        f"{path}, the counter of fencing tokens, is locked by another process, which makes no progress; find out "
+        f"which one has it open (fuser, lsof). {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
     )
@@ -264,7 +264,7 @@ def _numbers(data: bytes, request: FileRequest, path: str) -> tuple[int, int]:
     # A number written by hand; the rest of two truncated lines begins with a 0.
     digits = data.removesuffix(b"\n")
     if not digits.isdigit() or digits.startswith(b"0") or len(digits) >= _WIDTH - 1:
-        raise _unusable("its content is no number", request, path)
+        raise _unusable("its content is not a number", request, path)
     return int(digits), 0
 
 
@@ -303,8 +303,8 @@ def _restore(env: Environment, fd: int, data: bytes) -> None:
 def _require_regular(mode: int, request: FileRequest, path: str) -> None:
     if not stat.S_ISREG(mode):
         raise InvalidPath(
-            f"{path} is no regular file, so it cannot count fencing tokens; remove it, or choose another path for the "
-            f"lock. {request.path} is not held",
+            f"{path} is not a regular file, so it cannot count fencing tokens; remove it, or choose another path for "
+            f"the lock. {request.path} is not held",
             path=request.path,
             protocol=request.protocol.name,
         )
@@ -312,7 +312,7 @@ def _require_regular(mode: int, request: FileRequest, path: str) -> None:
 
 def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
     return MalformedRecord(
-        f"{path} is no counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
+        f"{path} is not a counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
         f"number into the file (echo 5000 > FILE). {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
@@ -330,8 +330,8 @@ def _explained(error: OSError, request: FileRequest, path: str) -> Exception:
         )
     if error.errno in UNWRITABLE:
         need = (
-            "whoever acquires this lock with fencing needs permission to read and write its counter; mode= and the "
-            "umask of whoever made it decide that"
+            "acquiring this lock with fencing needs permission to read and write its counter, which mode= and the "
+            "umask of its creator decide"
         )
         return OSError(error.errno, f"{error.strerror}; {need}", path)
     return error

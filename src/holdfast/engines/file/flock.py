@@ -134,7 +134,7 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
     if guard is None:
         raise UnsupportedFilesystem(
             f"{request.path} cannot be locked: there are no kernel locks (flock) here, and the protocol "
-            f"{request.protocol.name} is nothing else. Use a local filesystem, or protocol 'sema'.",
+            f"{request.protocol.name} has nothing else. Use a local filesystem, or protocol 'sema'.",
             path=request.path,
             protocol=request.protocol.name,
         )
@@ -267,7 +267,7 @@ def _empty(env: Environment, fd: int) -> None:
 
 _HELD = Evidence("guard", "the kernel lock on its file is held", proven=True)
 _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
-_UNTRIED = Evidence("none", "somebody who wants it alone waits for it, and comes first")
+_UNTRIED = Evidence("none", "a waiter that wants it exclusively comes first")
 _NO_VERDICT = Verdict(False, False, "")
 _LOOKS = 3
 """How often to probe a lock whose holder is not visible before reporting that it cannot be seen."""
@@ -383,7 +383,7 @@ class WatchedFlock(WatchedFile):
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def attempt(self) -> Generator[Wait, None, FileHeld | None]:
-        """Try in earnest: one step, so nothing is waited for."""
+        """Try to take the lock: one step, without a wait."""
         yield from ()
         if not self.there:
             held = take(self.env, self.request)
@@ -459,7 +459,7 @@ class WatchedFlock(WatchedFile):
             return _UNTRIED.text
         if self._refused:
             return "its holder is alive"
-        return "only readers hold it, and one more may" if holders else "nobody holds it"
+        return "only readers hold it, and another may join them" if holders else "nobody holds it"
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
         command = None if owner.pid is None else self.env.command(owner.pid)

@@ -226,7 +226,7 @@ def why_left(env: Environment, path: str) -> str | None:
     finally:
         env.close(fd)
     if held is not None:
-        return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
+        return None if held else "the process that announced a removal by it has died: its kernel lock is gone"
     if abs(env.time() - found.st_mtime) < _OLD:
         return None
     return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"

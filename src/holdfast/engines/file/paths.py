@@ -120,7 +120,7 @@ def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool =
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidPath(f"{text!r} is no file name here; use another", path=text, protocol=protocol) from None
+        raise InvalidPath(f"{text!r} is not a file name here; use another", path=text, protocol=protocol) from None
     if os.path.basename(text) in ("", ".", "..") and not directory:
         raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)

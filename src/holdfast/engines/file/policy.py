@@ -50,7 +50,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
     if record.mixed:
-        return Verdict(False, False, "there is more in it than a lock's record, so it may be somebody's data")  # V6
+        return Verdict(False, False, "it contains more than a lock's record, so it may be data")  # V6
     if seen.blocked is not None:
         return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
     if stale == "never":

@@ -96,7 +96,7 @@ def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str 
     if seen.record.pid != owner.pid:
         return f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"
     if marker is not None and marker.identity != owner:
-        return f"it was acquired for another process {owner.pid}, of another time or another place"
+        return f"it was acquired for another process {owner.pid}, of another time or container"
     return None
 
 

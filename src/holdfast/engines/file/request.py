@@ -71,7 +71,7 @@ class FileRequest(Request):
                 "protocol='flock' (-p flock) for a lock that readers share"
             )
         if self.shared and self.fencing:
-            raise ValueError("a shared hold has no fencing token: those who hold it together have no order")
+            raise ValueError("a shared hold has no fencing token: readers that hold a lock together have no order")
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)
@@ -124,7 +124,7 @@ def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
     """The options that only this protocol has; TypeError or ValueError for any that it lacks."""
     for name in _OF_PROTOCOLS:
         if options.get(name) is not None and name not in protocol.options:
-            raise ValueError(f"{name} is no option of the {protocol.name} protocol")
+            raise ValueError(f"{name} is not an option of the {protocol.name} protocol")
     more = {name: value for name, value in options.items() if name in protocol.options and value is not None}
     if more:
         protocol.check_options(more)

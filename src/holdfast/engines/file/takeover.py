@@ -386,7 +386,7 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
         if error.errno not in UNWRITABLE:
             raise explained(error, request, env) from error
         # This user could not remove a lock file here at the release either.
-        seen.blocked = f"this user may make no claim to it in {request.directory}"
+        seen.blocked = f"this user may not create a claim to it in {request.directory}"
         return None
 
 

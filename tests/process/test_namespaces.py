@@ -436,7 +436,7 @@ def test_another_users_dead_lock_in_a_sticky_directory_is_refused_and_explained(
     assert f"process {holder.pid}" in message
     assert f"of {ALICE}" in message
     assert f"may neither write to the lock file nor remove it: it belongs to user {ALICE}" in message
-    assert "Whoever may write to the file can take it over" in message
+    assert "Any user who may write to the file can take it over" in message
     assert Path(shared).read_bytes() == before
     with Lock(shared).acquire(timeout=1) as hold:  # root may
         assert hold.recovered_from is not None

@@ -277,7 +277,7 @@ def test_a_contender_that_may_not_make_a_claim_does_not_take_over(unguarded: Pat
             return str(error)
         return "acquired"
 
-    assert "may make no claim to it" in elsewhere(try_it, user=NOBODY)
+    assert "may not create a claim to it" in elsewhere(try_it, user=NOBODY)
 
 
 @needs_root

@@ -161,7 +161,7 @@ def test_a_counter_that_cannot_be_read_is_not_guessed(disk: Path, content: bytes
     require_kernel_locks(protocol)
     lock = Lock(disk / "l", fencing=True, protocol=protocol)
     counter_of(lock).write_bytes(content)
-    with pytest.raises(holdfast.MalformedRecord, match=r"no counter of fencing tokens.*l is not held"):
+    with pytest.raises(holdfast.MalformedRecord, match=r"not a counter of fencing tokens.*l is not held"):
         lock.acquire()
     assert counter_of(lock).read_bytes() == content
     assert not Lock(disk / "l", protocol=protocol).status().locked
@@ -500,7 +500,7 @@ def test_a_counter_that_may_not_be_made_anew_is_refused_in_time(disk: Path, time
     finally:
         os.close(fd)
     assert "the counter of its fencing tokens" in said
-    assert "locked by somebody else: process" in said
+    assert "locked by another holder: process" in said
     assert "fuser" in said
     assert waited < timeout + 0.25
     assert refused

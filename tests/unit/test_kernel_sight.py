@@ -480,7 +480,11 @@ STATES: dict[str, tuple[int | None, bool, tuple[bool, Liveness, str]]] = {
     "a writer": (fcntl.LOCK_EX, False, (True, Liveness.ALIVE, "its holder is alive")),
     "a writer, for a reader": (fcntl.LOCK_EX, True, (True, Liveness.ALIVE, "its holder is alive")),
     "a reader": (fcntl.LOCK_SH, False, (True, Liveness.ALIVE, "its holder is alive")),
-    "a reader, for a reader": (fcntl.LOCK_SH, True, (False, Liveness.ALIVE, "only readers hold it, and one more may")),
+    "a reader, for a reader": (
+        fcntl.LOCK_SH,
+        True,
+        (False, Liveness.ALIVE, "only readers hold it, and another may join them"),
+    ),
 }
 
 

@@ -1,12 +1,12 @@
-"""The events of one acquisition: what is due, and when. `events.py` calls the listeners.
+"""The events of one acquisition: which are due, and when. `events.py` calls the listeners.
 
-AE1  Each event is told at most once, and in order: what is due is decided, and put into the outbox, under one mutex.
-     Whatever comes before an event that is due goes into the outbox before it, in whichever thread: a release tells of
-     a loss that another thread has found and not told yet.
+AE1  Each event is reported at most once, and in order: one mutex covers the decision that an event is due and its way
+     into the outbox. Every earlier event goes into the outbox first, in whichever thread: a release reports a loss that
+     another thread has found and not yet reported.
 AE2  No mutex is held while a callback runs, so a callback may use locks and other threads. A thread that finds another
-     one delivering leaves its event to that one, so the order stays.
+     one delivering leaves its event to it, which keeps the order.
 AE3  No event is made without a listener. An acquisition on the fast path has no events unless there is one.
-AE4  A forked child tells nothing of what its parent began, nor of what that held.
+AE4  A forked child reports nothing that its parent began or held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..events import Kind
 
     class Told(Protocol):
-        """What is told of a hold (hold.py)."""
+        """What events report of a hold (hold.py)."""
 
         env: Environment
 
@@ -83,7 +83,7 @@ class Story:
 
     @classmethod
     def of(cls, held: Told) -> Story:
-        """The rest of the story of a hold that was acquired while nobody listened."""
+        """The rest of the story of a hold that was acquired while there was no listener."""
         shares = held.shares.copy()
         story = cls(held.env, held.request, shares[0].context if shares else ())
         story._acquired, story._since, story._waited = True, held.acquired, None
@@ -92,7 +92,7 @@ class Story:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def waiting(self, who: Callable[[], Holder | None]) -> None:
-        """The wait begins; `who` tells who is in the way. Only the first time counts."""
+        """The wait begins; `who` returns the holder. Only the first call counts."""
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
@@ -102,7 +102,7 @@ class Story:
         self._deliver()
 
     def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
-        """The caller gets no hold; or another's, if the story has gone on already."""
+        """The caller gets no hold; does nothing if the story has ended."""
         if self._ended or self._is_inherited():
             return
         if who is not None:
@@ -110,7 +110,7 @@ class Story:
         self._end_without("gave-up")
 
     def joined(self) -> None:
-        """The caller shares a hold that has a story of its own; that is told of one who has waited for it."""
+        """The caller shares a hold that has a story of its own; reported only if it has waited."""
         if self._waiting:
             self._end_without("joined")
         self._ended = True
@@ -145,7 +145,7 @@ class Story:
         self._deliver()
 
     def undone(self, held: Told) -> None:
-        """The hold was given back, as its caller will not hear of it."""
+        """The hold was given back before its caller got it."""
         if self._acquired:
             self.released(held)
         else:
@@ -177,7 +177,7 @@ class Story:
             record,
         )
 
-    # -- telling it ----------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def _is_inherited(self) -> bool:
         return self._generation != self._env.generation  # AE4
@@ -189,7 +189,7 @@ class Story:
         if self._is_heard(kind):
             try:
                 self._holder = who()
-            except Exception:  # the contest meets the same, and knows what it means
+            except Exception:  # the acquisition meets the same error, and knows what it means
                 self._holder = None
 
     def _begin(self, held: Told) -> None:
@@ -221,7 +221,7 @@ class Story:
             self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
 
     def _deliver(self) -> None:
-        """Call those who listen, unless another thread does so, or a call of ours farther up (AE2)."""
+        """Call the listeners, unless another thread or an outer call of ours is doing so (AE2)."""
         if not self._outbox:
             return
         interruption: BaseException | None = None
@@ -238,7 +238,7 @@ class Story:
                     event = self._outbox.pop(0)
                 try:
                     deliver(event, self._request.on_event)
-                except BaseException as error:  # Ctrl-C in a callback: what came before it is told all the same
+                except BaseException as error:  # Ctrl-C in a callback: deliver the other events all the same
                     interruption = interruption or error
         except BaseException:
             self._delivering = False

@@ -1,6 +1,6 @@
-"""Moments as the JSON protocols write them: RFC 3339 as Go has it, and the canonical UTC form of JavaScript.
+"""Moments as the JSON protocols write them: Go's RFC 3339, and the canonical UTC form of JavaScript.
 
-The calendar is the proleptic Gregorian one. `date_text.py` reads what else JavaScript takes for a date.
+The calendar is the proleptic Gregorian one. `date_text.py` reads the other texts that JavaScript accepts as dates.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ DAY = 86400
 _ZERO = -62135596800
 """Go's zero time, 0001-01-01T00:00:00Z, which means "none"."""
 _LAST = 253402300799
-"""The last second that has a year of four digits."""
+"""The last second with a four-digit year."""
 CANONICAL_LENGTH = len("2020-01-01T00:00:00.000Z")
 
 
 def days(year: int, month: int, day: int) -> int:
     """Days from 1970-01-01 to that day; a day beyond the end of the month is one of the next."""
-    years, shifted = divmod(year * 12 + month - 3, 12)  # they begin with March, so that the leap day is the last
+    years, shifted = divmod(year * 12 + month - 3, 12)  # years begin with March, so that the leap day is the last
     return years * 365 + years // 4 - years // 100 + years // 400 + (153 * shifted + 2) // 5 + day - 1 - 719468
 
 
@@ -52,15 +52,15 @@ def is_canonical(text: str) -> bool:
 
 
 def rfc3339_text(now: float) -> str:
-    """As Go's RFC3339Nano in UTC: nanoseconds without their last zeros."""
+    """As Go's RFC3339Nano in UTC: nanoseconds without trailing zeros."""
     second, nanosecond = _split(now)
     return f"{utc(second)}{_fraction(nanosecond)}Z"
 
 
 def rfc3339(text: str) -> tuple[float, str] | None:
-    """Seconds since the epoch, and the text as Go would write it again; None for Go's zero time. ValueError otherwise.
+    """Seconds since the epoch, and the text as Go would write it; None for Go's zero time. ValueError if malformed.
 
-    As liberal as Go: an hour of one digit, a comma before the fraction. Digits beyond nanoseconds do not count.
+    As liberal as Go: an hour of one digit, a comma before the fraction. Digits beyond nanoseconds are ignored.
     """
     import re
 
@@ -86,7 +86,7 @@ def rfc3339(text: str) -> tuple[float, str] | None:
 
 def _split(now: float) -> tuple[int, int]:
     second = math.floor(now)
-    return second, min(int((now - second) * 1e9), 999_999_999)  # less than nothing is rounded up to a whole second
+    return second, min(int((now - second) * 1e9), 999_999_999)  # the difference may round up to a whole second
 
 
 def _fraction(nanoseconds: int) -> str:

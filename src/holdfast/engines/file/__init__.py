@@ -1,4 +1,4 @@
-"""The engine on files, in the form that all engines have."""
+"""The engine on files, behind the interface of all engines."""
 
 from __future__ import annotations
 

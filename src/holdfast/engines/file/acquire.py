@@ -1,22 +1,22 @@
 """Acquiring: the one algorithm, for every kind of caller.
 
-A generator that yields what to wait for (`Wait`) and is resumed when that has happened, or earlier. It never blocks and
-does not know who drives it. Clean-up never yields, so cancelling is closing the generator.
+A generator yields what to wait for (`Wait`) and is resumed when that has happened, or earlier. It never blocks and does
+not know its driver. Clean-up never yields, so cancelling is closing the generator.
 
 The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` goes from state to state:
 
     QUEUED    a waiter is ahead: wait for it to go               ──▶ TRYING, when first, or when a look is due
     TRYING    look at the lock files; join, create or take over  ──▶ done, or QUEUED or WATCHING
-    WATCHING  first, and the lock is held: wait for a change     ──▶ QUEUED, which is passed at once by the first
+    WATCHING  first, and the lock is held: wait for a change     ──▶ QUEUED, which the first waiter passes at once
 
 A1  Whatever wakes us, we look again; no event is believed. So early, late, duplicate and foreign events are harmless.
 A2  A lost event costs latency, never a hang: every wait ends at a re-check deadline.
 A3  A refusal is only given after a complete look; `timeout=0` is one round, with a takeover if that is due.
-A4  What keeps waking us although nothing changes must not keep us busy: after some such wake-ups the wait polls once.
-A5  A child that a signal handler forks during an acquisition neither waits nor holds: its copy of the acquisition ends
-    with an error, and gives back what it may have acquired by itself.
-A6  A caller's function may need an event loop for its answer. That is waited for only between two steps, while nothing
-    is held or announced, and whatever the deadline; then we look again, as the lock may have changed meanwhile.
+A4  Wake-ups without a change must not keep us busy: after a number of them the wait polls once.
+A5  A child that a signal handler forks during an acquisition neither waits nor holds: its copy of the acquisition gives
+    back anything that the child itself acquired, and ends with an error.
+A6  A caller's function may need an event loop for its answer. We wait for it only between two steps, while nothing is
+    held or announced, regardless of the deadline; then we look again, as the lock may have changed.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     State = Callable[[], Generator[Wait, None, "State | None"]]
 
 _MAX_SPINS = 50
-"""Wake-ups in a row, each within a millisecond, after which a wait polls once: what wakes it does not go away (A4)."""
+"""Wake-ups in a row, each within a millisecond, after which a wait polls once (A4)."""
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 _SLOW_MISS = 0.05
-"""Seconds: a miss that took so long was no race that is lost by now, but a rival that stays (interop.py, Y1)."""
+"""Seconds: a miss that took this long was not a lost race, but a rival that stays (interop.py, Y1)."""
 
 
 def acquire(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Share | Refusal]:
-    """A share in the first of these locks that can be had, or the reason why there is none.
+    """A share in the first of these locks that becomes available, or the reason why there is none.
 
     `context` names the caller that a wait would block (sync.caller).
     """
@@ -74,7 +74,7 @@ def acquire(
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
-        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since is nobody's.
+        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since has no owner.
         give_back(result)
         env.holds.clear()
         raise _forked(requests[0])
@@ -108,7 +108,7 @@ def _acquire(
                 finally:
                     attempt.close()
             except BaseException:
-                attempt.close()  # it may be what was interrupted
+                attempt.close()  # again: the first close may be what was interrupted
                 if attempt.share is not None:
                     give_back(attempt.share)
                 raise
@@ -123,14 +123,14 @@ def _acquire(
             story.gave_up()
         raise
     if story is not None:
-        share.held.story = story  # whoever delivers the handle tells that the lock is acquired
+        share.held.story = story  # the delivery of the handle reports that the lock is acquired
     return share
 
 
 def _fast_path(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
 ) -> Generator[Wait, None, Share | None]:
-    """The lock, if it is not held and no contender has waited for it any longer."""
+    """The lock, if it is not held and no contender has been waiting for it."""
     first = requests[0]
     if len(requests) > 1 and first.owner is not None:
         return None  # the owner may be inside one of them already
@@ -148,7 +148,7 @@ def _fast_path(
                     yield from _prepared(env, request.prepare)
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
-                # A caller who may not write there is told who holds it, if it is held, as with a file that exists.
+                # If it is held, a caller without write permission learns by whom, as with a file that exists.
                 if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
@@ -159,7 +159,7 @@ def _fast_path(
         if held is not None:
             try:
                 return held.share(context)
-            except BaseException:  # an interruption: nothing else knows of it yet
+            except BaseException:  # an interruption: nothing else knows of the hold yet
                 held.give_back()
                 raise
     return None
@@ -179,7 +179,7 @@ def _answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
 
 
 def _is_taken(env: Environment, request: FileRequest) -> bool | None:
-    """Whether a living process has it; None where only a full look can tell (a dead holder's is to be taken over)."""
+    """Whether a living process has it; None where only a full look can tell (it may be a dead holder's)."""
     if not env.exists(request.path):
         return False
     try:
@@ -221,11 +221,11 @@ class AcquireAttempt:
         self.share: Share | None = None
         """What was acquired."""
         self.joined = False
-        """Whether the share is one of a hold that was there already."""
+        """Whether the share is in a hold that existed before."""
         self._behind = False
-        """Whether a waiter was ahead when that was asked last."""
+        """Whether a waiter was ahead at the last check."""
         self._has_looked = False
-        """Whether we looked at the lock although a waiter is ahead, in vain: then we wait before the next look."""
+        """Whether we looked in vain at the lock although a waiter is ahead: then we wait before the next look."""
         self._answered = False
         """Whether the caller has just been asked about a lock that may be stale (A6)."""
         self._retries = _RETRIES
@@ -233,15 +233,15 @@ class AcquireAttempt:
         self._again = False
         self._spins = 0
         self._changed: list[WatchedFile] = []
-        """Those of several that an event was about, to be looked at first."""
+        """The files that an event was about, to be looked at first."""
         # At once: the waiters ahead may be idle (queue.py, Q6), or know of fewer slots.
         self._recheck_at = 0.0
         """When to look at the lock again although a waiter is ahead."""
         self._idle: object = None
-        """Who is first in the queue and has let the lock lie there free, and for how long that does not matter."""
+        """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
         self._inside = False
-        """Whether we passed the waiters ahead because we are inside already, as a reader."""
+        """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
         self._place = Place(env, self._request, self._deadline.started) if queued and self._request.fair else None
         if env.operations.entered:
@@ -252,7 +252,7 @@ class AcquireAttempt:
 
     def close(self) -> None:
         if self._deadline.is_inherited:
-            return  # forked meanwhile: the numbers of our descriptors may be other files' by now
+            return  # forked meanwhile: our descriptor numbers may belong to other files by now
         for file in self.files:
             file.rest()
         if self._place is not None:
@@ -307,11 +307,10 @@ class AcquireAttempt:
     def watching(self) -> Generator[Wait, None, State | None]:
         """WATCHING: we are first, or there is no queue.
 
-        What may have changed since the look ends it at once; but only once in a row, and then after a short wait: a
-        caller who waits must get to wait (A4).
+        A possible change since the look ends it at once, but not twice in a row: then only after a short wait (A4).
         """
         now = self._before_wait()
-        # Every one of them: what is not armed makes no event.
+        # A list, not `any`: a file that is not armed makes no event.
         changed = [file for file in self.files if file.prepare()]
         if changed:
             if not self._again:
@@ -336,12 +335,12 @@ class AcquireAttempt:
         return self._behind
 
     def _look_is_due(self) -> bool:
-        """Whether to look at the lock although a waiter is ahead: the last look is long ago, the time is up, or this
-        process holds something, which may be this very lock."""
+        """Whether to look at the lock although a waiter is ahead: the last look was long ago, the time is up, or this
+        process holds something, which may be this lock."""
         return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
     def _may_pass(self, *, free: bool) -> bool:
-        """Whether the waiters ahead have let the lock lie there for too long (queue.py, Q6)."""
+        """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""
         assert self._place is not None
         if any(file.is_inside(self._context) for file in self.files):
             self._inside = True
@@ -352,7 +351,7 @@ class AcquireAttempt:
         elif self._env.monotonic() >= self._idle_until:
             self._place.overtake()
             return True
-        # At the end of our time we try in any case: nobody is refused a free lock. A reader would starve the writers.
+        # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.
         return self._deadline.is_over() and not self._request.shared
 
     def _wait_behind(self) -> Generator[Wait, None, None]:
@@ -361,7 +360,7 @@ class AcquireAttempt:
         now = self._before_wait()
         for file in self.files:
             file.rest()
-        # The waiters ahead may have become fewer, so it may be due earlier than was thought.
+        # There may be fewer waiters ahead now, so the recheck may be due earlier.
         again = now + place.recheck(now)
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
@@ -379,19 +378,19 @@ class AcquireAttempt:
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:
-        """Look at all lock files; whether one of them could be had."""
+        """Look at all lock files; whether one of them is available."""
         self._deadline.require_same_process()
         changed, self._changed = self._changed, []
         for file in changed:
             file.look()
             if file.could_be_had:
-                return True  # what there is to know of the others can wait
+                return True  # the others can wait
         for file in self.files:
             file.look(strict=strict)
         return any(file.could_be_had for file in self.files)
 
     def _join(self) -> bool:
-        """Our own process holds one of them, for the same owner: enter again."""
+        """Enter again, if our own process holds one of them for the same owner."""
         if self._request.owner is not None:
             for file in self.files:
                 self.share = file.join(self._context)
@@ -401,18 +400,18 @@ class AcquireAttempt:
         return False
 
     def _asked(self) -> Signal | None:
-        """Set once the caller knows whether one of them is stale (policy.py, V7); None if that is not waited for."""
+        """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is nothing to ask."""
         if any(file.could_be_had for file in self.files):
             return None
         return next((f.verdict.asked for f in self.files if f.there and f.verdict.asked is not None), None)
 
     @property
     def is_closed(self) -> bool:
-        """Whether waiting is no use: all are stale, only the caller may say that they can go (policy.py, V5)."""
+        """Whether waiting is useless: all are stale, and only the caller may have them removed (policy.py, V5)."""
         return all(file.there and file.verdict.closed for file in self.files)
 
     def _try_each(self) -> Generator[Wait, None, bool]:
-        """Try to get one that could be had; whether another contender was faster."""
+        """Try to get an available one; whether another contender was faster."""
         missed = False
         for file in self.files:
             if not file.could_be_had:
@@ -436,8 +435,8 @@ class AcquireAttempt:
         return missed
 
     def _win(self, held: FileHeld) -> None:
-        """It is ours. Our place is kept until the release, which lets the next one try; or left, if we have one of
-        several that may be inside, or were inside already."""
+        """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
+        of several slots, or were inside already."""
         try:
             share = held.share(self._context)
         except BaseException:
@@ -449,11 +448,11 @@ class AcquireAttempt:
             else:
                 held.place = self._place
                 self._place.hold()
-            self._place = None  # not before: an interruption before this leaves it
+            self._place = None  # not before: an interruption up to here leaves the place
         self.share = share
 
     def _join_at(self, file: WatchedFile) -> bool:
-        """Another contender was faster: it may have been of the same owner, who needs no other slot."""
+        """Another contender was faster: it may have had the same owner, who needs no other slot."""
         if self._request.owner is None or len(self.files) == 1:
             return False
         missed = file.missed
@@ -468,7 +467,7 @@ class AcquireAttempt:
         if self._misses % _RETRIES == 0 or self._env.monotonic() - began >= _SLOW_MISS:
             if self._deadline.is_over():
                 return None
-            # Without another look, which would find nothing: what is in the way has no lock file.
+            # No further look: it would find nothing, as what is in the way has no lock file.
             self._deadline.announce(self.refusal)
             yield Wait((), self._env.monotonic() + _MISS_PAUSE)
         return self.queued
@@ -502,7 +501,7 @@ class AcquireAttempt:
         files = self.files
         woken = [file for file in files if file.woke(waited, over=over)]
         if len(files) > 1 and not over:
-            # One of them may have read what others were told after they had been asked.
+            # Reading events for one may have brought news for others that were asked before it.
             woken = woken or [file for file in files if file.woke(0.0, over=False)]
             if woken:
                 self._changed = woken
@@ -513,7 +512,7 @@ class AcquireAttempt:
     # -- both waits ----------------------------------------------------------------------------------------------------
 
     def _before_wait(self) -> float:
-        """Announce the wait if that is due, and take a ticket; the time before."""
+        """Announce the wait if that is due, and take a ticket; returns the time before that."""
         self._deadline.require_same_process()
         now = self._env.monotonic()
         if self._story is not None:
@@ -526,7 +525,7 @@ class AcquireAttempt:
         return now
 
     def _bounded(self, until: float, now: float) -> float:
-        """The earliest of: the pause, the caller's deadline, the notice, the moment when a record's age decides."""
+        """The earliest of `until`, the caller's deadline, the notice, and the moment when a record's age decides."""
         until = self._deadline.bounded(until)
         for file in self.files:
             if file.there and file.verdict.stale_at is not None:
@@ -538,7 +537,7 @@ class AcquireAttempt:
         if self._deadline.is_endless and all(file.is_held_by(self._context) for file in self.files):
             raise self.files[0].deadlock(len(self.files))
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- refusals ------------------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -554,7 +553,7 @@ class AcquireAttempt:
         return tuple([_invisible(self._env, f.request) if f.missed else f.describe() for f in self.files])
 
     def who(self) -> Holder | None:
-        """Who is in the way, as far as the lock file tells; the kernel's tables take milliseconds."""
+        """The holder, as far as the lock file tells; reading the kernel's tables would take milliseconds."""
         if self._request.protocol.persistent:
             return None
         if not any(file.there for file in self.files):
@@ -567,14 +566,14 @@ def _watched(env: Environment, request: FileRequest) -> WatchedFile:
 
 
 def _invisible(env: Environment, request: FileRequest) -> Status:
-    """What kept us out left nothing at the path that could be described."""
+    """The status of a lock whose path was neither free nor readable."""
     rival = about_to_rename(env, request)
     if rival is None:
-        text = "the path is neither free nor there; others are at it, or a cache of this filesystem is behind"
+        text = "the path is neither free nor there; others keep changing it, or a cache of this filesystem is behind"
     else:
         file, pid = rival
         text = f"no lock file is there, but process {pid} may be about to rename {file} to it, as semats does; "
-        text += "once that file is gone, or a minute old, it is in nobody's way"
+        text += "once that file is gone, or a minute old, it blocks nothing"
     evidence = Evidence("race", text)
     return Status(request.path, request.protocol.name, True, False, Liveness.UNKNOWN, evidence)
 
@@ -582,7 +581,7 @@ def _invisible(env: Environment, request: FileRequest) -> Status:
 def wait_until_free(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
-    """None as soon as a contender would get one of the locks; nothing is acquired or changed."""
+    """None as soon as a contender would get one of the locks; acquires and changes nothing."""
     attempt = AcquireAttempt(env, requests, timeout, context, queued=False)
     try:
         while not (attempt.look() and any(file.is_free() for file in attempt.files)):
@@ -606,7 +605,7 @@ def look(env: Environment, request: FileRequest) -> Status:
 
 
 def look_at_all(env: Environment, requests: Sequence[FileRequest]) -> tuple[Status, ...]:
-    """One look at each of the locks, and at the waiters: they wait for any of them, so the first tells of them all."""
+    """One look at each of the locks, and at the waiters: they wait for any of them, so one look shows them all."""
     attempt = AcquireAttempt(env, requests, 0, (), queued=False)
     try:
         attempt.look(strict=False)

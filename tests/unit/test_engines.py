@@ -64,7 +64,7 @@ def test_a_password_is_not_shown(toy: Toy) -> None:
     assert pickle.loads(pickle.dumps(lock))._request.given == "toy://me:secret@host/db#one"
 
 
-def test_an_engine_of_an_installed_package_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "not a holdfast.engines.Engine", "a:b": "cannot be loaded"}
     for value, wrong in kinds.items():
         entry = EntryPoint("another", value, registry.GROUP)

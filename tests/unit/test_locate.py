@@ -72,6 +72,6 @@ def test_the_slots_of_a_semaphore_are_where_every_protocol_looks(tree: Path) -> 
 @pytest.mark.parametrize(
     ("protocol", "option"), [("sema", "payload"), ("sidecar", "holder"), ("beads", "payload"), ("flock", "version")]
 )
-def test_an_option_of_another_protocol_is_accepted_and_ignored(protocol: str, option: str, tree: Path) -> None:
+def test_an_option_of_another_protocol_is_refused(protocol: str, option: str, tree: Path) -> None:
     with pytest.raises(ValueError, match=f"{option} is not an option of the {protocol} protocol"):
         Lock(tree / "l", protocol=protocol, **{option: "x"})  # type: ignore[arg-type]

@@ -1,14 +1,4 @@
-"""A lease, and what keeps it: the one thing by which etcd knows that a contender lives.
-
-EL1  The lease is good until the moment at which the keep-alive that was answered last was *sent*, plus the seconds that
-     the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
-     time for which the machine slept counts, where the system tells it: the monotonic clock stands still then.
-EL2  A keep-alive of a dead lease is answered as well, without seconds: then it is over, whatever time was left.
-EL3  One lease for each contender, by a number of our own choice. So whoever gives up, wherever it stands, revokes it:
-     a put that comes later is refused by the server, and the key goes with the lease.
-EL4  That is left to the agent, which begins at once and goes on until the lease would have ended by itself.
-
-The queue of one lock on etcd: the keys of those who contend, in the order of their `create_revision`.
+"""The queue of one lock on etcd: its contenders' keys, in the order of their `create_revision`, each with a lease.
 
     grant a lease ──▶ put the key ──▶ first ──▶ hold
                           │ others are before it
@@ -24,6 +14,16 @@ ET6  A key is deleted only with the `create_revision` that is meant. A successor
 ET7  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
      inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest. The revision of that is
      the token: of two who may both enter, the one that came first may take its slot last.
+
+The lease is the one thing by which etcd knows that a contender lives:
+
+EL1  The lease is good until the moment at which the keep-alive that was answered last was *sent*, plus the seconds that
+     the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
+     time for which the machine slept counts, where the system tells it: the monotonic clock stands still then.
+EL2  A keep-alive of a dead lease is answered as well, without seconds: then it is over, whatever time was left.
+EL3  One lease for each contender, by a number of our own choice. So whoever gives up, wherever it stands, revokes it:
+     a put that comes later is refused by the server, and the key goes with the lease.
+EL4  That is left to the agent, which begins at once and goes on until the lease would have ended by itself.
 """
 
 from __future__ import annotations

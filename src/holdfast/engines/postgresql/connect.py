@@ -1,19 +1,15 @@
-"""What a postgresql:// URL says: everything before # is libpq's, but for `schema`; behind it is the lock's name.
+"""From a URL to a session that can be trusted with a lock: one on a server that can be written to, and that stays ours.
 
     postgresql://user:password@host:port,host2:port2/database?libpq=parameters&schema=holdfast#name
+
+Everything before # is libpq's, but for `schema`; behind it is the lock's name. libpq looks names up while the caller
+waits, and does not know the time limit of a connection that is opened step by step. So its list of hosts is taken apart
+here: one attempt for each address, each with a limit.
 
 PG1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
      what libpq says of a URL that it cannot read is passed on only if no part of that can be secret.
 PG2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
      exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
-
-Where a server is: the hosts that libpq would try, with their addresses.
-
-libpq looks names up while the caller waits, and does not know the time limit of a connection that is opened step by
-step. So its list is taken apart here: one attempt for each address, each with a limit.
-
-Reaching a server that can be trusted with a lock: one that can be written to, with a session that stays ours.
-
 PG7  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
      because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
 PG8  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the

@@ -44,8 +44,8 @@ from ..remote import Attempt, Contender, require_no_deadlock, together
 from .connect import NAME, connect, is_passing, only, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .hold import PostgresqlHeld, PostgresqlRequest
+from .look import comment, free, look_at
 from .pool import leave, obtain
-from .sight import comment, free, look
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
@@ -179,7 +179,7 @@ class Contest(Contender):
                 return shared or (yield from self._raise_token(connection))
 
     def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
-        self._seen = yield from look(self.env, connection, self.lock_url, self._limit())
+        self._seen = yield from look_at(connection, self.lock_url, self._limit())
         return self._seen
 
     def _spin(self) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Generator, Sequence
 from urllib.parse import quote, unquote
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .connect import NAME, LockUrl
 from .connection import Connection, Row
@@ -44,7 +43,7 @@ def comment(pid: int, host: str, tag: str | None) -> str:
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
-def look(env: Environment, connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:  # noqa: ARG001
+def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:
     """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
     rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.key, lock_url.name), until)

@@ -1,8 +1,7 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
-connect.py     what a URL says, where its server is, which sessions are fit
-connection.py  one connection, as steps        pool.py    sessions that are kept for a moment
-lock.py        acquiring and waiting           hold.py    heartbeat, loss, release
+connect.py     what a URL says, where its server is, which sessions are fit, and those that are kept for a moment
+connection.py  one connection, as steps        lock.py    acquiring, waiting, holding
 look.py        who holds, who waits            schema.py  the table
 """
 
@@ -20,12 +19,10 @@ from ..._platform.interface import Environment
 from ...errors import HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
-from .connect import NAME, LockUrl, parse, refusal, unreachable
+from .connect import NAME, LockUrl, leave, obtain, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused
-from .hold import PostgresqlRequest
-from .lock import acquire, wait_until_free
+from .lock import PostgresqlRequest, acquire, wait_until_free
 from .look import look_at, look_at_all
-from .pool import leave, obtain
 from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
@@ -147,7 +144,7 @@ def _asking(
             except Broken:
                 if not connection.used:
                     raise
-                connection.close()  # PG17
+                connection.close()  # PC7
             connection = yield from obtain(env, lock_url, until, fresh=True)
     except Broken as broken:
         raise unreachable(lock_url, str(broken)) from None

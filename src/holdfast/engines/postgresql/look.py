@@ -1,6 +1,6 @@
 """Who holds a lock and who waits for it, as the server has it: its table of locks, joined to the rows of the holders.
 
-PG10  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
+PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
       it that has the lock: the pid alone may be another session's by now, so it must be no older than the row.
 """
 

@@ -28,7 +28,7 @@ from holdfast.errors import MalformedRecord
 from holdfast.model import Identity, Liveness, Marker, Record
 from holdfast.protocols import get
 from holdfast.protocols.base import clean_tag
-from holdfast.protocols.moments import rfc3339_text
+from holdfast.protocols.dates import rfc3339_text
 
 BEADS = get("beads")
 OURS = vectors_of("beads")

@@ -166,9 +166,7 @@ def test_a_broken_package_does_not_break_the_others(install: Install) -> None:
 def test_importing_holdfast_reads_no_other_protocol() -> None:
     """Nor does a lock of the usual protocol."""
     lazy = ("json", "re", "datetime", "email", "importlib.metadata")
-    lazy += tuple(
-        f"holdfast.protocols.{name}" for name in ("semats", "sidecar", "beads", "jsontext", "date_text", "moments")
-    )
+    lazy += tuple(f"holdfast.protocols.{name}" for name in ("semats", "sidecar", "beads", "jsontext", "dates"))
     code = f"import sys, holdfast; holdfast.Lock('/tmp/l'); print([m for m in {lazy!r} if m in sys.modules])"
     source = registry.__file__.rsplit("/holdfast/", 1)[0]
     done = subprocess.run(

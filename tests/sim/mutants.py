@@ -245,7 +245,7 @@ def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
         if ticket is not None:
             self.env.close(ticket._fd)
 
-    patch.setattr(queue.Place, "_drop_ticket", drop)
+    patch.setattr(queue.Place, "drop_ticket", drop)
 
 
 def a_dead_ticket_counts(patch: Patch) -> None:

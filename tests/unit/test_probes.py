@@ -46,7 +46,7 @@ def test_a_local_filesystem_is_called_good(place: Path, environments: Environmen
 def test_a_probe_leaves_nothing_and_touches_no_other_file(
     place: Path, environments: Environments, without: tuple[str, ...]
 ) -> None:
-    """Z1, Z2: even when some of it fails."""
+    """PB1, PB2: nor when some of it fails."""
     (place / "mine").write_text("precious")
 
     def seen() -> dict[str, tuple[object, ...]]:
@@ -64,7 +64,7 @@ def test_a_probe_leaves_nothing_and_touches_no_other_file(
 def test_a_probe_that_breaks_in_the_middle_leaves_nothing(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Z1: at any step."""
+    """PB1: at any step."""
     env = environments().real
 
     def broken(*_args: Any, **_kwargs: Any) -> None:

@@ -67,7 +67,7 @@ def playing(environments: Environments) -> Iterator[Callable[..., Playing]]:
 def test_the_lock_of_a_holder_that_dies_goes(
     without: tuple[str, ...], when: str, place: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M3, M4: whether it was acquired before the reaper came or after, in silence; with events and without."""
+    """RP3, RP4: whether it was acquired before the reaper came or after, in silence; with events and without."""
     early = contend(place / "l")
     if when == "before":
         early.get()
@@ -85,7 +85,7 @@ def test_the_lock_of_a_holder_that_dies_goes(
 def test_a_lock_that_has_changed_hands_is_still_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M3: another file at the same path; and another holder of the same file."""
+    """RP3: another file at the same path; and another holder of the same file."""
     first, second, third = contend(disk / "l"), contend(disk / "l"), contend(disk / "l")
     held = first.get()
     one = playing(disk)
@@ -103,7 +103,7 @@ def test_a_lock_that_has_changed_hands_is_still_watched(
 def test_a_lock_taken_over_meanwhile_is_not_removed(
     kind: str, disk: Path, dead_pid: int, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """M1: at each step from the look to the removal, another one tries to get the lock; what it holds stays."""
+    """RP1: at each step from the look to the removal, another one tries to get the lock; what it holds stays."""
     number, won = 0, 0
     while True:
         path = disk / "l"
@@ -137,7 +137,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
 def test_a_guard_that_outlives_its_event_is_polled(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M2: at the moment of the event, the dead holder's kernel lock is still there."""
+    """RP2: at the moment of the event, the dead holder's kernel lock is still there."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -152,7 +152,7 @@ def test_a_guard_that_outlives_its_event_is_polled(
 def test_a_directory_that_was_made_anew_is_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M4: removed with the locks in it, gone for a while, and back with others."""
+    """RP4: removed with the locks in it, gone for a while, and back with others."""
     place = disk / "locks"
     place.mkdir()
     held = contend(place / "old")
@@ -171,7 +171,7 @@ def test_a_directory_that_was_made_anew_is_watched(
 
 
 def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """M4: the kernel's queue overflows, and says only that something was lost."""
+    """RP4: the kernel's queue overflows, and says only that something was lost."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -183,7 +183,7 @@ def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[.
 
 
 def test_without_watches_the_dead_are_found(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """M4: no watch is left for the lock files, so the directory's has to do."""
+    """RP4: no watch is left for the lock files, so the directory's has to do."""
     one = playing(disk)
     real = one.env.real._hub.subscribe
 
@@ -203,7 +203,7 @@ def test_without_watches_the_dead_are_found(disk: Path, playing: Callable[..., P
 def test_a_waiter_comes_first_and_is_told_whom_it_has_replaced(
     disk: Path, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """M5: those in the queue come first; but only for a moment, as they may be stopped."""
+    """RP5: those in the queue come first; but only for a moment, as they may be stopped."""
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None, fair=True)
     holder.get()
     one = playing(disk)
@@ -229,7 +229,7 @@ def test_a_waiter_comes_first_and_is_told_whom_it_has_replaced(
 def test_a_lock_that_may_not_be_removed_is_complained_of_once(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M6."""
+    """RP6."""
     one = playing(disk)
     first, second = contend(disk / "first"), contend(disk / "second")
     first.get()
@@ -255,7 +255,7 @@ def test_a_lock_that_may_not_be_removed_is_complained_of_once(
 def test_only_what_is_proven_dead_goes(
     disk: Path, playing: Callable[..., Playing], contend: Contend, dead_pid: int
 ) -> None:
-    """M1: foreign, old, damaged, alive, or not a lock at all."""
+    """RP1: foreign, old, damaged, alive, or not a lock at all."""
     (disk / "old.lock").write_bytes(sema_record(dead_pid, 1000, "foreign and stale"))
     (disk / "torn.lock").write_bytes(b"pid=7\ntimestamp=1\nholdfast=1 g torn\n")
     (disk / "notes").write_text("holdfast is a library\n")
@@ -275,7 +275,7 @@ def test_only_what_is_proven_dead_goes(
 def test_a_second_reaper_neither_complains_nor_removes_a_living_lock(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M1."""
+    """RP1."""
     one, two = playing(disk), playing(disk)
     for number in range(20):
         holder = contend(disk / f"{number}")

@@ -159,7 +159,7 @@ class Keeper:
         """
         for line in list(self._env.lines.values()):
             for place in line.places.copy():
-                place._drop_ticket()
+                place.drop_ticket()
         for held in list(self._env.holds.values()):
             try:
                 if held.request.retained:

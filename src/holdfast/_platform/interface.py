@@ -1,6 +1,6 @@
 """What the engine may ask of the operating system: one method is one step, so that a simulation can own every step.
 
-`_core` touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
+An engine touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
 Descriptors that come from here never cross `exec`, and a forked child closes its copies.
 """
 

@@ -1,8 +1,8 @@
 """What a directory's filesystem and this system can do for locks, found out by trying.
 
-Z1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
+PB1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
     kill leaves is removed by the next process that publishes through names there.
-Z2  Nobody's lock is touched: every probe is of a file that this made.
+PB2  Nobody's lock is touched: every probe is of a file that this made.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Probe:
             raise
 
     def _name(self) -> str:
-        """Z1."""
+        """PB1."""
         path = f"{self._directory}/{temporary_name(self._env.identity(), self._env.token())}"
         self._names.append(path)
         return path

@@ -15,7 +15,7 @@ from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, NO_OPTIONS, Protocol
-from .moments import rfc3339, rfc3339_text
+from .dates import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The `sidecar` protocol: `<target>.lock` beside a target, with a JSON object from its holder (fs-safe).
 
-A record is stale when its `createdAt` is old, or, if it has none that JavaScript can read, when its file is. Content
-that is not a JSON object is a lock all the same. The rule fails closed: it says that a lock is stale, not that it may
-be removed. Source: the File lock document of fs-safe, and fs-safe 0.21.
+A record is stale when its `createdAt` is old, or, where it has none in ISO 8601, when its file is. What is
+no JSON object is a lock all the same. The rule fails closed: it says that a lock is stale, not that it may be removed.
+Source: the File lock document of fs-safe, and fs-safe 0.21.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
-from .moments import CANONICAL_LENGTH, canonical, is_canonical
+from .dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,11 +143,7 @@ def _payload(data: bytes) -> dict[str, Any] | None:
 
 
 def _created(text: object) -> float | None:
-    if not isinstance(text, str):
-        return None
-    from .date_text import date_parse
-
-    return date_parse(text)
+    return iso8601(text) if isinstance(text, str) else None
 
 
 def _pid(value: object) -> int | None:

@@ -539,10 +539,10 @@ class Wanted:
         record = status.record
         if self._parse is None:
             return record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
-        from ..protocols.date_text import date_parse  # not needed by most
+        from ..protocols.dates import iso8601  # not needed by most
 
         text = payload.get("createdAt") if isinstance(payload, dict) else None
-        created = date_parse(text) if isinstance(text, str) else None
+        created = iso8601(text) if isinstance(text, str) else None
         created = status.modified if created is None else created
         return created is not None and now - created > self.stale
 

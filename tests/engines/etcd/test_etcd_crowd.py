@@ -46,7 +46,7 @@ def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
 
 
 def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
-    """ET3, ET13: by the order of arrival, each woken by the one before it."""
+    """EQ1, ET2: by the order of arrival, each woken by the one before it."""
 
     async def main() -> None:
         lock = AsyncLock(url, stale_after=30)
@@ -76,7 +76,7 @@ def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
 
 
 def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET17: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
+    """ET6: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
     monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.2)
     answers: list[int] = []
@@ -144,7 +144,7 @@ def contenders(node: Node, url: str) -> int:
 def test_a_crowd_is_served_in_order_and_costs_the_holder_no_lock(
     node: Node, peer: Callable[..., Peer], tmp_path: Path, processes: int
 ) -> None:
-    """ET3, ET17: all get in, in the order of their keys, and nobody is told that the server is away."""
+    """EQ1, ET6: all get in, in the order of their keys, and nobody is told that the server is away."""
     size, took = CROWD or 40, []
     for _ in range((os.cpu_count() or 2) // 2 if CROWD else 0):
         peer("while True: pass")
@@ -281,7 +281,7 @@ while True:
 
 
 def test_two_never_believe_at_once_and_no_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
-    """EL1, ET3, ET7, ET14: of those who held it until their last look, no two overlap, in a lock and in each slot; and
+    """EL1, EQ1, EQ5, ET3: of those who held it until their last look, no two overlap, in a lock and in each slot; and
     who came later has the higher token. One of three servers is killed now and then, holders are killed and stopped,
     waits are given up."""
     arms["storm"]()

@@ -16,7 +16,7 @@ from engines.etcd.servers import Node, Proxy, keys, nodes, revision
 from holdfast import Lock, Semaphore
 from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
-from holdfast.engines.etcd import hold as etcd_hold
+from holdfast.engines.etcd import lock as etcd_hold
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
@@ -94,7 +94,7 @@ def _killed(url: str, peer: Callable[..., Peer]) -> None:
 
 
 def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """ET9: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
+    """ET7: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
     What it does before that look is refused by a resource that checks tokens."""
     arms["stopped"]()
 
@@ -144,7 +144,7 @@ def _swallowed(url: str, node: Node) -> None:
 
 
 def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node, proxy: Proxy) -> None:
-    """ET12 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
+    """ET1 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
     behind = Lock(url.replace(node.host, proxy.host))
     got: list[Any] = []
     with Lock(url) as hold:
@@ -163,7 +163,7 @@ def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node,
 def test_a_stuck_stream_is_not_believed_for_ever(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET12: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
+    """ET1: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
@@ -184,7 +184,7 @@ def test_a_stuck_stream_is_not_believed_for_ever(
 def test_a_holder_whose_stream_is_stuck_hears_of_a_break(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET10: the same for who holds."""
+    """ET8: the same for who holds."""
     monkeypatch.setattr(etcd_hold, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
@@ -233,7 +233,7 @@ def _through_a_restart(own: Node) -> None:
 
 
 def test_a_server_that_stays_away_is_not_waited_for_for_ever(arms: dict[str, Callable[[], None]]) -> None:
-    """ET11, ET15: the holder learns of it, the waiter is told, and a release returns."""
+    """ET9, ET4: the holder learns of it, the waiter is told, and a release returns."""
     arms["away"]()
 
 
@@ -263,7 +263,7 @@ def _without_a_server(own: Node) -> None:
 
 
 def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET12 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
+    """ET1 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
     watch = etcd_client.Cluster.watch
     compacted: list[int] = []
 
@@ -289,9 +289,9 @@ def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, m
 def test_a_holder_with_a_compacted_watch_is_not_lost_and_still_watched(
     url: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET10 (pitfall 4)."""
+    """ET8 (pitfall 4)."""
     monkeypatch.setattr(etcd_hold, "_MOMENT", 0.3)
-    monkeypatch.setattr(etcd_hold, "_AGAIN", 0.01)
+    monkeypatch.setattr(etcd_hold, "_WATCH_AGAIN", 0.01)
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     for _ in range(3):
@@ -307,7 +307,7 @@ def test_a_holder_with_a_compacted_watch_is_not_lost_and_still_watched(
 
 
 def test_a_semaphore_frees_the_slot_of_a_killed_holder(arms: dict[str, Callable[[], None]]) -> None:
-    """ET7: the slot goes with the lease."""
+    """EQ5: the slot goes with the lease."""
     arms["slot"]()
 
 

@@ -24,7 +24,7 @@ from holdfast._platform import environment
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
-from holdfast.engines.etcd.hold import EtcdHeld
+from holdfast.engines.etcd.lock import EtcdHeld
 from holdfast.engines.etcd.queue import Entrant, Lease, Queue
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded
@@ -46,7 +46,7 @@ def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
 
 
 def test_one_is_inside_at_a_time_and_tokens_go_up(url: str, no_leases: None) -> None:
-    """ET3: by the order of the server; each later holder has a higher token."""
+    """EQ1: by the order of the server; each later holder has a higher token."""
     lock = Lock(url, tag="deploy")
     got: list[Any] = []
     with lock as hold:
@@ -85,7 +85,7 @@ def test_a_refusal_knows_the_holder(url: str, no_leases: None) -> None:
 
 
 def test_a_try_puts_no_key_while_another_holds(url: str, node: Node) -> None:
-    """ET14: where it sees that somebody holds it; nothing is written, so no revision is made."""
+    """ET3: where it sees that somebody holds it; nothing is written, so no revision is made."""
     with Lock(url) as hold:
         assert Lock(url).try_acquire() is None
         answer = node.ask("/v3/kv/range", {"key": "AA=="})
@@ -104,7 +104,7 @@ def test_the_granted_lease_is_the_reported_one(url: str) -> None:
 
 
 def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) -> None:
-    """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
+    """EQ3, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
     env, lock_url = environment(), parse(url)
     queue = Queue(lock_url, 2)
     from holdfast.engines.etcd.client import cluster_of
@@ -130,7 +130,7 @@ def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) ->
 
 
 def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
-    """ET4, ET15 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
+    """EQ2, ET4 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
     lock, got = Lock(url), []
     with lock:
         thread = waiting(lock, got)
@@ -154,7 +154,7 @@ def keys_of(url: str) -> list[str]:
 
 
 def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
-    """ET6, ET10 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
+    """EQ4, ET8 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     record = Lock(url).break_lock()
@@ -193,13 +193,13 @@ def test_a_release_that_is_watched_does_not_look_like_a_loss(
     monkeypatch.setattr(EtcdHeld, "_give_up", slow)
     hold = Lock(url).acquire()
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.engines.etcd.hold.call_aside", lambda _call, what: told.append(what))
+        patched.setattr("holdfast.engines.etcd.lock.call_aside", lambda _call, what: told.append(what))
         hold.release()
     assert not told
 
 
 def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> None:
-    """ET6 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
+    """EQ4 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
     hold = Lock(url).acquire()
     hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
     key = encoded(hold.record.fields["key"])
@@ -263,7 +263,7 @@ def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
-    """ET9: by our own clock, without asking; and the release tells of it, once."""
+    """ET7: by our own clock, without asking; and the release tells of it, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     hold._held.entrant.lease.on_kept = None  # type: ignore[attr-defined]
@@ -378,7 +378,7 @@ def test_an_owner_that_gives_up_leaves_the_others_waiting(url: str) -> None:
 
 
 def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) -> None:
-    """ET7."""
+    """EQ5."""
     slots = Semaphore(url, 3)
     holds = [slots.acquire(timeout=SOON) for _ in range(3)]
     assert [hold.slot for hold in holds] == [0, 1, 2]
@@ -407,7 +407,7 @@ def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) ->
 
 
 def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
-    """ET16: its key stands where our slot is; nothing says who put it, and no lease ends it."""
+    """ET5: its key stands where our slot is; nothing says who put it, and no lease ends it."""
     slots, got, lock_url = Semaphore(url, 1), list[Any](), parse(url)
     foreign = encoded(f"{lock_url.slots}0")
     node.ask("/v3/kv/put", {"key": foreign, "value": ""})
@@ -445,7 +445,7 @@ def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: st
 
 
 def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str) -> None:
-    """ET16: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
+    """ET5: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
     url = url.replace("ttl=2", "ttl=30")  # the shortest lease may end while a busy machine looks elsewhere
     holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
     got: list[Any] = []
@@ -475,7 +475,7 @@ def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str
 
 
 def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
-    """ET2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
+    """EU2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
     deeper = Lock(url.replace("?", "/deeper?"))
     with deeper, Lock(url) as hold:
         assert Lock(url).status().locked
@@ -489,7 +489,7 @@ def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
 
 
 def test_a_look_keeps_locks_apart_and_misses_none(url: str) -> None:
-    """ET8: all locks below a name, from one read; as they can be typed again."""
+    """EO1: all locks below a name, from one read; as they can be typed again."""
     base = url.replace("?", "/x?")
     one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
     slots = Semaphore(base.replace("/x?", "/x/three?"), 2)
@@ -548,7 +548,7 @@ def test_a_transaction_of_the_callers_own_is_not_done_after_the_loss(url: str, n
 
 
 def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> None:
-    """ET8: no lease ends it, so nobody can say that its holder lives."""
+    """EO1: no lease ends it, so nobody can say that its holder lives."""
     key = f"{parse(url).base}77"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
     status = Lock(url).status()
@@ -563,7 +563,7 @@ def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> Non
 
 
 def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None:
-    """ET2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
+    """EU2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
     lock_url = parse(url)
     lease = node.ask("/v3/lease/grant", {"TTL": "60"})
     assert lease is not None
@@ -606,7 +606,7 @@ def test_an_event_names_the_right_holder_and_comes_once(url: str) -> None:
 
 
 def test_etcds_own_command_and_holdfast_exclude_each_other(url: str, node: Node) -> None:
-    """ET2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
+    """EU2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
     if shutil.which("etcdctl") is None:
         pytest.skip("etcdctl is not installed; Debian package: etcd-client")
     lock = Lock(f"{url}&prefix=")

@@ -49,7 +49,7 @@ def clean(node: Node, lock: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
 def test_an_acquisition_stopped_anywhere_leaves_no_key(url: str, node: Node, no_leases: None, kind: str) -> None:
-    """ET14, EL3: wherever it is stopped."""
+    """ET3, EL3: wherever it is stopped."""
     lock: Any = Lock(url) if kind == "lock" else Semaphore(url, 2)
     lock.acquire(timeout=SOON).release()
     clean(node, lock)
@@ -67,7 +67,7 @@ def test_an_acquisition_stopped_anywhere_leaves_no_key(url: str, node: Node, no_
 
 
 def test_a_wait_stopped_anywhere_leaves_no_place_in_the_queue(url: str, node: Node, no_leases: None) -> None:
-    """ET14: the same behind a holder; whoever is next still gets in."""
+    """ET3: the same behind a holder; whoever is next still gets in."""
     lock = Lock(url)
     number, went_on = 0, True
     with lock as hold:
@@ -88,7 +88,7 @@ def test_a_wait_stopped_anywhere_leaves_no_place_in_the_queue(url: str, node: No
 
 
 def test_ctrl_c_at_any_wait_leaves_no_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
-    """ET14: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
+    """ET3: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
     from holdfast._drivers import sync
 
     lock = Lock(url)
@@ -119,7 +119,7 @@ def test_ctrl_c_at_any_wait_leaves_no_hold(url: str, node: Node, no_leases: None
 
 
 def test_a_task_cancelled_at_any_wait_holds_nothing(url: str, node: Node, no_leases: None) -> None:
-    """ET14: with the other driver, uncontended and behind a holder."""
+    """ET3: with the other driver, uncontended and behind a holder."""
 
     async def attempt(lock: AsyncLock, number: int) -> bool:
         task = asyncio.ensure_future(lock.acquire())

@@ -58,7 +58,7 @@ def test_a_url_is_read_as_written() -> None:
 
 
 def test_the_place_of_a_password_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET1."""
+    """EU1."""
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cret")
     assert Lock("etcd://me@host/name").path == "etcd://me@host:2379/name"
     from_file = Lock("etcd://me@host/name?password_file=/run/secrets/etcd&ttl=5")
@@ -67,7 +67,7 @@ def test_the_place_of_a_password_is_hidden_and_its_content_not_pickled(monkeypat
 
 
 def test_neither_a_password_nor_a_private_key_is_shown() -> None:
-    """ET1."""
+    """EU1."""
     url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
     lock = Lock(url)
     said = f"{lock!r} {lock.path} {lock._request.lock_url.access!r}"
@@ -87,7 +87,7 @@ def test_neither_a_password_nor_a_private_key_is_shown() -> None:
 
 
 def test_a_lock_leaves_the_keys_of_a_deeper_name_alone() -> None:
-    """ET2."""
+    """EU2."""
     lock, slots = Queue(parse("etcd://h/a"), None), Queue(parse("etcd://h/a"), 3)
     assert lock.base == "holdfast/a/"
     assert lease_of(lock.base, "holdfast/a/1f") == 0x1F

@@ -28,7 +28,7 @@ def _server() -> Iterator[Postgres]:
 def postgres(_server: Postgres) -> Iterator[Postgres]:
     """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
     from holdfast._platform import environment
-    from holdfast.engines.postgresql import pool as postgresql_pool
+    from holdfast.engines.postgresql import connect as postgresql_pool
     from process.support import eventually
 
     yield _server

@@ -48,7 +48,7 @@ def tokens_of(url: str, count: int) -> list[int]:
 
 
 def test_a_failover_that_has_lost_tokens_does_not_give_them_out_again(arms: dict[str, Callable[[], None]]) -> None:
-    """PG20: the new primary has not seen the last ten holds of the old one, nor one of the names."""
+    """PG2: the new primary has not seen the last ten holds of the old one, nor one of the names."""
     arms["asynchronous"]()
 
 

@@ -21,8 +21,8 @@ from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
+from holdfast.engines.postgresql import connect
 from holdfast.engines.postgresql import lock as postgresql_lock
-from holdfast.engines.postgresql import pool
 from process.support import Peer, eventually
 
 
@@ -57,7 +57,7 @@ def partition() -> Callable[[], None]:
 
 
 def test_a_loss_is_reported_at_once_and_once(postgres: Postgres) -> None:
-    """PG13: the end of the connection is heard in milliseconds, not at the next heartbeat."""
+    """PG7: the end of the connection is heard in milliseconds, not at the next heartbeat."""
     lost: list[holdfast.LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, heartbeat=0).acquire(timeout=10)
     session = hold.record.fields["session"]
@@ -90,7 +90,7 @@ def test_a_killed_holder_does_not_keep_its_lock(postgres: Postgres, spawn: Calla
 
 
 def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """PG11: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
+    """PG6: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
     arms["stopped"]()
 
 
@@ -125,7 +125,7 @@ def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
 
 
 def test_a_hold_that_has_lapsed_frees_the_lock_of_the_server(postgres: Postgres) -> None:
-    """PG13: found by its owner, before the agent's thread has: the lock is for those who come next."""
+    """PG7: found by its owner, before the agent's thread has: the lock is for those who come next."""
     hold = Lock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
     hold._held.why_lost = "it is as if it had lapsed"
     assert hold.lost
@@ -147,7 +147,7 @@ def test_a_short_stop_does_not_cost_the_lock(postgres: Postgres, spawn: Callable
 
 
 def test_a_killed_server_does_not_let_tokens_go_back(postgres: Postgres) -> None:
-    """PG12: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
+    """PG1: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
     tokens = []
     for _ in range(3):
         for _ in range(5):
@@ -222,7 +222,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
     postgres: Postgres, attempts: list[float | None]
 ) -> None:
-    """PG19: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
+    """PG5: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     ahead, lock = Ahead(), Lock(postgres.url("a"))
     patient = later(lambda: ahead.run(lock._engine.acquire(ahead, lock._requests, 40, (object(),))))  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
 
 
 def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:
-    """PG19: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
+    """PG5: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
     postgres.ask("create role limited login connection limit 1")
     try:
         postgres.ask("grant usage on schema holdfast to limited")
@@ -277,7 +277,7 @@ def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres
         thread.join()
         results[0].release()
     finally:
-        pool.close_all(environment())
+        connect.close_all(environment())
         eventually(lambda: not postgres.sessions())
         postgres.ask("drop owned by limited")
         postgres.ask("drop role limited")
@@ -286,7 +286,7 @@ def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres
 def test_a_server_that_is_full_does_not_cost_a_waiter_its_place(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG19: it cannot ask whether it is still known; but a server that says so is there."""
+    """PG5: it cannot ask whether it is still known; but a server that says so is there."""
     refused: list[str] = []
 
     def full(*_: object) -> Any:
@@ -309,7 +309,7 @@ def test_a_server_that_is_full_does_not_cost_a_waiter_its_place(
 
 
 def test_a_connection_that_was_left_is_not_relied_upon(postgres: Postgres) -> None:
-    """PG17."""
+    """PC7."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     assert postgres.sessions() >= 1
     postgres.ask(
@@ -325,7 +325,7 @@ def test_a_connection_that_was_left_is_not_relied_upon(postgres: Postgres) -> No
 
 
 def test_a_proxy_that_swallows_everything_is_not_believed(arms: dict[str, Callable[[], None]]) -> None:
-    """PG11: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
+    """PG6: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
     arms["swallowed"]()
 
 
@@ -347,7 +347,7 @@ def _swallowed(postgres: Postgres) -> None:
 def test_an_unheard_release_is_not_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.engines.postgresql import hold as postgresql_hold
+    from holdfast.engines.postgresql import lock as postgresql_hold
 
     monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 0.2)
     stalling = proxy()
@@ -430,7 +430,7 @@ def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
 
 
 def test_a_holder_that_is_cut_off_knows_before_the_next_one_is_in(partition: Callable[[], None]) -> None:
-    """PG11: a network is cut between two machines, so only what the kernels and the clocks say is left. With
+    """PG6: a network is cut between two machines, so only what the kernels and the clocks say is left. With
     `stale_after` of 3 s, the holder gives up after 2 s, the server after 3 at the earliest."""
     partition()
 

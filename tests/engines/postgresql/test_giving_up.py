@@ -19,8 +19,8 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
+from holdfast.engines.postgresql import connect as postgresql_pool
 from holdfast.engines.postgresql import connection as postgresql_connection
-from holdfast.engines.postgresql import pool as postgresql_pool
 from process.support import Peer, descriptors, eventually
 
 
@@ -65,7 +65,7 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
 def test_a_generator_closed_at_any_step_leaves_nothing(
     postgres: Postgres, nothing_left: None, contended: bool, fresh: bool
 ) -> None:
-    """PG4, PG15: at each step in turn, as a cancellation or Ctrl-C does."""
+    """PS2, PG4: at each step in turn, as a cancellation or Ctrl-C does."""
     lock, env = Lock(postgres.url("a")), environment()
     count, done = 0, False
     while not done:
@@ -96,7 +96,7 @@ def test_a_generator_closed_at_any_step_leaves_nothing(
 
 
 def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: None) -> None:
-    """PG4: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
+    """PS2: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
 
     async def main() -> None:
         lock = AsyncLock(postgres.url("a"))
@@ -123,7 +123,7 @@ def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: 
 
 
 def test_a_waiter_that_is_gone_leaves_the_queue_at_once(postgres: Postgres, nothing_left: None) -> None:
-    """PG4: by the cancel request, the server notices in milliseconds."""
+    """PS2: by the cancel request, the server notices in milliseconds."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     for _ in range(5):
         steps = steps_of(Lock(postgres.url("a")), None)
@@ -157,7 +157,7 @@ def test_an_interrupt_leaves_no_waiter(postgres: Postgres, spawn: Callable[..., 
 
 
 def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
-    """PG3: heartbeats as fast as can be, while holds are released."""
+    """PS1: heartbeats as fast as can be, while holds are released."""
     for _ in range(50):
         hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
         before = hold._held.lapses
@@ -166,7 +166,7 @@ def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: 
 
 
 def test_only_a_session_without_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
-    """PG16, PG14: what is left has no lock; two holds of a process never share a session."""
+    """PC6, PG3: what is left has no lock; two holds of a process never share a session."""
     url = postgres.url
     first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
     assert first.record.fields["session"] != second.record.fields["session"]
@@ -222,7 +222,7 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
 
 
 def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothing_left: None) -> None:
-    """PG16: a few, for a moment."""
+    """PC6: a few, for a moment."""
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
         hold.release()
@@ -231,7 +231,7 @@ def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothin
 
 
 def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
-    """PG5: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
+    """PS3: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
     Lock(postgres.url("spare")).acquire(timeout=10).release()
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
@@ -269,7 +269,7 @@ def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothin
 def test_a_parent_that_dies_does_not_leave_its_lock_to_its_child(
     postgres: Postgres, spawn: Callable[..., Peer]
 ) -> None:
-    """PG5: with a copy of the socket, the child would keep the session, and so the lock, alive."""
+    """PS3: with a copy of the socket, the child would keep the session, and so the lock, alive."""
     peer = spawn(
         """
         hold = Lock(path).acquire(timeout=10)

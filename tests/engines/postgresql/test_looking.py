@@ -30,7 +30,7 @@ def other(postgres: Postgres) -> Iterator[str]:
 
 
 def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
-    """PG10: the row is of a holder that is gone; psql, or who knows, has the lock."""
+    """PO1: the row is of a holder that is gone; psql, or who knows, has the lock."""
     Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
     with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
         stranger.execute("select pg_advisory_lock(%s)", (key_of("a"),))

@@ -39,7 +39,7 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
 
 
 def test_a_pooler_of_transactions_is_refused(arms: dict[str, Callable[[], None]]) -> None:
-    """PG8: it is refused, and so is the next who tries it."""
+    """PC4: it is refused, and so is the next who tries it."""
     arms["transactions"]()
 
 
@@ -57,7 +57,7 @@ def _transactions(postgres: Postgres) -> None:
 
 
 def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[[str], Pgbouncer]) -> None:
-    """PG8: the session is proven to be ours, once for each server."""
+    """PC4: the session is proven to be ours, once for each server."""
     url = postgres.url("a", port=bouncer("session").port)
     with Lock(url).acquire(timeout=10) as hold:
         assert Lock(postgres.url("a")).try_acquire() is None
@@ -72,7 +72,7 @@ def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[
 def test_a_pool_that_is_used_up_is_no_matter_of_host_and_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG8: the proof needs a second connection, once; then each hold and each waiter needs one."""
+    """PC4: the proof needs a second connection, once; then each hold and each waiter needs one."""
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
     one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
     url = postgres.url("a", port=one.port)
@@ -104,7 +104,7 @@ def prepared_in(connection: Any) -> list[bytes]:
 def test_what_is_asked_again_and_again_is_planned_once(
     postgres: Postgres, bouncer: Callable[[str], Pgbouncer], pooled: bool
 ) -> None:
-    """PG18: prepared in a session that is kept, also behind a pooler of sessions."""
+    """PS5: prepared in a session that is kept, also behind a pooler of sessions."""
     url = postgres.url("a", port=bouncer("session").port if pooled else None, more="?application_name=kept")
     assert len(set(sessions_of_cycles(url, 4))) == 1
     with Lock(url).acquire(timeout=10) as hold:
@@ -115,7 +115,7 @@ def test_what_is_asked_again_and_again_is_planned_once(
 
 
 def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres) -> None:
-    """PG18: as a pooler does between two clients. Its settings are gone, and whatever it held."""
+    """PS5: as a pooler does between two clients. Its settings are gone, and whatever it held."""
     url = postgres.url("a", more="?application_name=reset")
     env = environment()
     sessions_of_cycles(url, 4)
@@ -136,7 +136,7 @@ def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres)
 
 
 def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> None:
-    """PG18: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
+    """PS5: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
     a name that this connection has not given."""
     url = postgres.url("a", more="?application_name=taken")
     env = environment()
@@ -154,7 +154,7 @@ def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> No
 
 
 def test_a_table_that_is_changed_meanwhile_is_no_error(postgres: Postgres) -> None:
-    """PG18: the server does not go on with a plan whose columns have other types by now."""
+    """PS5: the server does not go on with a plan whose columns have other types by now."""
     url = postgres.url("a", more="?schema=changed")
     init(url)
     before = sessions_of_cycles(url, 4)
@@ -168,7 +168,7 @@ def test_a_table_that_is_changed_meanwhile_is_no_error(postgres: Postgres) -> No
 
 
 def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None:
-    """PG7. Of several hosts, the right one is found."""
+    """PC3. Of several hosts, the right one is found."""
     for more in ("", "?target_session_attrs=any"):
         with pytest.raises(holdfast.EngineUnavailable, match=r"is a standby.*host that can be written to"):
             Lock(standby.url("a", more=more)).acquire(timeout=10)
@@ -180,7 +180,7 @@ def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None
 
 
 def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> None:
-    """PG9."""
+    """PC5."""
     postgres.ask("create role limited login")
     try:
         init(postgres.url())
@@ -217,7 +217,7 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
 def test_a_server_that_refuses_one_setting_is_accepted(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """PG9."""
+    """PC5."""
     known = postgresql_connect._settings
 
     def more(stale_after: float, version: int) -> dict[str, str]:
@@ -298,7 +298,7 @@ def test_several_that_prepare_a_database_at_once_succeed(postgres: Postgres) -> 
 
 
 def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG8: what it does to the session shows in the statement that raises the token."""
+    """PC4: what it does to the session shows in the statement that raises the token."""
     real = postgresql_connect._check
 
     def moved(connection: Any, facts: Any) -> None:
@@ -335,7 +335,7 @@ def test_what_libpq_takes_from_its_surroundings_counts(
 
 
 def test_a_name_is_looked_up_in_a_thread_and_not_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG6: in a thread; and who gives up does not wait for it."""
+    """PS4: in a thread; and who gives up does not wait for it."""
     go, asked = threading.Event(), list[str]()
 
     def slow(host: str, *arguments: Any, **options: Any) -> Any:

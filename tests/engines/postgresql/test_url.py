@@ -11,13 +11,13 @@ import pytest
 import holdfast
 from holdfast.engines.postgresql import ddl
 from holdfast.engines.postgresql.connect import key_of, parse
-from holdfast.engines.postgresql.hold import PostgresqlRequest
+from holdfast.engines.postgresql.lock import PostgresqlRequest
 
 pytest.importorskip("psycopg")
 
 
 def test_a_password_is_not_shown() -> None:
-    """PG1."""
+    """PC1."""
     urls = [
         "postgresql://me:s%23cret@h.example:1,h2.example/db#n",
         "postgresql://h.example/db?password=s%23cret#n",
@@ -63,7 +63,7 @@ def test_a_url_that_says_nothing_is_refused() -> None:
 
 
 def test_no_name_is_taken_for_another() -> None:
-    """PG2: the key is made of the decoded name alone."""
+    """PC2: the key is made of the decoded name alone."""
     assert key_of("deploy") == int.from_bytes(blake2b(b"deploy", digest_size=8).digest(), "big", signed=True)
     names = ["a", "A", "a b", "ü", "x/y#z", "%41", "*/"]
     for name in names:

@@ -1,8 +1,8 @@
 """Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
 
-url.py      what a URL says                   lock.py     acquiring, and waiting until it is free
-queue.py    the keys, their order, the lease  hold.py     a hold: kept, lost, released
-client.py   the cluster, whichever server answers         look.py     who holds and who waits, for people
+url.py      what a URL says                   lock.py     acquiring, waiting, holding
+queue.py    the keys, their order, the lease  look.py     who holds and who waits, for people
+client.py   the cluster, whichever server answers
 http.py     one connection                    wire.py     what etcd's answers mean
 """
 
@@ -81,7 +81,7 @@ class Etcd(Engine):
     def _break(
         self, env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET10)."""
+        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
         cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
         seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
         if not seen or not agreed(record_of(seen[0])):

@@ -1,6 +1,6 @@
 """Looking at locks on etcd: who holds them and who waits, as values for people. Nothing is changed.
 
-ET8  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
+EO1  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
      lives, not that its holder does; who has died keeps the lock until its lease ends.
 """
 
@@ -49,7 +49,7 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
 
 
 def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
-    """One status for each that may hold it, from the keys in their order (ET8)."""
+    """One status for each that may hold it, from the keys in their order (EO1)."""
     now = env.time()
     tokens = {one.lease: one.created for one in slots}
     placed = _placed(queue, seen, slots)
@@ -71,7 +71,7 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
 
 
 def _placed(queue: Queue, seen: list[Seen], slots: list[Seen]) -> dict[int, Seen]:
-    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET16)."""
+    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET5)."""
     by_lease = {one.lease: one for one in seen}
     placed: dict[int, Seen] = {}
     for one in slots:
@@ -121,13 +121,13 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
 
 
 def first_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
-    """The keys of those who hold it, and those of its slots: no more, however many wait (ET17)."""
+    """The keys of those who hold it, and those of its slots: no more, however many wait (ET6)."""
     first = queue.range(limit=str(queue.room))
     body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
     answer = yield from cluster.call("/v3/kv/txn", body, until)
     found, slots = map(kvs_of, answer["responses"])
     seen = queue.own(found)
-    if len(seen) < len(found):  # some of them are of deeper names (ET2)
+    if len(seen) < len(found):  # some of them are of deeper names (EU2)
         seen, _, _ = yield from keys_of(cluster, queue, until)
     return seen, [Seen(kv) for kv in slots]
 

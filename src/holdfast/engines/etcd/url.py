@@ -4,9 +4,9 @@
     etcd://user@host/name?password_file=/path        or the password is in HOLDFAST_ETCD_PASSWORD
     etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
 
-ET1  What people are shown (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
+EU1  What people are shown (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
      it can be typed again.
-ET2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
+EU2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
      `etcdctl lock`). What is deeper below the name is another lock's: only keys that end in one lease count.
 """
 
@@ -114,7 +114,7 @@ class LockUrl(Value):
 
 
 def lease_of(base: str, key: str) -> int | None:
-    """The lease that a contender's key ends in; None for a key that is none of this lock (ET2)."""
+    """The lease that a contender's key ends in; None for a key that is none of this lock (EU2)."""
     rest = key[len(base) :] if key.startswith(base) else ""
     return int(rest, 16) if _LEASE.match(rest) else None
 
@@ -153,7 +153,7 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     )
     if bool(access.cert) != bool(access.key):
         _refuse(url, "needs both cert= and key= for a client certificate, or neither")
-    public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # ET1
+    public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # EU1
     who = f"{quote(access.user)}{':***' if password else ''}@" if access.user else ""
     servers = ",".join(map(str, endpoints))
     shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
@@ -234,7 +234,7 @@ def _ttl(url: str, text: str | None) -> int:
 
 
 def _refuse(url: str, why: str) -> NoReturn:
-    """Without the password, which may stand anywhere in what is no URL (ET1)."""
+    """Without the password, which may stand anywhere in what is no URL (EU1)."""
     scheme, _, rest = url.partition("://")
     rest = rest.partition("?")[0].rpartition("@")[2]
     rest = re.sub(r":[^,/\]]*[^0-9,/\]][^,/\]]*(?=[,/]|$)", ":…", rest)

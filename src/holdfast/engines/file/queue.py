@@ -516,7 +516,7 @@ class Place:
             names = self._ticket.queue.names()
             if self.name in names:
                 return self._ticket.queue, names
-            self._drop_ticket()  # Q6, or the whole directory has been removed
+            self.drop_ticket()  # Q6; or the whole directory has been removed
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
@@ -633,7 +633,7 @@ class Place:
         if self._generation != self.env.generation:
             return
         self._unwatch()
-        self._drop_ticket()
+        self.drop_ticket()
         with self._line.mutex:
             if self in self._line.places:
                 self._line.places.remove(self)
@@ -647,7 +647,7 @@ class Place:
             self._watch.close()
             self._watch = None
 
-    def _drop_ticket(self) -> None:
+    def drop_ticket(self) -> None:
         if self._ticket is not None:
             self._ticket.give_up()
             self._ticket = None

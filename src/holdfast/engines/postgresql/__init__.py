@@ -1,9 +1,8 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
-connect.py     what a URL says, where its server is, which sessions are fit
-connection.py  one connection, as steps        pool.py    sessions that are kept for a moment
-lock.py        acquiring and waiting           hold.py    heartbeat, loss, release
-sight.py       who holds, who waits            schema.py  the table
+connect.py     what a URL says, where its server is, which sessions are fit, and those that are kept for a moment
+connection.py  one connection, as steps        lock.py    acquiring, waiting, holding
+look.py        who holds, who waits            schema.py  the table
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from ..._platform.interface import Environment
 from ...errors import HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
-from .connect import NAME, LockUrl, parse, refusal, unreachable
+from .connect import NAME, LockUrl, leave, obtain, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused
-from .hold import PostgresqlRequest
-from .lock import acquire, wait_until_free
-from .pool import leave, obtain
+from .lock import PostgresqlRequest, acquire, wait_until_free
+from .look import look_at, look_at_all
 from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
-from .sight import look, look_at_all
 
 T = TypeVar("T")
 
@@ -74,7 +71,7 @@ class Postgresql(Engine):
         lock_url = _only(requests).lock_url
 
         def steps(connection: Connection, until: float) -> Generator[Wait, None, Status]:
-            return look(env, connection, lock_url, until)
+            return look_at(connection, lock_url, until)
 
         return ((yield from _asking(env, lock_url, steps)),)
 
@@ -109,7 +106,7 @@ def _break(
 ) -> Generator[Wait, None, Record | None]:
     """End the session that has it, if it has still that very hold; else look again."""
     while True:
-        status = yield from look(env, connection, lock_url, until)
+        status = yield from look_at(connection, lock_url, until)
         record = status.record
         if record is None or not agreed(record):
             return None
@@ -147,7 +144,7 @@ def _asking(
             except Broken:
                 if not connection.used:
                     raise
-                connection.close()  # PG17
+                connection.close()  # PC7
             connection = yield from obtain(env, lock_url, until, fresh=True)
     except Broken as broken:
         raise unreachable(lock_url, str(broken)) from None

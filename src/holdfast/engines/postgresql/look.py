@@ -1,6 +1,6 @@
 """Who holds a lock and who waits for it, as the server has it: its table of locks, joined to the rows of the holders.
 
-PG10  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
+PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
       it that has the lock: the pid alone may be another session's by now, so it must be no older than the row.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Generator, Sequence
 from urllib.parse import quote, unquote
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
 from .connect import NAME, LockUrl
 from .connection import Connection, Row
@@ -44,7 +43,7 @@ def comment(pid: int, host: str, tag: str | None) -> str:
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
-def look(env: Environment, connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:  # noqa: ARG001
+def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:
     """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
     rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.key, lock_url.name), until)

@@ -31,7 +31,18 @@ from .engines.file.inspect import explained
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .errors import AcquireTimeout, LockLost
-from .lock import UNSET, Acquirable, BaseHold, Hold, Resource, attempt, leave_to_others, requests_of, store_of
+from .lock import (
+    UNSET,
+    Acquirable,
+    BaseHold,
+    Hold,
+    Resource,
+    attempt,
+    leave_to_others,
+    release_now,
+    requests_of,
+    store_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,9 +93,9 @@ class Holds(tuple[Hold, ...], BaseHolds):
         failed: list[Exception] = []
         left = [*self._acquired]
         try:
-            _release_each(left, failed)
+            release_in_turn(left, failed)
         finally:
-            _release_each(left, failed)  # Ctrl-C came in between
+            release_in_turn(left, failed)  # Ctrl-C came in between
         raise_first(failed)
 
     def __enter__(self) -> Holds:
@@ -135,31 +146,13 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
         return holds
     except BaseException as error:
         env.operations.running[operation.number] = operation  # operations.py, J2
+        failed: list[Exception] = []
         try:
-            _give_back(got, error)
+            release_in_turn([*got.values()], failed)  # D4
+            note(error, failed)
         finally:
             env.operations.abort(operation)
         raise
-
-
-def _give_back(got: dict[int, Hold], error: BaseException) -> None:
-    """Undo what was acquired (D4), the last one first."""
-    while got:
-        last = next(reversed(got))
-        try:
-            got[last].release()
-        except Exception as other:
-            note(error, [other])
-        del got[last]
-
-
-def _release_each(left: list[Hold], failed: list[Exception]) -> None:
-    while left:
-        try:
-            left[-1].release()
-        except Exception as error:
-            failed.append(error)
-        left.pop()
 
 
 # -- what both faces do ------------------------------------------------------------------------------------------------
@@ -260,6 +253,16 @@ def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
     holds = kind([got[number] for number in range(len(got))])
     holds._acquired = tuple(got.values())
     return holds
+
+
+def release_in_turn(left: list[Any], failed: list[Exception]) -> None:
+    """Release these holds in this thread, the last one first; what is not done yet stays in the list."""
+    while left:
+        try:
+            release_now(left[-1])
+        except Exception as error:
+            failed.append(error)
+        left.pop()
 
 
 def raise_first(failed: list[Exception]) -> None:

@@ -298,7 +298,7 @@ def test_an_owner_cannot_enter_again_or_leaves_too_early(place: Path, run: Run) 
 def test_bad_options_are_found_out_late(path: Path) -> None:
     with pytest.raises(InvalidPath):
         AsyncLock("")
-    with pytest.raises(TypeError, match=r"AsyncLock.* unexpected keyword argument 'tmeout'"):
+    with pytest.raises(TypeError, match=r"Lock.* unexpected keyword argument 'tmeout'"):
         AsyncLock(path, tmeout=1)  # type: ignore[call-arg]
     assert repr(AsyncLock(path)) == f"<holdfast.AsyncLock {str(path)!r} protocol=sema>"
 

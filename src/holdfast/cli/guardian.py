@@ -49,7 +49,7 @@ from ..engines.file.hold import FileHeld
 from ..errors import LockLost
 from ..events import listeners
 from ..lock import Hold, file_hold, guarded_hold, keep, state_of
-from .detached import detach, fork, readable
+from .detached import detach, fork, readable, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -293,13 +293,9 @@ class _Life:
         """G2."""
         listeners.clear()  # what they have open is closed now, and its number may be another file's
         detach({self._fd, self._tell_fd, self._heard})
-        self._woken, self._wake = os.pipe()
-        for fd in (self._woken, self._wake):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._woken, self._wake = wakeup_pipe()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        for name in ("SIGCHLD", *_PASSED_ON):
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        wake_by(("SIGCHLD", *_PASSED_ON), self._wake)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {self._held.path}"
         self._held.env.entitle(NAME, about)  # type: ignore[attr-defined]

@@ -48,7 +48,7 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import Hold, Lock, file_hold, file_request, keep, requests_of
 from ..model import Evidence, Identity, Liveness, Status
 from .console import as_json
-from .detached import detach, fork, readable
+from .detached import detach, fork, readable, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import Owner, tell_bound
 
@@ -95,24 +95,20 @@ def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) ->
 class _Life:
     """The keeper's side."""
 
+    _woken: int
+    _wake: int
+
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-
-    def _prepare_wake(self) -> None:
-        self._woken, self._wake = os.pipe()
-        for fd in (self._woken, self._wake):
-            os.set_blocking(fd, False)
 
     def _ring(self, _lost: LockLost) -> None:
         os.write(self._wake, b"\0")
 
     def _heed_signals(self) -> None:
         """From here on, signals end the hold."""
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for name in _IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-        for name in _ENDING:
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        wake_by(_ENDING, self._wake)
 
     def _show_title(self, path: str) -> None:
         command = self._owner.command()
@@ -216,7 +212,7 @@ class _FileLife(_Life):
     def _settle_in(self, tell: int, heard: int) -> None:
         """A session without a terminal, and nothing of the caller's that somebody could wait for."""
         detach({self._fd, self._owner.fd, tell, heard})
-        self._prepare_wake()
+        self._woken, self._wake = wakeup_pipe()
         self._heed_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -321,7 +317,7 @@ class _ServerLife(_Life):
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._prepare_wake()
+            self._woken, self._wake = wakeup_pipe()
             threading.Thread(target=self._heed_command, daemon=True).start()
             status = self._acquire()
         except BaseException as error:

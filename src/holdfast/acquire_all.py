@@ -1,14 +1,14 @@
 """Several locks at once: `acquire_all`, and `Holds`, its handle.
 
-Whoever takes one lock and waits for another can wait for somebody who does it the other way round. So:
+A process that holds one lock and waits for another may wait for one that does it the other way round. So:
 
 D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
     directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
     by name, as slots of a semaphore where the name is that of a slot (stem, then number).
 D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
     list has a file among them. One that has the same file is refused.
-D3  The entries are acquired in that order. So whoever waits for an entry holds, by this call, only files before all of
-    its files. Then nobody waits in a circle: of all files held by those who wait for each other, take the last one. Its
+D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
+    files, and there is no circle: of all files held by processes that wait for each other, take the last one. Its
     holder waits for files after it, which one of the others must hold; but there is none.
 D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
     what was lost in the meantime is noticed before the handle is given out.

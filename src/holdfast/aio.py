@@ -70,7 +70,7 @@ class AsyncHold(BaseHold):
     ) -> None:
         try:
             if isinstance(error, GeneratorExit):
-                self._release()  # whoever is being closed cannot wait for a thread
+                self._release()  # a coroutine that is being closed cannot wait for a thread
             else:
                 await self.release()
         except LockLost as lost:
@@ -317,7 +317,7 @@ class AsyncLock(BaseLock, AsyncAcquirable):
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
-        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
         as `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.

@@ -131,7 +131,7 @@ class BaseHold:
         if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
             return
         if share.operation in held.env.operations.running:
-            return  # never delivered: whoever undoes the operation gives it back (operations.py, J2)
+            return  # never delivered: undoing the operation gives it back (operations.py, J2)
         share.dropped = True
         _warn(
             f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
@@ -561,7 +561,7 @@ def _log_waiting(refusal: Refusal) -> None:
 
 
 class Slots(Resource):
-    """What all semaphores are, whoever waits for them."""
+    """What a semaphore is, whichever face it belongs to."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 
 
 def detach(kept: Collection[int]) -> None:
-    """A session without a terminal, `/` as the directory, and no descriptor open but these: somebody may wait for the
-    end of a pipe that the caller had."""
+    """A session without a terminal, `/` as the directory, and no descriptor open but these: a reader may wait for
+    the end of a pipe that the caller had."""
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)

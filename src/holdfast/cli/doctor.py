@@ -67,7 +67,7 @@ def _listing(url: str) -> Finding:
 
 
 def _holding(url: str) -> list[Finding]:
-    """Acquire a lock twice, which nobody else wants: that asks for all that a lock needs."""
+    """Acquire a lock of our own twice: that asks for all that a lock needs."""
     probe = probe_of(url)
     if probe is None:
         return [

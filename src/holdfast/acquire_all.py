@@ -1,14 +1,14 @@
 """Several locks at once: `acquire_all`, and `Holds`, its handle.
 
-Whoever takes one lock and waits for another can wait for somebody who does it the other way round. So:
+A process that holds one lock and waits for another may wait for one that does it the other way round. So:
 
 D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
     directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
     by name, as slots of a semaphore where the name is that of a slot (stem, then number).
 D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
     list has a file among them. One that has the same file is refused.
-D3  The entries are acquired in that order. So whoever waits for an entry holds, by this call, only files before all of
-    its files. Then nobody waits in a circle: of all files held by those who wait for each other, take the last one. Its
+D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
+    files, and there is no circle: of all files held by processes that wait for each other, take the last one. Its
     holder waits for files after it, which one of the others must hold; but there is none.
 D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
     what was lost in the meantime is noticed before the handle is given out.
@@ -31,7 +31,18 @@ from .engines.file.inspect import explained
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .errors import AcquireTimeout, LockLost
-from .lock import UNSET, Acquirable, BaseHold, Hold, Resource, attempt, leave_to_others, requests_of, store_of
+from .lock import (
+    UNSET,
+    Acquirable,
+    BaseHold,
+    Hold,
+    Resource,
+    attempt,
+    leave_to_others,
+    release_now,
+    requests_of,
+    store_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,9 +93,9 @@ class Holds(tuple[Hold, ...], BaseHolds):
         failed: list[Exception] = []
         left = [*self._acquired]
         try:
-            _release_each(left, failed)
+            release_in_turn(left, failed)
         finally:
-            _release_each(left, failed)  # Ctrl-C came in between
+            release_in_turn(left, failed)  # Ctrl-C came in between
         raise_first(failed)
 
     def __enter__(self) -> Holds:
@@ -135,31 +146,13 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
         return holds
     except BaseException as error:
         env.operations.running[operation.number] = operation  # operations.py, J2
+        failed: list[Exception] = []
         try:
-            _give_back(got, error)
+            release_in_turn([*got.values()], failed)  # D4
+            note(error, failed)
         finally:
             env.operations.abort(operation)
         raise
-
-
-def _give_back(got: dict[int, Hold], error: BaseException) -> None:
-    """Undo what was acquired (D4), the last one first."""
-    while got:
-        last = next(reversed(got))
-        try:
-            got[last].release()
-        except Exception as other:
-            note(error, [other])
-        del got[last]
-
-
-def _release_each(left: list[Hold], failed: list[Exception]) -> None:
-    while left:
-        try:
-            left[-1].release()
-        except Exception as error:
-            failed.append(error)
-        left.pop()
 
 
 # -- what both faces do ------------------------------------------------------------------------------------------------
@@ -260,6 +253,16 @@ def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
     holds = kind([got[number] for number in range(len(got))])
     holds._acquired = tuple(got.values())
     return holds
+
+
+def release_in_turn(left: list[Any], failed: list[Exception]) -> None:
+    """Release these holds in this thread, the last one first; what is not done yet stays in the list."""
+    while left:
+        try:
+            release_now(left[-1])
+        except Exception as error:
+            failed.append(error)
+        left.pop()
 
 
 def raise_first(failed: list[Exception]) -> None:

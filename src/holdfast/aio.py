@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import CodeType, FrameType, TracebackType
 
 from ._core.hold import Share
@@ -14,16 +13,14 @@ from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
-from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first
-from .engines import engine_of
+from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 from .errors import LockLost, NotHeld, WouldDeadlock
-from .events import Event
-from .lock import UNSET, BaseHold, Resource, Slots, chosen, keep, leave_to_others, release_now
+from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, keep, leave_to_others
 from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeVar
+    from typing import Any, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -73,7 +70,7 @@ class AsyncHold(BaseHold):
     ) -> None:
         try:
             if isinstance(error, GeneratorExit):
-                self._release()  # whoever is being closed cannot wait for a thread
+                self._release()  # a coroutine that is being closed cannot wait for a thread
             else:
                 await self.release()
         except LockLost as lost:
@@ -91,7 +88,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         A cancellation cannot stop it half-way: it is raised when all have been given up. LockLost as in `Holds`.
         """
         failed: list[Exception] = []
-        await release_each([*self._acquired], failed)
+        await _release_each([*self._acquired], failed)
         raise_first(failed)
 
     async def __aenter__(self) -> AsyncHolds:
@@ -105,7 +102,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         try:
             if isinstance(error, GeneratorExit):
                 failed: list[Exception] = []
-                release_at_once([*self._acquired], failed)
+                release_in_turn([*self._acquired], failed)
                 raise_first(failed)
             else:
                 await self.release()
@@ -147,7 +144,7 @@ class Together:
         await self._holds.__aexit__(kind, error, traceback)
 
 
-async def release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
+async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
     """All of them, the last one first, whatever comes in between."""
     cancelled: asyncio.CancelledError | None = None
     try:
@@ -160,20 +157,10 @@ async def release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
                 failed.append(error)
             left.pop()
     finally:
-        release_at_once(left, failed)
+        release_in_turn(left, failed)
     if cancelled is not None:
         note(cancelled, failed)
         raise cancelled
-
-
-def release_at_once(left: list[AsyncHold], failed: list[Exception]) -> None:
-    """The same for whoever cannot wait for a thread any more."""
-    while left:
-        try:
-            release_now(left[-1])
-        except Exception as error:
-            failed.append(error)
-        left.pop()
 
 
 async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any, T]], timeout: float | None) -> T:
@@ -312,7 +299,7 @@ class AsyncAcquirable(Resource):
         return locked  # type: ignore[return-value]
 
 
-class AsyncLock(AsyncAcquirable):
+class AsyncLock(BaseLock, AsyncAcquirable):
     """A lock on a path for asyncio, shared by all processes and threads that use the same path and protocol.
 
     `Lock` explains the options. Construction does no I/O. One object can be used by any number of tasks, event loops
@@ -325,38 +312,12 @@ class AsyncLock(AsyncAcquirable):
     Raises what `Lock` raises. Not promised: an order among waiters on different machines (docs/asyncio.md).
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
-        tag: str | None = None,
-        timeout: float | None = None,
-        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
-        stale_after: float | None = None,
-        mode: int | None = None,
-        durable: bool = False,
-        fencing: bool = False,
-        heartbeat: float | None = None,
-        owner: Hashable | None = None,
-        fair: bool = True,
-        shared: bool = False,
-        parents: bool | None = None,
-        on_lost: Callable[[LockLost], object] | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        holder: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        options = chosen(locals())
-        super().__init__((engine_of(path).request(path, options),), options)
-
     async def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned. Raises as `Lock.status`."""
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
-        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
         as `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
@@ -395,9 +356,9 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
         left = [hold for hold in got.values() if isinstance(hold, AsyncHold)]
         failed: list[Exception] = []
         if isinstance(error, GeneratorExit):
-            release_at_once(left, failed)
+            release_in_turn(left, failed)
         else:
-            await release_each(left, failed)
+            await _release_each(left, failed)
         note(error, failed)
         raise
 

@@ -102,9 +102,9 @@ def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", *
 
 
 def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Remove the lock file if this process holds it; with `force`, whoever does.
+    """Remove the lock file if this process holds it; with `force`, also another holder's.
 
-    Raises NotHeld where there is no lock, or where it is another's or nobody can tell whose it is (`force` removes
+    Raises NotHeld where there is no lock, or where it is another's or its holder is not known (`force` removes
     that); LockLost where another has written over what this process held; OSError where it cannot be removed.
     """
     lock = Lock(beads_dir, protocol="beads")
@@ -151,7 +151,7 @@ def is_process_alive(pid: int, hostname: str) -> bool:
 def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str | None, str | None]:
     """`(skip, holder, error)`: whether a daemon must leave the database alone in the cycle that begins now.
 
-    - `(False, None, None)`: nobody holds it; there is no lock file, or no such directory.
+    - `(False, None, None)`: it is free; there is no lock file, or no such directory.
     - `(True, holder, None)`: `holder` does, or may: one of another host, or whose process is another user's, counts.
     - `(False, holder, None)`: `holder` was dead, and its lock file has been removed.
     - `(True, None, error)`: what is there cannot be read or understood, so it is left alone.
@@ -260,7 +260,7 @@ class SyncGate:
     """The daemon's side: asked at the start of each cycle whether the cycle may run; it logs what the protocol says.
 
     `if gate.open(): sync()`, or `with gate as proceed:` around the cycle, which is the same. Nothing is asked during a
-    cycle: one that has begun is finished, whoever takes the lock meanwhile (G3). Nothing is kept between cycles.
+    cycle: one that has begun is finished, also if the lock is taken meanwhile (G3). Nothing is kept between cycles.
 
     `log` is called with one line of text: `Skipping database (locked by X)`, `Removed stale lock (X), proceeding with
     sync` or `Skipping database (lock check failed: …)`. What is not printable in a name is escaped, so that it stays

@@ -131,7 +131,7 @@ class BaseHold:
         if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
             return
         if share.operation in held.env.operations.running:
-            return  # never delivered: whoever undoes the operation gives it back (operations.py, J2)
+            return  # never delivered: undoing the operation gives it back (operations.py, J2)
         share.dropped = True
         _warn(
             f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
@@ -447,7 +447,39 @@ class Acquirable(Resource):
         return locked  # type: ignore[return-value]
 
 
-class Lock(Acquirable):
+class BaseLock(Resource):
+    """What a lock is, whichever face it belongs to."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
+        super().__init__((engine_of(path).request(path, options),), options)
+
+    __init__.__qualname__ = "Lock.__init__"  # as a TypeError names it
+
+
+class Lock(BaseLock, Acquirable):
     """A lock on a path, shared by all processes that use the same path and protocol.
 
     Construction does no I/O. One object can be used by any number of threads, any number of times. It can be pickled:
@@ -490,32 +522,6 @@ class Lock(Acquirable):
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
-        tag: str | None = None,
-        timeout: float | None = None,
-        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
-        stale_after: float | None = None,
-        mode: int | None = None,
-        durable: bool = False,
-        fencing: bool = False,
-        heartbeat: float | None = None,
-        owner: Hashable | None = None,
-        fair: bool = True,
-        shared: bool = False,
-        parents: bool | None = None,
-        on_lost: Callable[[LockLost], object] | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        holder: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        options = chosen(locals())
-        super().__init__((engine_of(path).request(path, options),), options)
-
     def status(self) -> Status:
         """Look at the lock and change nothing. The answer may be outdated when it is returned.
 
@@ -537,9 +543,9 @@ class Lock(Acquirable):
 def chosen(arguments: dict[str, Any]) -> Options:
     """The options of a constructor that are not left at their defaults, of all its arguments.
 
-    `AsyncLock` and the semaphores have the very signature of `Lock`: an editor shows each option where it is typed.
+    Semaphores have the very signature of locks: an editor shows each option where it is typed.
     """
-    defaults: dict[str, Any] = Lock.__init__.__kwdefaults__ or {}
+    defaults: dict[str, Any] = BaseLock.__init__.__kwdefaults__ or {}
     return {name: arguments[name] for name, default in defaults.items() if arguments[name] is not default}  # type: ignore[return-value]
 
 
@@ -555,7 +561,7 @@ def _log_waiting(refusal: Refusal) -> None:
 
 
 class Slots(Resource):
-    """What all semaphores are, whoever waits for them."""
+    """What a semaphore is, whichever face it belongs to."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class AlreadyLocked(AcquireTimeout):
-    """Somebody holds the lock, and the call does not wait."""
+    """The lock is held, and the call does not wait."""
 
     @property
     def holder_pid(self) -> int | None:
@@ -149,7 +149,7 @@ def make_lock(path: str | os.PathLike[str], options: Options, tag: str | None, r
 
 
 def info_at(lock: Lock) -> LockInfo | None:
-    """Who holds it; None when nobody does."""
+    """Who holds it; None for a free lock."""
     seen = glance(environment(), file_request(lock))
     if seen is None:
         return None
@@ -298,12 +298,12 @@ class Semaphore:
         return glance(environment(), file_request(self._lock)) is not None
 
     def lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 
     def force_release(self) -> None:
-        """Remove the lock file, whoever holds it; nothing happens if there is none.
+        """Remove the lock file, also another holder's; nothing happens if there is none.
 
         The holder is not stopped: if it is holdfast's, it finds its lock lost.
         """

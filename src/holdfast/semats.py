@@ -184,7 +184,7 @@ class Semaphore:
             raise renamed(error, Timeout) from None
 
     def release(self, force: bool = False) -> None:
-        """Release what this process holds; with `force`, whoever's it is.
+        """Release what this process holds; with `force`, also another holder's lock.
 
         Raises NotLocked if there is no lock file; PermissionDenied if it is not this process's, or not known to be;
         LockLost if this object held the lock, and it had been removed or replaced: then what is there is left alone,
@@ -217,7 +217,7 @@ class Semaphore:
         return SemaphoreStatus(True, info, info is not None and info.is_stale(self._stale_timeout), mine)
 
     def get_lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 

@@ -296,7 +296,7 @@ def test_an_owner_enters_again_and_leaves_with_its_last_share(place: Path, run: 
 def test_bad_options_are_refused_at_once(path: Path) -> None:
     with pytest.raises(InvalidPath):
         AsyncLock("")
-    with pytest.raises(TypeError, match=r"AsyncLock.* unexpected keyword argument 'tmeout'"):
+    with pytest.raises(TypeError, match=r"Lock.* unexpected keyword argument 'tmeout'"):
         AsyncLock(path, tmeout=1)  # type: ignore[call-arg]
     assert repr(AsyncLock(path)) == f"<holdfast.AsyncLock {str(path)!r} protocol=sema>"
 

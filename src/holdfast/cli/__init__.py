@@ -142,7 +142,7 @@ def _lacking(command: str, step: str) -> str:
 
 def _drop_in(name: str, *words: str) -> int:
     """A command with argument rules of its own, for scripts that were written for the original."""
-    # Of an acquisition that cannot be told, nobody would hear: then it is an error, and given back.
+    # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
     try:
         if name == "sema":

@@ -75,7 +75,7 @@ class _Daemon:
     def run(self) -> int:
         """Until a signal ends it: 0 for TERM, as a supervisor expects; else death by that signal, as a shell does."""
         heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
-        # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+        # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
         heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # BD3: a reader of the log that has gone away

@@ -1,6 +1,6 @@
 """`break`: remove one lock, or end one hold on a server, if it is still the one that was seen.
 
-Which one is meant says its id, or whoever sits at the terminal, having seen whose it is.
+The id names the one that is meant; without it, a terminal shows the holder and asks.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _status(options: argparse.Namespace) -> Status | None:
     except (FileNotFoundError, NotADirectoryError):
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
     if found is not None and found.condition == EMPTY:
-        return Lock(path).status()  # whoever wants to break it has met it as a lock that nobody releases
+        return Lock(path).status()  # for its contenders it is a lock that is never released
     return None if found is None else found.status
 
 

@@ -289,7 +289,7 @@ def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
 
 
 def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
-    """Those who wait, one below the other."""
+    """The waiters, one below the other."""
     return [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(waiters)]
 
 
@@ -301,7 +301,7 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
     found = []
     for name, text in rows:
         whole = printable(text)
-        # A path stays in one piece, for whoever copies it.
+        # A path stays in one piece, to be copied.
         as_it_is = width is None or name == "lock"
         room = _NARROWEST if width is None else max(_NARROWEST, width - _NAMES)
         folded = [whole] if as_it_is else wrap(whole, room, break_on_hyphens=False, break_long_words=False)
@@ -380,7 +380,7 @@ _LASTING = ("token", "create_revision", "session", "lease")
 
 
 def url_id_of(status: Status) -> str | None:
-    """A short name for the acquisition that was seen; None where nobody holds it."""
+    """A short name for the acquisition that was seen; None for a lock that is free."""
     if status.record is None or not status.locked:
         return None
     return name_of_record(status.path, status.record)

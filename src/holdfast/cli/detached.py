@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import signal
+from collections.abc import Collection, Iterable
 
 
 def detach(kept: Collection[int]) -> None:
-    """A session without a terminal, `/` as the directory, and no descriptor open but these: somebody may wait for the
-    end of a pipe that the caller had."""
+    """A session without a terminal, `/` as the directory, and no descriptor open but these: a reader may wait for
+    the end of a pipe that the caller had."""
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
@@ -34,6 +35,21 @@ def readable(fds: Collection[int], seconds: float | None) -> list[int]:
     for fd in fds:
         poll.register(fd, select.POLLIN)
     return [fd for fd, _ in poll.poll(None if seconds is None else max(0, round(seconds * 1000)))]
+
+
+def wakeup_pipe() -> tuple[int, int]:
+    """A pipe that never makes its users wait: to read from, and to write to."""
+    pipe = os.pipe()
+    for fd in pipe:
+        os.set_blocking(fd, False)
+    return pipe
+
+
+def wake_by(names: Iterable[str], fd: int) -> None:
+    """From here on, these signals do nothing but write to that end of a pipe."""
+    signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    for name in names:
+        signal.signal(getattr(signal, name), lambda _number, _frame: None)
 
 
 def _close_all_but(kept: set[int]) -> None:

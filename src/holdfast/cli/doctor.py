@@ -24,6 +24,10 @@ from ..lock import Lock
 from .console import dumped
 from .outcome import DONE, FAILED, Screen, masked, screen, show
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 NAME = "holdfast-doctor"
 """The lock that is acquired to see whether that can be done."""
 _WITHIN = 5.0
@@ -63,7 +67,7 @@ def _listing(url: str) -> Finding:
 
 
 def _holding(url: str) -> list[Finding]:
-    """Acquire a lock twice, which nobody else wants: that asks for all that a lock needs."""
+    """Acquire a lock of our own twice: that asks for all that a lock needs."""
     probe = probe_of(url)
     if probe is None:
         return [
@@ -121,21 +125,24 @@ def doctor_(options: argparse.Namespace) -> int:
         findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(environment(), directory)]
     except OSError as error:
         findings = [_impossible(directory, error)]
-    verdict = worst(findings)
-    if options.json:
-        show(_as_json(directory, verdict, findings, can, have))
-    elif not options.quiet or verdict == UNUSABLE:
-        show("\n".join(_as_text(directory, verdict, findings, screen(sys.stdout))))
-    return _STATUS[verdict]
+    more = {
+        "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
+        "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
+    }
+    return _tell(options, "directory", directory, findings, **more)
 
 
 def of_server(options: argparse.Namespace) -> int:
     """The same for a server, which is named by a URL."""
-    findings, shown = findings_of(options.place), masked(options.place)
+    return _tell(options, "url", masked(options.place), findings_of(options.place))
+
+
+def _tell(options: argparse.Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:
+    """Say what was found, and what that comes to; the exit status."""
     verdict = worst(findings)
     if options.json:
         listed = [{name: getattr(one, name) for name in one._fields} for one in findings]
-        show(dumped({"url": shown, "verdict": verdict, "findings": listed}))
+        show(dumped({kind: shown, "verdict": verdict, "findings": listed, **more}))
     elif not options.quiet or verdict == UNUSABLE:
         show("\n".join(_as_text(shown, verdict, findings, screen(sys.stdout))))
     return _STATUS[verdict]
@@ -158,18 +165,6 @@ def _impossible(directory: str, error: OSError) -> Finding:
         }.get(error.errno or 0, "choose another directory")
     )
     return Finding("directory", UNUSABLE, f"no file can be made here: {error.strerror or error}", means)
-
-
-def _as_json(directory: str, verdict: str, findings: list[Finding], can: Abilities | None, have: Limits | None) -> str:
-    return dumped(
-        {
-            "directory": directory,
-            "verdict": verdict,
-            "findings": [{name: getattr(one, name) for name in one._fields} for one in findings],
-            "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
-            "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
-        }
-    )
 
 
 def _as_text(directory: str, verdict: str, findings: list[Finding], on: Screen) -> list[str]:

@@ -25,7 +25,7 @@ S4  Signals are blocked from the fork to the hand-over's next step: an interrupt
 S5  The record names the owner, not the keeper. Other implementations judge by that number, and a person reads it: both
     ask for the shell. The keeper ends with the owner, so the number is never wrong while the lock is kept. If only the
     keeper is killed, they go on to take the lock for held, the safe mistake; holdfast sees the guard gone.
-S6  Whoever ends a keeper from outside names it by a pidfd, and looks again at what it holds before sending the signal.
+S6  To end a keeper from outside, name it by a pidfd, and look again at what it holds before sending the signal.
 S7  A keeper that acquires gives up when the command's pipe closes before `go`: its caller was not told of the lock.
 S8  An interruption reaches the command. It tells the keeper that acquires, and waits until that has given up.
 """
@@ -48,7 +48,7 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import Hold, Lock, file_hold, file_request, keep, requests_of
 from ..model import Evidence, Identity, Liveness, Status
 from .console import as_json
-from .detached import detach, fork, readable
+from .detached import detach, fork, readable, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import Owner, tell_bound
 
@@ -95,24 +95,20 @@ def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) ->
 class _Life:
     """The keeper's side."""
 
+    _woken: int
+    _wake: int
+
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-
-    def _prepare_wake(self) -> None:
-        self._woken, self._wake = os.pipe()
-        for fd in (self._woken, self._wake):
-            os.set_blocking(fd, False)
 
     def _ring(self, _lost: LockLost) -> None:
         os.write(self._wake, b"\0")
 
     def _heed_signals(self) -> None:
         """From here on, signals end the hold."""
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for name in _IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-        for name in _ENDING:
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        wake_by(_ENDING, self._wake)
 
     def _show_title(self, path: str) -> None:
         command = self._owner.command()
@@ -163,7 +159,7 @@ class Keeper:
             _unblock(before)
 
     def go(self) -> bool:
-        """Leave the lock to the keeper. False where it has ended meanwhile; then nobody holds the lock.
+        """Leave the lock to the keeper. False where it has ended meanwhile; then the lock is free.
 
         From here on signals stay blocked: the caller is to hear that it has the lock (S4).
         """
@@ -214,9 +210,9 @@ class _FileLife(_Life):
             os._exit(status)
 
     def _settle_in(self, tell: int, heard: int) -> None:
-        """A session without a terminal, and nothing of the caller's that somebody could wait for."""
+        """A session without a terminal, and nothing of the caller's open that others could wait for."""
         detach({self._fd, self._owner.fd, tell, heard})
-        self._prepare_wake()
+        self._woken, self._wake = wakeup_pipe()
         self._heed_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -321,7 +317,7 @@ class _ServerLife(_Life):
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._prepare_wake()
+            self._woken, self._wake = wakeup_pipe()
             threading.Thread(target=self._heed_command, daemon=True).start()
             status = self._acquire()
         except BaseException as error:
@@ -348,10 +344,10 @@ class _ServerLife(_Life):
             self._wait()
         finally:
             _released(hold)  # a server that cannot be told frees it by itself
-        return FAILED  # which nobody hears of who has heard that it is acquired
+        return FAILED  # the command has ended by now, unless it was not told of the lock
 
     def _settle_in(self, hold: Hold) -> None:
-        """Nothing of the caller's that somebody could wait for; the sockets stay open."""
+        """Nothing of the caller's stays open that others could wait for; the sockets do."""
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
@@ -440,7 +436,7 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
 
 def _end_process(watched: int) -> bool:
     """Whether the process of that pidfd ends in time when it is told to."""
-    for number in (signal.SIGTERM, signal.SIGCONT):  # the latter, should somebody have stopped it
+    for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
         signal.pidfd_send_signal(watched, number)
     return bool(readable([watched], _PATIENCE))
 

@@ -28,8 +28,8 @@ _USUAL_WIDTH = 80
 
 
 def say(text: str) -> None:
-    """A message for people, on stderr: one line, which a terminal gets folded between words. That nobody can read it is
-    no reason to fail."""
+    """A message for people, on stderr: one line, which a terminal gets folded between words. A stderr that
+    cannot be written is no reason to fail."""
     if "://" in text:
         text = masked(text)
     text = f"holdfast: {printable(text, 4000)}"

@@ -150,6 +150,6 @@ class Owner:
         return words[0].rpartition("/")[2].lstrip("-") if words else ""
 
     def tell_ended(self, path: str) -> int:
-        """Of an acquisition that nobody is there for any more; the exit status."""
+        """Say that the owner did not live to get the lock; the exit status."""
         say(f"process {self.pid} has ended, so {path} was not acquired for it")
         return FAILED

@@ -2,8 +2,8 @@
 
 C1  Signals that end a process are turned into an exception while waiting, so that nothing is left; then the process
     ends by that very signal. Python drops an exception that comes in the callback of a weak reference, of which each
-    import has one; so the signal is noted, an alarm raises it again, and whoever has got the lock looks at the note
-    before it starts the command.
+    import has one; so the signal is noted, an alarm raises it again, and the note is looked at once more
+    between the acquisition and the start of the command.
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
     the command, or between the command's end and the release.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.record is not None:
         recorded(options.record, options.cmd, environment().identity().host)
     lock = (lock_of if options.slots is None else semaphore_of)(options, on_lost=child.stop_for_loss)
-    # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+    # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
     try:

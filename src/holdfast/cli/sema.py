@@ -72,10 +72,10 @@ def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
 
 
 def acquire_and_leave(lock: Lock, timeout: float | None, tell: Callable[[Record], object]) -> None:
-    """Acquire it, `tell` of it, and leave the lock file to whoever called: a plain record that nobody vouches for.
+    """Acquire it, `tell` of it, and leave the lock file to the caller: a plain record that no process vouches for.
 
     Without a marker: with one, contenders would take the end of this command for the end of the hold. If it cannot be
-    told, nobody knows that there is something to release; then it is given back.
+    told, the caller does not know that there is something to release; then it is given back.
     """
     request = file_request(lock)
     request.unmarked = True
@@ -108,7 +108,7 @@ def clear(text: str) -> str:
 
 
 def complain(text: str) -> None:
-    """Write to stderr. That nobody can read it is no reason to fail."""
+    """Write to stderr. One that cannot be written is no reason to fail."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -290,7 +290,7 @@ def _acquire_for_script(options: _Options, timeout: float | None) -> None:
 
 
 def _release(options: _Options) -> int:
-    """Remove it, whosever it is: that is what release means there. A holder that lives finds its lock lost."""
+    """Remove it, also another holder's: that is what release means there. A living holder finds its lock lost."""
     _require_path(options.path)
     kind = kind_of(options.path)
     if kind is Kind.FILE:

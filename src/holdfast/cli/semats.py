@@ -81,7 +81,7 @@ class _Options:
         self.command, self.path = (*plain, "", "")[:2]
 
     def milliseconds(self) -> int | None:
-        """None to wait for ever. ValueError for what is no whole number: nobody asks so for an endless wait."""
+        """None to wait for ever. ValueError for what is no whole number: that does not ask for an endless wait."""
         text = self.timeout
         if text is None:
             return None

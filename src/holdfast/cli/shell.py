@@ -53,7 +53,7 @@ def acquire_(options: argparse.Namespace) -> int:
 
 
 def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> int:
-    """Tell of the lock before it is left to the keeper: whoever does not hear of it does not get it."""
+    """Tell of the lock before it is left to the keeper: a caller that does not hear of it does not get it."""
     try:
         tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
     except BaseException:

@@ -69,13 +69,13 @@ def status_(options: argparse.Namespace) -> int:
             rows += rows_of_content("content", status.data)
         show(text_of(rows))
     if other is not None:
-        return FAILED  # as whoever acquires it so: waiting does not help, either
+        return FAILED  # as for a contender: waiting does not help, either
     return HELD_CODE if status.locked else DONE
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
     """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
-    closing it wakes whoever waits for it, or for an empty one by another protocol."""
+    closing it wakes its waiters, or those for an empty one by another protocol."""
     request = file_request(lock)
     if found is None or not is_persistent(lock.protocol) or request.shared or not environment().guards:
         return None

@@ -5,8 +5,8 @@ method of `Slots` or `Server` that has the command's name; `target_of` finds out
 
 Nothing here shows a password: what is printed is the engine's own spelling of a URL, or `masked`.
 
-How many slots a semaphore has is known to those who use it, not written anywhere. Without `--slots` it is judged by the
-lock files that are there: as many as the highest number among them says.
+The number of slots of a semaphore is known to its users, and not written anywhere. Without `--slots` it is judged by
+the lock files that are there: as many as the highest number among them says.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Server:
         return USAGE if pid is None else acquire_on_server(lock_of(self._options), self._options, pid)
 
     def release_(self) -> int:
-        """With --force, whoever holds it; else what a keeper holds for this owner."""
+        """With --force, any hold; else what a keeper holds for this owner."""
         from .keeper import end_keeper_on_server
         from .owner import owner_of
 

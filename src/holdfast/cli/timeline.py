@@ -180,7 +180,7 @@ class _Teller:
         self._spells.append(_spell(who[0], start, time, end, told, holding=True))
 
     def _is_told(self, lock: int, time: float, event: dict[str, Any]) -> bool:
-        """Whether the same end has been told already, by somebody else who saw it."""
+        """Whether the same end has been told already, by another observer."""
         for one in reversed(self._spells[-50:]):
             if one.holding and one.lock == lock and one.pid == _integer(event.get("pid")) and time - one.stop < 1.0:
                 return True
@@ -261,7 +261,7 @@ def timeline_(options: argparse.Namespace) -> int:
 
 
 def _open_beside(path: str, flags: int) -> int:
-    """Nobody has named this path, and others may write to its directory: what they put there is not written to."""
+    """The caller has not named this path, and others may write to its directory: write to nothing of theirs."""
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
     try:

@@ -167,7 +167,7 @@ class FullScreen:
         return True
 
     def keys(self) -> list[str] | None:
-        """Those that have been pressed, by name or as they are; None when the terminal is gone."""
+        """The keys that have been pressed, by name or as they are; None when the terminal is gone."""
         if not select.select([self.keyboard], [], [], 0)[0]:
             return []
         try:
@@ -188,7 +188,7 @@ def _apart(out: int) -> int | None:
 
 
 class Signals:
-    """While it is `open`, signals that end, stop, continue or resize only wake whoever polls `fd`.
+    """While it is `open`, signals that end, stop, continue or resize only wake the poll of `fd`.
 
     One that ends is obeyed at once all the same when it comes again before `take`, from a look that takes too long.
     """
@@ -221,7 +221,7 @@ class Signals:
             before(number, frame)
 
     def take(self) -> list[int]:
-        """Those that have come, each once, in their order."""
+        """The signals that have come, each once, in their order."""
         try:
             found = [*dict.fromkeys(os.read(self.fd, 4096))]
         except BlockingIOError:
@@ -250,7 +250,7 @@ def is_ending(number: int) -> bool:
 
 
 WAITED_FOR = "waited for"
-"""The state of a lock that somebody waits for and nobody holds; of a semaphore, those who wait for any of its slots."""
+"""The state of a free lock that has waiters; of a semaphore, the waiters for any of its slots."""
 _STATES = (*CONDITIONS, WAITED_FOR)
 _NEVER = float("inf")
 _PIDS_SHOWN = 8
@@ -260,7 +260,7 @@ _RUN = re.compile(r"(?:python[0-9.]* -m )?holdfast run .*? -- (.+)", re.DOTALL)
 class Row(Value):
     """One lock. `since`: the moment since when it is held, or at least that long ago if not `exact`.
 
-    `waits`: since when, and who, those that have waited longest first; `all_seen`: whether their beginning was.
+    `waits`: since when, and who, the longest wait first; `all_seen`: whether their beginning was.
     """
 
     path: str
@@ -326,15 +326,15 @@ class Rows:
             **self._of_waits(waits),
         )
 
-    def _of_waits(self, waits: Iterable[SeenWait]) -> dict[str, Any]:
-        """The kernel does not tell since when somebody waits."""
+    def _of_waits(self, waits: Iterable[Waits]) -> dict[str, Any]:
+        """The kernel does not tell since when a process waits."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
         return {"waits": tuple(ordered), "all_seen": not unseen}
 
 
 class _Users:
-    """Of processes; the tables are opened only when somebody is asked for."""
+    """Of processes; the tables are opened only when one is asked for."""
 
     def __init__(self) -> None:
         self._tables: ProcLocks | None = None
@@ -443,7 +443,7 @@ _FIT_EVERY = 10.0
 
 
 class Scene(Value):
-    """What is shown of which rows. `places` are those that are followed, `gone` those of them that are not there."""
+    """What is shown of which rows. `places` are followed; of these, `gone` are not there."""
 
     rows: Sequence[Row]
     order: str = "wait"
@@ -617,7 +617,7 @@ _SHARE = 4
 
 
 def top_(options: argparse.Namespace) -> int:
-    """Show it until somebody quits; without a terminal, as it is now."""
+    """Show it until the user quits; without a terminal, as it is now."""
     places = options.places or ["."]
     live = not (options.once or options.json)
     if live and not _has_terminal():

@@ -41,7 +41,7 @@ def as_line(one: LockEvent) -> str:
 def follow(places: Iterable[str]) -> Follower:
     """A follower of these directories, locks and patterns; OSError for one whose directory is not there.
 
-    A pattern of directories is expanded now; one of names in them is also for those that come later.
+    A pattern of directories is expanded now; one of names in them also means names that come later.
     """
     env = environment()
     follower = Follower(env, folder_watch())
@@ -86,7 +86,7 @@ def lock_events(
     """What happens, as it happens; None where only the time of `pause` (in seconds) has passed, or one of `also` is
     ready. Ends at `until` (monotonic).
 
-    `also`: descriptors whose readiness ends a wait, too. When nobody reads stdout any more, the process ends.
+    `also`: descriptors whose readiness ends a wait, too. When the reader of stdout is gone, the process ends.
     """
     env = environment()
     poll = select.poll()
@@ -98,7 +98,7 @@ def lock_events(
     out = _output()
     if out is not None and out not in also:
         poll.register(out, 0)
-    # A terminal that is closed, or a pipe that nobody reads; when it is, it can no longer be told.
+    # A terminal that is closed, or a pipe without a reader, of which no read or write would tell.
     end = getattr(signal, "SIGHUP" if out is not None and os.isatty(out) else "SIGPIPE", signal.SIGTERM)
     yield follower.first_look()
     while True:
@@ -220,7 +220,7 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
 
 
 def watch_(options: argparse.Namespace) -> int:
-    """Tell until a signal, the end of the time, or the end of whoever reads."""
+    """Tell until a signal, the end of the time, or the end of the reader."""
     until = None if options.seconds is None else time.monotonic() + options.seconds
     record = Recording(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])

@@ -33,7 +33,7 @@ class HeldEntry(Value):
     metadata: dict[str, Any]
 
     async def force_release(self) -> bool:
-        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        """Release it with all handles on it; False if it was released before. Raises OSError."""
         from .._drivers.asyncio import in_thread
 
         entry: _Entry = self.__dict__["_entry"]
@@ -51,7 +51,7 @@ class HeldSyncEntry(Value):
     metadata: dict[str, Any]
 
     def force_release(self) -> bool:
-        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        """Release it with all handles on it; False if it was released before. Raises OSError."""
         entry: _Entry = self.__dict__["_entry"]
         return entry.force_release()
 
@@ -116,9 +116,9 @@ class _Handle:
         self._hold = hold
         held = state_of(hold)
         if wanted.request.retained:
-            held.request.retained = True  # one of those who hold it is enough
+            held.request.retained = True  # one of its handles is enough
         if held not in _entries:
-            held.request.owner = wanted.owner  # from now on: whoever asks for a re-entrant one may enter
+            held.request.owner = wanted.owner  # from now on, re-entrant acquisitions may enter
         _entries.setdefault(held, _Entry(wanted, held)).holds.append(hold)
 
     def _is_held(self) -> bool:
@@ -229,7 +229,7 @@ class _Manager:
 
 
 class FileLockSyncManager(_Manager):
-    """Locks that belong together, for threads. Those of one key share their holds, also with those that are awaited."""
+    """Locks that belong together, for threads. Managers of one key share their holds, also with asyncio."""
 
     __slots__ = ()
 
@@ -246,9 +246,9 @@ class FileLockSyncManager(_Manager):
         return with_sync(target, options, fn, self._key, **_OF_MANAGER)
 
     def drain(self) -> None:
-        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+        """Release whatever is held under this key, with all handles, and return when that is done.
 
-        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
         """
         failed: list[Exception] = []
         for entry in self._held():
@@ -282,9 +282,9 @@ class FileLockManager(_Manager):
         return await with_lock(target, options, fn, self._key)
 
     async def drain(self) -> None:
-        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+        """Release whatever is held under this key, with all handles, and return when that is done.
 
-        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
         """
         from .._drivers.asyncio import in_thread
 
@@ -330,14 +330,14 @@ def with_sync(
 
 
 async def acquire(target: Path, options: FileLockOptions, key: str | None = None) -> FileLockHandle:
-    from ..aio import AsyncAcquirable, acquire_unless_held  # whoever awaits this has imported asyncio
+    from ..aio import AsyncAcquirable, acquire_unless_held  # a caller that awaits this has imported asyncio
 
     functions = Awaited()
     try:
         wanted = Wanted(target, options, functions, key, holds=_holds)
         hold = await acquire_unless_held(AsyncAcquirable((wanted.request,), wanted.engine), wanted.timeout)
     except GeneratorExit:
-        functions.cancel()  # whoever is being closed cannot wait
+        functions.cancel()  # a coroutine that is being closed cannot wait
         raise
     except BaseException:
         await functions.close()

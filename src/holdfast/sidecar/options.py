@@ -99,7 +99,7 @@ class Awaited:
     """For tasks: a function may be a coroutine function, or return anything that can be awaited (SC2)."""
 
     def __init__(self) -> None:
-        import asyncio  # whoever awaits this has imported it
+        import asyncio  # a caller that awaits this has imported it
 
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class Awaited:
         answer, self._judgement = self._judgement, None
         if answer is None or answer.about != about:
             if answer is not None and answer.task is not None:
-                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # nobody needs that answer any more
+                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # that answer is not needed any more
             answer = self._ask(about, questions)
         if not answer.known.is_set:
             self._judgement = answer
@@ -285,7 +285,7 @@ class Retry(Value):
     """How often to try: `retries` more times after the first, with a pause before each. `None`: without end.
 
     Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
-    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nobody
+    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nothing
     polls: a lock that becomes free within a pause is had at once, and what the callbacks take is no part of the pauses.
     """
 
@@ -357,7 +357,7 @@ class CompromisedInfo(Value):
 
 
 class _Owner:
-    """Who may enter again: whoever has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
+    """May enter again: what has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
 
     def __init__(self, key: str, owner: str | None, *, anyone: bool = False) -> None:
         self._key = key
@@ -646,8 +646,7 @@ def _check_interval(interval: float | None) -> float:
 
 def _plain(name: str, function: Any) -> Any:
     """A function that answers at once, or None."""
-    if function is not None and not callable(function):
-        raise TypeError(f"{name} is a function, not {function!r}")
+    _check_callable(name, function)
     if is_asynchronous(function):
         raise _asynchronous(name)
     return function

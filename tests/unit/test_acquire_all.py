@@ -102,7 +102,7 @@ def test_a_bind_mount_gives_the_same_order(disk: Path) -> None:
         )
 
 
-def test_the_order_on_a_served_filesystem_rests_on_numbers_that_change(
+def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
     disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: FUSE gives a directory another inode number when it has forgotten it; there the real path counts."""

@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 
 import holdfast
-from engines.faces import Tasks, Threads
+from faces import Tasks, Threads
 from holdfast import events, plugins
-from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
 from holdfast.lock import announce
 from process.support import Peer, eventually
+
+
+def twice(face: Any, url: str, **options: Any) -> None:
+    """Acquire it twice in one thread or task."""
+    with face.Lock(url, **options) as first, face.Lock(url, **options) as second:
+        assert first.token == second.token
 
 
 @pytest.fixture(params=[Threads, Tasks], ids=["threads", "tasks"])
@@ -31,20 +36,20 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def test_one_is_inside_at_a_time(prefix: str, face: Any) -> None:
-    lock = face.lock(prefix + "a", tag="deploy v1")
+    lock = face.Lock(prefix + "a", tag="deploy v1")
     hold = lock.acquire(timeout=10)
-    assert face.lock(prefix + "a").try_acquire() is None
+    assert face.Lock(prefix + "a").try_acquire() is None
     with pytest.raises(holdfast.AcquireTimeout, match="deploy v1") as refused:
-        face.lock(prefix + "a").acquire(timeout=0.05)
+        face.Lock(prefix + "a").acquire(timeout=0.05)
     assert refused.value.holder.pid == os.getpid()
     hold.release()
-    other = eventually(lambda: face.lock(prefix + "a").try_acquire())  # the place of the one who gave up goes by itself
+    other = eventually(lambda: face.Lock(prefix + "a").try_acquire())  # the place of the one who gave up goes by itself
     other.ensure_held()
     other.release()
 
 
 def test_a_lock_does_not_exclude_one_of_another_name(prefix: str, face: Any) -> None:
-    one, other = (face.lock(prefix + name).acquire(timeout=10) for name in "ab")
+    one, other = (face.Lock(prefix + name).acquire(timeout=10) for name in "ab")
     one.release()
     other.ensure_held()
     other.release()
@@ -53,30 +58,30 @@ def test_a_lock_does_not_exclude_one_of_another_name(prefix: str, face: Any) -> 
 def test_each_token_is_higher_than_the_one_before(prefix: str, face: Any) -> None:
     tokens = []
     for _ in range(5):
-        hold = face.lock(prefix + "a").acquire(timeout=10)
+        hold = face.Lock(prefix + "a").acquire(timeout=10)
         tokens.append(hold.token)
         hold.release()
     assert tokens == sorted(set(tokens))
 
 
 def test_a_release_wakes_a_waiter(prefix: str, face: Any) -> None:
-    hold = face.lock(prefix + "a").acquire(timeout=10)
-    waiter = face.begin(face.lock(prefix + "a", tag="next one").acquire)
-    eventually(lambda: face.lock(prefix + "a").status().waiters)
+    hold = face.Lock(prefix + "a").acquire(timeout=10)
+    waiter = face.begin(face.Lock(prefix + "a", tag="next one").acquire)
+    eventually(lambda: face.Lock(prefix + "a").status().waiters)
     assert not waiter.done
     hold.release()
     waiter.result().release()
 
 
 def test_waiters_come_in_in_order(prefix: str, face: Any) -> None:
-    hold = face.lock(prefix + "a").acquire(timeout=10)
+    hold = face.Lock(prefix + "a").acquire(timeout=10)
     order: list[str] = []
     waiters = []
     for number in range(5):
-        lock = face.lock(prefix + "a", tag=str(number))
+        lock = face.Lock(prefix + "a", tag=str(number))
         waiters.append(face.begin(lock.acquire, timeout=20))
-        eventually(lambda number=number: len(face.lock(prefix + "a").status().waiters) == number + 1)  # type: ignore[misc]
-    shown = face.lock(prefix + "a").status().waiters
+        eventually(lambda number=number: len(face.Lock(prefix + "a").status().waiters) == number + 1)  # type: ignore[misc]
+    shown = face.Lock(prefix + "a").status().waiters
     assert [(waiter.position, waiter.tag, waiter.pid) for waiter in shown] == [
         (number + 1, str(number), os.getpid()) for number in range(5)
     ]
@@ -89,14 +94,14 @@ def test_waiters_come_in_in_order(prefix: str, face: Any) -> None:
 
 
 def test_a_waiter_that_times_out_leaves_the_queue(prefix: str, face: Any) -> None:
-    hold = face.lock(prefix + "a").acquire(timeout=10)
+    hold = face.Lock(prefix + "a").acquire(timeout=10)
     for _ in range(3):
         with pytest.raises(holdfast.AcquireTimeout):
-            face.lock(prefix + "a").acquire(timeout=0.1)
+            face.Lock(prefix + "a").acquire(timeout=0.1)
     # A server that is slow to answer is told in the background.
-    eventually(lambda: face.lock(prefix + "a").status().waiters == (), what="the end of all waits")
+    eventually(lambda: face.Lock(prefix + "a").status().waiters == (), what="the end of all waits")
     hold.release()
-    face.lock(prefix + "a").acquire(timeout=1).release()
+    face.Lock(prefix + "a").acquire(timeout=1).release()
 
 
 def test_many_that_give_up_at_once_do_not_search_all_packages(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,19 +130,19 @@ def test_many_that_give_up_at_once_do_not_search_all_packages(prefix: str, monke
 def test_a_cancelled_task_neither_holds_nor_waits(prefix: str) -> None:
     face = Tasks()
     try:
-        hold = face.lock(prefix + "a").acquire(timeout=10)
-        waiter = face.begin(face.lock(prefix + "a").acquire)
-        eventually(lambda: face.lock(prefix + "a").status().waiters)
+        hold = face.Lock(prefix + "a").acquire(timeout=10)
+        waiter = face.begin(face.Lock(prefix + "a").acquire)
+        eventually(lambda: face.Lock(prefix + "a").status().waiters)
         waiter._future.cancel()
-        eventually(lambda: not face.lock(prefix + "a").status().waiters)
+        eventually(lambda: not face.Lock(prefix + "a").status().waiters)
         hold.release()
-        face.lock(prefix + "a").acquire(timeout=1).release()
+        face.Lock(prefix + "a").acquire(timeout=1).release()
     finally:
         face.close()
 
 
 def test_the_status_knows_what_the_error_knows(prefix: str, face: Any) -> None:
-    lock = face.lock(prefix + "a", tag="deploy v1")
+    lock = face.Lock(prefix + "a", tag="deploy v1")
     assert not lock.status().locked
     hold = lock.acquire(timeout=10)
     status = lock.status()
@@ -155,13 +160,13 @@ def test_the_status_knows_what_the_error_knows(prefix: str, face: Any) -> None:
 
 
 def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> None:
-    lock = face.lock(prefix + "a")
+    lock = face.Lock(prefix + "a")
     assert lock.wait(timeout=0)
     hold = lock.acquire(timeout=10)
     assert not lock.wait(timeout=0)
     assert not lock.wait(timeout=0.05)
-    onlookers = [face.begin(face.lock(prefix + "a").wait, timeout=20) for _ in range(3)]
-    contender = face.begin(face.lock(prefix + "a").acquire, timeout=20)
+    onlookers = [face.begin(face.Lock(prefix + "a").wait, timeout=20) for _ in range(3)]
+    contender = face.begin(face.Lock(prefix + "a").acquire, timeout=20)
     eventually(lambda: len([w for w in lock.status().waiters if w.position]) == 1)
     assert not any(onlooker.done for onlooker in onlookers)
     hold.release()
@@ -172,10 +177,10 @@ def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> No
 
 def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> None:
     with pytest.raises(holdfast.WouldDeadlock, match="owner="):
-        face.twice(prefix + "a")
+        twice(face, prefix + "a")
     with pytest.raises(holdfast.AcquireTimeout):
-        face.twice(prefix + "a", timeout=0.05)
-    eventually(lambda: not face.lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
+        twice(face, prefix + "a", timeout=0.05)
+    eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
 
 
 def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:
@@ -203,45 +208,45 @@ def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:
 
 
 def test_an_owner_does_not_wait_for_itself(prefix: str, face: Any) -> None:
-    face.twice(prefix + "a", owner="me")
-    first = face.lock(prefix + "a", owner="me").acquire(timeout=10)
-    second = face.lock(prefix + "a", owner="me").acquire(timeout=0)
-    assert face.lock(prefix + "a", owner="you").try_acquire() is None
+    twice(face, prefix + "a", owner="me")
+    first = face.Lock(prefix + "a", owner="me").acquire(timeout=10)
+    second = face.Lock(prefix + "a", owner="me").acquire(timeout=0)
+    assert face.Lock(prefix + "a", owner="you").try_acquire() is None
     first.release()
     second.ensure_held()
-    assert face.lock(prefix + "a").try_acquire() is None
+    assert face.Lock(prefix + "a").try_acquire() is None
     second.release()
-    face.lock(prefix + "a").acquire(timeout=0).release()
+    face.Lock(prefix + "a").acquire(timeout=0).release()
 
 
 def test_an_owner_does_not_wait_behind_itself(prefix: str, face: Any) -> None:
     """Two calls of one owner wait; the first that gets in lets the other in too."""
-    hold = face.lock(prefix + "a").acquire(timeout=10)
-    waiters = [face.begin(face.lock(prefix + "a", owner="me").acquire) for _ in range(2)]
-    eventually(lambda: face.lock(prefix + "a").status().waiters)  # on etcd one of them stands for both
+    hold = face.Lock(prefix + "a").acquire(timeout=10)
+    waiters = [face.begin(face.Lock(prefix + "a", owner="me").acquire) for _ in range(2)]
+    eventually(lambda: face.Lock(prefix + "a").status().waiters)  # on etcd one of them stands for both
     hold.release()
     got = [waiter.result() for waiter in waiters]
     assert got[0].token == got[1].token
     for each in got:
         each.release()
-    eventually(lambda: not face.lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
+    eventually(lambda: not face.Lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
 
 
 def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
-    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.05)
-    hold = face.lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
+    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.05)
+    hold = face.Lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
     heard: list[events.Event] = []
-    locks = [face.lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
+    locks = [face.Lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
     for lock, notices in zip(locks, told, strict=True):
         announce(lock, notices.append)
     waiters = [face.begin(lock.acquire) for lock in locks]
     eventually(lambda: all(told))
     assert [notices[0].status.holder.tag for notices in told] == ["deploy v1"] * 3
-    eventually(lambda: len(face.lock(prefix + "a").status().waiters) == 1)
+    eventually(lambda: len(face.Lock(prefix + "a").status().waiters) == 1)
     hold.release()
     for got in [waiter.result() for waiter in waiters]:
         got.release()
@@ -251,10 +256,10 @@ def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
 
 def test_a_hold_that_was_broken_is_lost_and_its_release_frees_no_other(prefix: str, face: Any) -> None:
     lost: list[holdfast.LockLost] = []
-    hold = face.lock(prefix + "a", on_lost=lost.append, tag="one").acquire(timeout=10)
-    waiter = face.begin(face.lock(prefix + "a", tag="two").acquire)
-    eventually(lambda: face.lock(prefix + "a").status().waiters)
-    assert face.lock(prefix + "a").break_lock().tag == "one"
+    hold = face.Lock(prefix + "a", on_lost=lost.append, tag="one").acquire(timeout=10)
+    waiter = face.begin(face.Lock(prefix + "a", tag="two").acquire)
+    eventually(lambda: face.Lock(prefix + "a").status().waiters)
+    assert face.Lock(prefix + "a").break_lock().tag == "one"
     next_one = waiter.result()
     eventually(lambda: lost)
     assert hold.lost
@@ -265,15 +270,15 @@ def test_a_hold_that_was_broken_is_lost_and_its_release_frees_no_other(prefix: s
     assert len(lost) == 1
     assert next_one.token > hold.record.fields["token"]
     next_one.ensure_held()
-    assert face.lock(prefix + "a").try_acquire() is None
+    assert face.Lock(prefix + "a").try_acquire() is None
     next_one.release()
-    assert face.lock(prefix + "a").break_lock() is None
+    assert face.Lock(prefix + "a").break_lock() is None
 
 
 def test_every_event_is_reported_with_its_holder(prefix: str, face: Any) -> None:
     told: list[events.Event] = []
-    hold = face.lock(prefix + "a", tag="one").acquire(timeout=10)
-    waiter = face.begin(face.lock(prefix + "a", on_event=told.append).acquire)
+    hold = face.Lock(prefix + "a", tag="one").acquire(timeout=10)
+    waiter = face.begin(face.Lock(prefix + "a", on_event=told.append).acquire)
     eventually(lambda: told)
     hold.release()
     waiter.result().release()
@@ -281,14 +286,14 @@ def test_every_event_is_reported_with_its_holder(prefix: str, face: Any) -> None
     assert told[0].holder.tag == "one"
     assert told[1].waited > 0
     told.clear()
-    assert face.lock(prefix + "b", on_event=told.append).try_acquire().release() is None
+    assert face.Lock(prefix + "b", on_event=told.append).try_acquire().release() is None
     assert [event.kind for event in told] == ["acquired", "released"]
     assert told[0].waited == 0
 
 
 def test_the_locks_of_a_prefix_are_listed(prefix: str, face: Any) -> None:
     names = ["list/a", "list/b", "list%20/c"]
-    holds = [face.lock(prefix + name, tag=name).acquire(timeout=10) for name in names]
+    holds = [face.Lock(prefix + name, tag=name).acquire(timeout=10) for name in names]
     engine = engine_of(prefix)
     env = environment()
     found = drive(engine.survey(env, prefix + "list"))
@@ -302,8 +307,8 @@ def test_the_locks_of_a_prefix_are_listed(prefix: str, face: Any) -> None:
 
 
 def test_a_child_does_not_release_what_its_parent_holds(prefix: str, face: Any) -> None:
-    hold = face.lock(prefix + "a").acquire(timeout=10)
-    other = face.lock(prefix + "b").acquire(timeout=10)
+    hold = face.Lock(prefix + "a").acquire(timeout=10)
+    other = face.Lock(prefix + "b").acquire(timeout=10)
     other.release()  # its connection may be kept for the next
     child = os.fork()
     if child == 0:
@@ -322,7 +327,7 @@ def test_a_child_does_not_release_what_its_parent_holds(prefix: str, face: Any) 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     hold.ensure_held()
     hold.release()
-    face.lock(prefix + "b").acquire(timeout=10).release()
+    face.Lock(prefix + "b").acquire(timeout=10).release()
 
 
 def test_the_death_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:

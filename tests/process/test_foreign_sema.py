@@ -1,4 +1,7 @@
-"""sema, by a stand-in with its races: what it holds is respected, what it takes is noticed."""
+"""sema and semats, by stand-ins with their races: what they hold is respected, what they take is noticed.
+
+First what is true beside both, then what is true beside sema; test_foreign_semats.py has what is true beside semats.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ import pytest
 
 from holdfast import Lock, LockLost
 from process.foreign.play import Player, stale_rounds, storm
-from process.support import Peer, eventually, polling
+from process.support import eventually, polling
 
 Play = Callable[..., Player]
 LONG_AGO = 7200
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "1.5"))
+ROUNDS = int(100 * SECONDS)
 
 
 def plant(path: str, pid: int) -> None:
-    """A lock that is stale by the rule of sema."""
+    """A lock that is stale by the rules of both."""
     Path(path).write_text(f"pid={pid}\ntimestamp={int(time.time()) - LONG_AGO}\n")
 
 
@@ -49,25 +54,140 @@ def leave_dead(play: Play, path: str) -> None:
     age(path)
 
 
-def test_neither_enters_while_the_other_holds(play: Play, path: str) -> None:
-    theirs, ours = play("sema", path), play("ours", path, "sema")
+def taken_over(path: str, before: bytes) -> bool:
+    """Whether a lock file of holdfast lies there, and not the one before."""
+    try:
+        return b"holdfast=" in (found := Path(path).read_bytes()) and found != before
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(params=["sema", "semats"])
+def tool(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_each_is_refused_while_the_other_holds(play: Play, path: str, tool: str) -> None:
+    theirs, ours = play(tool, path), play("ours", path, tool)
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
     assert theirs.ask("release") == "released"
     assert ours.ask("take") == "acquired"
     assert theirs.ask("take") == "held"
+    if tool == "semats":
+        assert theirs.ask("release") == "denied"  # its own rule, which our pid serves
     assert ours.ask("lost") == "kept"
     assert ours.ask("release") == "released"
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_release_of_theirs_ends_our_wait(play: Play, path: str) -> None:
-    theirs, ours = play("sema", path), play("ours", path, "sema")
+def test_a_release_of_theirs_wakes_a_waiter(play: Play, path: str, tool: str) -> None:
+    theirs, ours = play(tool, path), play("ours", path, tool)
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
     eventually(lambda: polling(ours.pid), what="the wait")
     theirs.ask("release")
     ours.expect("acquired")
+
+
+@pytest.mark.parametrize(
+    ("tool", "whose", "step"),
+    [
+        ("sema", "theirs", "unlink"),
+        ("sema", "ours", "unlink"),
+        ("semats", "theirs", "unlink"),
+        ("semats", "theirs", "rename"),
+    ],
+)
+def test_a_takeover_settles_beside_one_who_removes_the_stale_lock(
+    play: Play, path: str, gone: int, tool: str, whose: str, step: str
+) -> None:
+    """Stopped between its look and its unlink, or at the rename after that, it must find us still settling, whosever
+    lock it was (T5)."""
+    if whose == "theirs":
+        plant(path, gone)
+    else:
+        leave_dead(play, path)
+    theirs, ours = play(tool, path), play("ours", path, tool, 2)
+    old = Path(path).read_bytes()
+    theirs.stop_at(step, "take")
+    ours.say("acquire")
+    eventually(lambda: taken_over(path, old), what="the takeover")
+    theirs.go()
+    theirs.expect("acquired")
+    eventually(lambda: polling(ours.pid), what="the wait")
+    assert ours.silent()
+    theirs.ask("release")
+    ours.expect("acquired")
+    assert ours.ask("lost") == "kept"
+
+
+def test_one_who_removes_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int, tool: str) -> None:
+    plant(path, gone)
+    theirs = play(tool, path)
+    theirs.stop_at("unlink", "take")
+    hold = Lock(path, protocol=tool).acquire(timeout=5)
+    theirs.go()
+    theirs.expect("acquired")
+    assert hold.lost
+    with pytest.raises(LockLost):
+        hold.release()
+    assert Lock(path, protocol=tool).status().holder.pid == theirs.pid
+
+
+def test_a_dead_holder_of_ours_is_replaced_before_their_hour_is_over(play: Play, path: str, tool: str) -> None:
+    """Proven dead, its lock is ours at once, while they wait for it to be old."""
+    holder = play("ours", path, tool)
+    assert holder.ask("take") == "acquired"
+    holder.kill(signal.SIGKILL)
+    holder.wait()
+    theirs = play(tool, path)
+    assert theirs.ask("take") == "held"
+    theirs.say("acquire", 0.001)
+    hold = Lock(path, protocol=tool).acquire(timeout=0)
+    assert hold.recovered_from.pid == holder.pid
+    assert theirs.silent()
+    hold.release()
+    theirs.expect("acquired")
+
+
+@pytest.mark.parametrize(
+    ("tool", "protocol", "beside"),
+    [("sema", "sema", 0), ("semats", "semats", 0), ("semats", "sema", 0), ("semats", "sema", 5000)],
+)
+def test_a_storm_with_them_lets_one_in_at_a_time(
+    play: Play, path: str, tmp_path: Path, tool: str, protocol: str, beside: int
+) -> None:
+    """Y1; and Y7, as a directory that is large is not listed for long."""
+    for number in range(beside):
+        Path(f"{path}.{number}").touch()
+    players = {
+        "theirs": (play(tool, path), 0.0),
+        "one": (play("ours", path, protocol), 0.0005),
+        "two": (play("ours", path, protocol), 0.0005),
+    }
+    storm(tmp_path / "state", players, SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("tool", "protocol", "whose"),
+    [
+        ("sema", "sema", "theirs"),
+        ("sema", "sema", "ours"),
+        ("semats", "semats", "theirs"),
+        ("semats", "sema", "theirs"),
+    ],
+)
+def test_a_stale_lock_lets_one_in(play: Play, path: str, gone: int, tool: str, protocol: str, whose: str) -> None:
+    theirs, ours = play(tool, path), [play("ours", path, protocol) for _ in range(2)]
+    if whose == "theirs":
+        plant(path, gone)
+    else:
+        leave_dead(play, path)
+    stale = Path(path).read_bytes()
+    seen = stale_rounds(path, ROUNDS, lambda: Path(path).write_bytes(stale), theirs, ours)
+    assert seen["together"] == 0
+    assert seen["theirs"] + seen["ours"] > 0
 
 
 def test_a_release_of_ours_ends_their_wait(play: Play, path: str) -> None:
@@ -127,77 +247,3 @@ def test_a_release_of_theirs_that_hits_our_lock_is_noticed(play: Play, path: str
     assert hold.lost
     with pytest.raises(LockLost):
         hold.release()
-
-
-@pytest.mark.parametrize("whose", ["theirs", "ours"])
-def test_a_takeover_survives_their_removal_of_the_stale_lock(play: Play, path: str, gone: int, whose: str) -> None:
-    """Stopped between its look and its unlink, it must find us still settling, whosever lock it was (T5)."""
-    if whose == "theirs":
-        plant(path, gone)
-    else:
-        leave_dead(play, path)
-    theirs, ours = play("sema", path), play("ours", path, "sema", 2)
-    old = Path(path).read_bytes()
-    theirs.stop_at("unlink", "take")
-    ours.say("acquire")
-    eventually(lambda: Path(path).read_bytes() != old, what="the takeover")
-    theirs.go()
-    theirs.expect("acquired")
-    eventually(lambda: polling(ours.pid), what="the wait")
-    assert ours.silent()
-    theirs.ask("release")
-    ours.expect("acquired")
-    assert ours.ask("lost") == "kept"
-
-
-def test_a_removal_of_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int) -> None:
-    plant(path, gone)
-    theirs = play("sema", path)
-    theirs.stop_at("unlink", "take")
-    hold = Lock(path).acquire(timeout=5)
-    theirs.go()
-    theirs.expect("acquired")
-    assert hold.lost
-    with pytest.raises(LockLost):
-        hold.release()
-    assert Lock(path).status().holder.pid == theirs.pid
-
-
-def test_a_dead_holder_of_ours_is_recovered_before_their_hour(
-    play: Play, spawn: Callable[..., Peer], path: str
-) -> None:
-    """Proven dead, its lock is ours at once, while they wait for it to be old."""
-    holder = play("ours", path, "sema")
-    assert holder.ask("take") == "acquired"
-    holder.kill(signal.SIGKILL)
-    holder.wait()
-    theirs = play("sema", path)
-    assert theirs.ask("take") == "held"
-    theirs.say("acquire", 0.001)
-    hold = Lock(path).acquire(timeout=0)
-    assert hold.recovered_from.pid == holder.pid
-    assert theirs.silent()
-    hold.release()
-    theirs.expect("acquired")
-
-
-def test_a_storm_with_them_lets_in_one_at_a_time(play: Play, path: str, tmp_path: Path) -> None:
-    players = {
-        "theirs": (play("sema", path), 0.0),
-        "one": (play("ours", path, "sema"), 0.0005),
-        "two": (play("ours", path, "sema"), 0.0005),
-    }
-    storm(tmp_path / "state", players, 1.5)
-
-
-@pytest.mark.parametrize("whose", ["theirs", "ours"])
-def test_a_stale_lock_lets_in_one(play: Play, path: str, gone: int, whose: str) -> None:
-    theirs, ours = play("sema", path), [play("ours", path, "sema") for _ in range(2)]
-    if whose == "theirs":
-        plant(path, gone)
-    else:
-        leave_dead(play, path)
-    stale = Path(path).read_bytes()
-    seen = stale_rounds(path, 100, lambda: Path(path).write_bytes(stale), theirs, ours)
-    assert seen["together"] == 0
-    assert seen["theirs"] + seen["ours"] > 0

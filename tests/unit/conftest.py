@@ -8,14 +8,18 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast._platform import linux
+from faces import Tasks, Threads
+from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file import remove, takeover
-from unit.stepping import Contender, Stepped
+from holdfast.engines.file.queue import MOMENT
+from unit.loops import LOOPS
+from unit.stepping import Clock, Contend, Contender, Stepped
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +61,38 @@ def contend(environments: Callable[..., Stepped]) -> Callable[..., Contender]:
 
     def make(path: object, env: Stepped | None = None, **options: object) -> Contender:
         return Contender(env or environments(), str(path), **options)
+
+    return make
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def clocked(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
+    """Another process, which lives by the test's clock."""
+
+    def make(*without: str, **options: Any) -> Stepped:
+        env = environments(*without, **options)
+        env.instead["monotonic"] = lambda: clock.now
+        return env
+
+    return make
+
+
+@pytest.fixture
+def queued(arrive: Contend, clock: Clock) -> Contend:
+    """A contender of the module's `arrive` that has waited for a moment: it has a ticket, if it is the first of its
+    process."""
+
+    def make(env: Stepped | None = None, **options: object) -> Contender:
+        contender = arrive(env, **options)
+        assert contender.step() is not None
+        clock.now += MOMENT
+        assert contender.step() is not None
+        return contender
 
     return make
 
@@ -106,3 +142,13 @@ def process() -> Iterator[Callable[..., int]]:
 def live_pid(process: Callable[..., int]) -> int:
     """The number of another process, which lives as long as the test."""
     return process("sleep", "1000")
+
+
+@pytest.fixture(params=["sync", *LOOPS, "in threads"])
+def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A test with it runs with both faces (faces.py): with each kind of loop, and with steps that run in threads."""
+    if request.param == "in threads":
+        monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
+    made = Threads() if request.param == "sync" else Tasks(LOOPS.get(request.param, LOOPS["asyncio"]))
+    yield made
+    made.close()

@@ -115,3 +115,14 @@ def _libc() -> ctypes.CDLL:
 def _check(result: int, what: str) -> None:
     if result != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
+
+
+def results(*ways: Callable[[], object]) -> list[str]:
+    """The names of what is raised, or what is returned, as text."""
+    found = []
+    for way in ways:
+        try:
+            found.append(repr(way()))
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found

@@ -195,3 +195,14 @@ def sema_record(pid: int | str, timestamp: float | str, tag: str | None = None, 
     lines += [] if marker is None else [f"holdfast={marker}"]
     lines += [] if tag is None else [f"tag={tag}"]
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+Contend = Callable[..., Contender]
+"""A fixture that makes contenders."""
+
+
+class Clock:
+    """What the processes of `clocked` in conftest.py live by."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0

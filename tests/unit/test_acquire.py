@@ -19,9 +19,8 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.errors import WouldDeadlock
 from holdfast.model import Liveness
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contend, Contender, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 BURST = 0.0127

@@ -24,7 +24,7 @@ from holdfast import (
     WouldDeadlock,
     acquire_all,
 )
-from holdfast.acquire_all import Holds, in_order
+from holdfast.acquire_all import in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
@@ -159,42 +159,44 @@ def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def test_the_same_lock_twice_is_refused(disk: Path) -> None:
+def test_the_same_lock_twice_is_an_error(face: Any, disk: Path) -> None:
     """D2: however it is spelled, and also as a slot of a semaphore."""
     (disk / "link").symlink_to(disk)
-    lock, semaphore = Lock(disk / "a"), Semaphore(disk / "s", 2)
+    lock, semaphore = face.Lock(disk / "a"), face.Semaphore(disk / "s", 2)
     for pair in (
         [lock, lock],
-        [lock, Lock(disk / "link" / "a")],
-        [lock, Lock(disk / "a", owner="me")],
-        [Lock(disk / "a", owner="me"), Lock(disk / "a", owner="you")],
+        [lock, face.Lock(disk / "link" / "a")],
+        [lock, face.Lock(disk / "a", owner="me")],
+        [face.Lock(disk / "a", owner="me"), face.Lock(disk / "a", owner="you")],
         [semaphore, semaphore],
-        [semaphore, Semaphore(disk / "s", 5)],
-        [semaphore, Lock(disk / "s.1.lock")],
-        [Semaphore(disk / "s", 2, owner="me"), Lock(disk / "s.1.lock", owner="me")],
+        [semaphore, face.Semaphore(disk / "s", 5)],
+        [semaphore, face.Lock(disk / "s.1.lock")],
+        [face.Semaphore(disk / "s", 2, owner="me"), face.Lock(disk / "s.1.lock", owner="me")],
     ):
         with pytest.raises(ValueError, match="a lock file in common"):
-            acquire_all([Lock(disk / "0"), *pair])
+            face.acquire_all([face.Lock(disk / "0"), *pair])
         assert files(disk) == []
 
 
-def test_one_file_with_two_protocols_is_refused(disk: Path) -> None:
+def test_one_file_with_two_protocols_is_an_error(face: Any, disk: Path) -> None:
     with pytest.raises(ValueError, match="protocols do not exclude each other"):
-        acquire_all([Lock(disk / "a"), Lock(disk / "a", protocol="flock")])
+        face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "a", protocol="flock")])
 
 
-def test_an_owner_acquires_again_what_it_holds(disk: Path) -> None:
-    mine = Lock(disk / "a", owner="me")
-    slots = Semaphore(disk / "s", 2, owner="me")
-    with acquire_all([mine, slots, Lock(disk / "a", owner="me"), Semaphore(disk / "s", 3, owner="me")]) as holds:
+def test_an_owner_may_name_its_lock_twice(face: Any, disk: Path) -> None:
+    mine = face.Lock(disk / "a", owner="me")
+    slots = face.Semaphore(disk / "s", 2, owner="me")
+    with face.acquire_all(
+        [mine, slots, face.Lock(disk / "a", owner="me"), face.Semaphore(disk / "s", 3, owner="me")]
+    ) as holds:
         assert [hold.slot for hold in holds] == [None, 0, None, 0]
     assert list(disk.iterdir()) == []
 
 
 @pytest.mark.parametrize("empty", [[], (), iter(())])
-def test_an_empty_list_gives_an_empty_handle(empty: Any) -> None:
-    with acquire_all(empty, timeout=0) as holds:
-        assert holds == ()
+def test_nothing_at_all_is_acquired(face: Any, empty: Any) -> None:
+    with face.acquire_all(empty, timeout=0) as holds:
+        assert list(holds) == []
         holds.ensure_held()
         assert not holds.lost
 
@@ -212,12 +214,12 @@ def test_only_locks_and_semaphores_are_accepted(disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
-def test_a_missing_directory_is_refused_first_and_made_only_if_asked(disk: Path) -> None:
+def test_a_missing_directory_is_refused_early_and_made_where_that_is_asked(face: Any, disk: Path) -> None:
     """D4: before anything is acquired."""
     with pytest.raises(InvalidPath, match="does not exist"):
-        acquire_all([Lock(disk / "a"), Lock(disk / "x" / "b")])
+        face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "x" / "b")])
     assert list(disk.iterdir()) == []
-    with acquire_all([Lock(disk / "a"), Lock(disk / "x" / "y" / "b", parents=True)]):
+    with face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "x" / "y" / "b", parents=True)]):
         assert (disk / "x" / "y" / "b").exists()
 
 
@@ -225,17 +227,16 @@ def test_a_missing_directory_is_refused_first_and_made_only_if_asked(disk: Path)
 
 
 @pytest.fixture
-def three(disk: Path) -> list[Any]:
-    return [Lock(disk / "c.lock"), Semaphore(disk / "b", 2), Lock(disk / "a.lock", protocol="flock")]
+def three(face: Any, disk: Path) -> list[Any]:
+    return [face.Lock(disk / "c.lock"), face.Semaphore(disk / "b", 2), face.Lock(disk / "a.lock", protocol="flock")]
 
 
 @pytest.mark.needs("flock")
-def test_the_handle_has_the_order_of_the_list(three: list[Any], disk: Path) -> None:
-    with acquire_all(three) as holds:
-        assert isinstance(holds, Holds)
+def test_the_handle_has_the_order_of_the_list(face: Any, three: list[Any], disk: Path) -> None:
+    with face.acquire_all(three) as holds:
+        assert isinstance(holds, tuple)
         assert [os.path.basename(hold.path) for hold in holds] == ["c.lock", "b.0.lock", "a.lock"]
         assert len(holds) == 3
-        assert holds[-1] is list(holds)[2]
         holds.ensure_held()
         assert not holds.lost
         with pytest.raises(TypeError, match="cannot be pickled"):
@@ -249,22 +250,20 @@ def test_the_handle_has_the_order_of_the_list(three: list[Any], disk: Path) -> N
 @pytest.mark.parametrize("held", [0, 1, 2])
 @pytest.mark.parametrize("timeout", [0, 0.02])
 @pytest.mark.needs("flock")
-def test_a_timeout_leaves_none_held_and_names_the_one_missing(
-    three: list[Any], disk: Path, held: int, timeout: float
-) -> None:
+def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, held: int, timeout: float) -> None:
     """D4: and the error says which one could not be had, how long it was waited for, and that none is held."""
     others = [three[held].acquire()]
     if held == 1:
         others.append(three[1].acquire())
     before = sorted(disk.iterdir())
     with pytest.raises(AcquireTimeout, match="one of 3 to be had together") as caught:
-        acquire_all(three, timeout=timeout)
+        face.acquire_all(three, timeout=timeout)
     assert caught.value.path == three[held].path
     assert ("at once" if timeout == 0 else "within 0.02 s") in str(caught.value)
     assert set(disk.iterdir()) - set(before) <= {disk / "a.lock"}  # which stays, unlocked
     for hold in others:
         hold.release()
-    acquire_all(three, timeout=0).release()
+    face.acquire_all(three, timeout=0).release()
 
 
 def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
@@ -289,39 +288,39 @@ def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., S
             assert asked == left
 
 
-def test_the_shortest_timeout_of_the_locks_counts(disk: Path) -> None:
-    busy = Lock(disk / "b")
+def test_the_shortest_timeout_of_theirs_is_kept(face: Any, disk: Path) -> None:
+    busy = face.Lock(disk / "b")
     with busy, pytest.raises(AcquireTimeout, match=r"within 0\.01 s"):
-        acquire_all([Lock(disk / "a", timeout=0.01), Lock(disk / "b", timeout=60)])
+        face.acquire_all([face.Lock(disk / "a", timeout=0.01), face.Lock(disk / "b", timeout=60)])
     with busy, pytest.raises(AcquireTimeout, match=r"within 0\.02 s"):
-        acquire_all([Lock(disk / "a"), Lock(disk / "b", timeout=0.02)])
+        face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "b", timeout=0.02)])
     with busy, pytest.raises(WouldDeadlock):
-        acquire_all([Lock(disk / "a", timeout=0.01), Lock(disk / "b")], timeout=None)
+        face.acquire_all([face.Lock(disk / "a", timeout=0.01), face.Lock(disk / "b")], timeout=None)
     assert list(disk.iterdir()) == []
 
 
 @pytest.mark.needs("flock")
-def test_a_thread_that_would_wait_for_itself_is_refused_and_holds_none(three: list[Any], disk: Path) -> None:
-    with Lock(disk / "c.lock"), pytest.raises(WouldDeadlock) as caught:
-        acquire_all(three)
+def test_a_wait_for_oneself_is_refused(face: Any, three: list[Any], disk: Path) -> None:
+    with face.Lock(disk / "c.lock"), pytest.raises(WouldDeadlock) as caught:
+        face.acquire_all(three)
     assert caught.value.path == f"{disk}/c.lock"
     assert files(disk) == ["a.lock"]
 
 
-def test_an_error_leaves_none_of_them_held(disk: Path) -> None:
+def test_an_error_leaves_none_held(face: Any, disk: Path) -> None:
     (disk / "c").mkdir()
     with pytest.raises(InvalidPath):
-        acquire_all([Lock(disk / "a"), Lock(disk / "b"), Lock(disk / "c")])
+        face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "b"), face.Lock(disk / "c")])
     (disk / "d").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
     with pytest.raises(ProtocolMismatch):
-        acquire_all([Lock(disk / "a"), Lock(disk / "b"), Lock(disk / "d")])
+        face.acquire_all([face.Lock(disk / "a"), face.Lock(disk / "b"), face.Lock(disk / "d")])
     assert sorted(path.name for path in disk.iterdir()) == ["c", "d"]
 
 
-def test_a_lock_lost_while_waiting_for_the_next_is_reported(disk: Path) -> None:
+def test_one_that_was_lost_meanwhile_is_not_handed_out(face: Any, disk: Path) -> None:
     """D4: waiting for the second may take long enough to lose the first."""
-    first, second = Lock(disk / "a"), Lock(disk / "b")
-    hold = second.acquire()
+    first, second = face.Lock(disk / "a"), face.Lock(disk / "b")
+    hold = Lock(disk / "b").acquire()
 
     def steal() -> None:
         while not (disk / "a").exists():
@@ -332,15 +331,15 @@ def test_a_lock_lost_while_waiting_for_the_next_is_reported(disk: Path) -> None:
     thief = threading.Thread(target=steal)
     thief.start()
     with pytest.raises(LockLost) as caught:
-        acquire_all([second, first], timeout=PATIENCE)
+        face.acquire_all([second, first], timeout=PATIENCE)
     thief.join()
     assert caught.value.path == str(disk / "a")
     assert list(disk.iterdir()) == []
 
 
-def test_a_lost_lock_does_not_stop_the_release_of_the_others(disk: Path) -> None:
-    locks = [Lock(disk / name) for name in "abcd"]
-    holds = acquire_all(locks)
+def test_one_that_was_lost_does_not_keep_the_others_held(face: Any, disk: Path) -> None:
+    locks = [face.Lock(disk / name) for name in "abcd"]
+    holds = face.acquire_all(locks)
     for lock in (locks[1], locks[3]):
         lock.break_lock()
     assert holds.lost
@@ -355,11 +354,11 @@ def test_a_lost_lock_does_not_stop_the_release_of_the_others(disk: Path) -> None
     holds.release()
 
 
-def test_a_loss_is_a_note_on_the_error_of_the_body(disk: Path) -> None:
-    locks = [Lock(disk / name) for name in "ab"]
+def test_a_loss_is_noted_with_the_error_of_the_body(face: Any, disk: Path) -> None:
+    locks = [face.Lock(disk / name) for name in "ab"]
 
     def body() -> None:
-        with acquire_all(locks):
+        with face.acquire_all(locks):
             for lock in locks:
                 lock.break_lock()
             raise RuntimeError("body")
@@ -367,13 +366,13 @@ def test_a_loss_is_a_note_on_the_error_of_the_body(disk: Path) -> None:
     with pytest.raises(RuntimeError, match="body") as caught:
         body()
     assert [path for note in caught.value.__notes__ for path in ("/a ", "/b ") if path in note] == ["/b ", "/a "]
-    with pytest.raises(LockLost), acquire_all(locks):
+    with pytest.raises(LockLost), face.acquire_all(locks):
         locks[0].break_lock()
 
 
 @pytest.mark.needs("flock")
-def test_a_child_cannot_free_what_its_parent_holds(three: list[Any]) -> None:
-    with acquire_all(three) as holds:
+def test_a_child_does_not_free_what_its_parent_holds(face: Any, three: list[Any]) -> None:
+    with face.acquire_all(three) as holds:
 
         def in_the_child() -> bool:
             holds.release()

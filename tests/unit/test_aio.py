@@ -1,4 +1,7 @@
-"""`AsyncLock` and `AsyncHold`, as a task uses them (aio.py). asyncio's own lock is the example of what to expect."""
+"""`AsyncLock` where it is not `Lock` again (test_lock.py has what both promise): tasks, loops, cancellation (aio.py).
+
+asyncio's own lock is the example of what to expect.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import math
-import os
 import pickle
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -20,23 +22,17 @@ from holdfast import (
     AcquireTimeout,
     AsyncHold,
     AsyncLock,
-    Hold,
     InvalidPath,
-    Liveness,
     Lock,
-    LockLost,
     NotHeld,
     WouldDeadlock,
     aio,
 )
 from holdfast import lock as hold_module
 from holdfast._drivers import asyncio as asyncio_driver
-from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast.engines.file import remove
-from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, Run, asleep, observed, run_on, traces, until
-from unit.stepping import sema_record
 
 PATIENCE = 10.0
 
@@ -62,162 +58,6 @@ def path(disk: Path) -> Path:
 # -- holding and releasing ---------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_held_inside_its_block_and_released_after_it(place: Path, run: Run) -> None:
-    async def main() -> None:
-        lock = AsyncLock(place, tag="mine")
-        assert not place.exists(), "making a lock touches nothing"
-        async with lock as hold:
-            assert isinstance(hold, AsyncHold)
-            assert (hold.path, lock.path, lock.protocol) == (str(place), str(place), "sema")
-            assert (hold.record.pid, hold.record.tag) == (os.getpid(), "mine")
-            assert hold.recovered_from is None
-            assert not hold.lost
-            hold.ensure_held()
-            assert await AsyncLock(place).try_acquire() is None
-            assert Lock(place).try_acquire() is None
-        assert not place.exists()
-        with pytest.raises(NotHeld, match=str(place)):
-            hold.ensure_held()
-        await hold.release()
-        assert not hold.lost
-
-    run(main())
-
-
-def test_a_hold_is_released_at_the_end_of_its_block(place: Path, run: Run) -> None:
-    async def main() -> None:
-        async with await AsyncLock(place).acquire() as hold:
-            assert place.exists()
-            async with hold:
-                pass
-            assert not place.exists()
-
-    run(main())
-
-
-def test_a_timeout_is_a_timeout_error_that_knows_the_holder(place: Path, run: Run) -> None:
-    async def main() -> None:
-        async with AsyncLock(place, tag="why"):
-            for attempt in (AsyncLock(place, timeout=0.01).acquire(), AsyncLock(place).acquire(timeout=0)):
-                with pytest.raises(TimeoutError) as caught:
-                    await attempt
-                error = caught.value
-                assert isinstance(error, AcquireTimeout)
-                assert (error.path, error.protocol) == (str(place), "sema")
-                assert error.holder is not None
-                assert (error.holder.pid, error.holder.tag) == (os.getpid(), "why")
-            with pytest.raises(ValueError, match="timeout"):
-                await AsyncLock(place).acquire(timeout=-1)
-
-    run(main())
-
-
-def test_a_lock_object_can_be_used_again(place: Path, run: Run) -> None:
-    lock = AsyncLock(place)
-
-    async def main() -> None:
-        for _ in range(3):
-            async with lock:
-                pass
-        first = await lock.acquire()
-        await first.release()
-        second = await lock.acquire()
-        await first.release()
-        second.ensure_held()
-        await second.release()
-
-    run(main())
-    run(main())
-
-
-def test_an_error_in_the_body_releases_the_lock(place: Path, run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with AsyncLock(place):
-                raise ZeroDivisionError
-        with pytest.raises(asyncio.CancelledError):
-            async with AsyncLock(place):
-                raise asyncio.CancelledError
-        assert not place.exists()
-
-    run(main())
-
-
-def test_a_lost_lock_is_reported(place: Path, run: Run) -> None:
-    async def fail_after_the_loss() -> None:
-        async with AsyncLock(place):
-            place.unlink()
-            raise ZeroDivisionError
-
-    async def main() -> None:
-        with pytest.raises(LockLost):
-            async with AsyncLock(place):
-                place.unlink()
-        with pytest.raises(ZeroDivisionError) as caught:
-            await fail_after_the_loss()
-        assert any(str(place) in note for note in caught.value.__notes__), "the body's own error is the news"
-        hold = await AsyncLock(place).acquire()
-        place.write_bytes(sema_record(1, 1))
-        assert hold.lost
-        with pytest.raises(LockLost):
-            hold.ensure_held()
-        with pytest.raises(LockLost):
-            await hold.release()
-        assert place.read_bytes() == sema_record(1, 1)
-        assert repr(hold) == f"<holdfast.AsyncHold {str(place)!r} lost>"
-
-    run(main())
-
-
-def test_a_status_tells_free_held_and_stale_locks_apart(place: Path, run: Run, dead_pid: int) -> None:
-    async def main() -> None:
-        lock = AsyncLock(place)
-        free = await lock.status()
-        assert (free.locked, free.stale, free.holder, free.record) == (False, False, None, None)
-        async with AsyncLock(place, tag="t"):
-            held = await lock.status()
-            assert (held.locked, held.stale, held.liveness) == (True, False, Liveness.ALIVE)
-        place.write_bytes(sema_record(dead_pid, 1000))
-        stale = await lock.status()
-        assert (stale.locked, stale.stale, stale.liveness) == (False, True, Liveness.DEAD)
-        hold = await lock.acquire()
-        assert hold.recovered_from is not None
-        assert hold.recovered_from.pid == dead_pid
-        await hold.release()
-
-    run(main())
-
-
-def test_waiting_for_a_free_lock_tells_the_truth_and_does_not_acquire(place: Path, run: Run) -> None:
-    async def main() -> None:
-        lock = AsyncLock(place)
-        assert await lock.wait()
-        hold = await AsyncLock(place).acquire()
-        assert not await lock.wait(timeout=0)
-        assert not await AsyncLock(place, timeout=0.01).wait()
-        waiting = asyncio.create_task(lock.wait())
-        await asleep(waiting)
-        await hold.release()
-        assert await waiting
-        assert not place.exists()
-
-    run(main())
-
-
-def test_breaking_a_lock_returns_its_record(place: Path, run: Run) -> None:
-    async def main() -> None:
-        assert await AsyncLock(place).break_lock() is None
-        hold = await AsyncLock(place, tag="broken").acquire()
-        record = await AsyncLock(place).break_lock()
-        assert record is not None
-        assert record.tag == "broken"
-        assert hold.lost
-        with pytest.raises(LockLost):
-            await hold.release()
-
-    run(main())
-
-
 def test_breaking_a_lock_that_changes_hands_lets_the_loop_run_and_be_cancelled(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,33 +79,6 @@ def test_breaking_a_lock_that_changes_hands_lets_the_loop_run_and_be_cancelled(
     run(main())
 
 
-def test_a_loss_is_reported(place: Path, run: Run) -> None:
-    async def main() -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        hold = await AsyncLock(place, on_lost=lambda _error: loop.call_soon_threadsafe(told.set)).acquire()
-        await AsyncLock(place).break_lock()
-        await asyncio.wait_for(told.wait(), PATIENCE)
-        with pytest.raises(LockLost):
-            await hold.release()
-
-    run(main())
-
-
-def test_a_keeper_that_cannot_start_leaves_no_lock(place: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_self: Keeper, _held: object, _every: float) -> None:
-        raise RuntimeError("can't start new thread")
-
-    async def main() -> None:
-        for acquire in (AsyncLock(place).acquire, AsyncLock(place).try_acquire):
-            with pytest.raises(RuntimeError, match="thread"):
-                await acquire()
-            assert not place.exists()
-            assert not environment().holds
-
-    monkeypatch.setattr(Keeper, "keep", fail)
-    run(main())
-
-
 def test_the_keeper_keeps_the_hold_of_a_task_until_its_release(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path):
@@ -277,56 +90,17 @@ def test_the_keeper_keeps_the_hold_of_a_task_until_its_release(path: Path, run: 
     run(main())
 
 
-def test_an_owner_enters_again_and_leaves_with_its_last_share(place: Path, run: Run) -> None:
-    async def main() -> None:
-        async with AsyncLock(place, owner="me") as outer:
-            async with AsyncLock(place, owner="me") as inner:
-                inner.ensure_held()
-                assert await AsyncLock(place, owner="you").try_acquire() is None
-            with pytest.raises(NotHeld):
-                inner.ensure_held()
-            with Lock(place, owner="me") as beside:
-                assert isinstance(beside, Hold)
-            outer.ensure_held()
-        assert not place.exists()
-
-    run(main())
-
-
 def test_bad_options_are_refused_at_once(path: Path) -> None:
     with pytest.raises(InvalidPath):
         AsyncLock("")
     with pytest.raises(TypeError, match=r"Lock.* unexpected keyword argument 'tmeout'"):
         AsyncLock(path, tmeout=1)  # type: ignore[call-arg]
-    assert repr(AsyncLock(path)) == f"<holdfast.AsyncLock {str(path)!r} protocol=sema>"
 
 
 def test_acquiring_without_a_loop_is_an_error(path: Path) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncLock(path).acquire().send(None)
     assert not path.exists()
-
-
-def test_a_child_does_not_hold_what_its_parent_holds(path: Path, run: Run) -> None:
-    async def main() -> None:
-        async with AsyncLock(path) as hold:
-
-            def in_the_child() -> tuple[bool, bool, str]:
-                async def child() -> tuple[bool, bool, str]:
-                    await hold.release()
-                    refused = await AsyncLock(path).try_acquire() is None
-                    with pytest.raises(NotHeld) as caught:
-                        hold.ensure_held()
-                    return hold.lost, refused, str(caught.value)
-
-                return asyncio.run(child())
-
-            lost, refused, said = elsewhere(in_the_child)
-            assert (lost, refused) == (False, True)
-            assert "forked" in said
-            hold.ensure_held()
-
-    run(main())
 
 
 # -- several tasks: after CPython's own tests of asyncio.Lock ----------------------------------------------------------
@@ -519,21 +293,6 @@ def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run)
 # -- deadlock ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_cannot_wait_for_itself_for_ever(place: Path, run: Run) -> None:
-    async def main() -> None:
-        lock = AsyncLock(place)
-        async with lock:
-            for waits in (lock.acquire, lock.wait, AsyncLock(place).__aenter__):
-                with pytest.raises(WouldDeadlock, match=str(place)):
-                    await waits()
-            with pytest.raises(AcquireTimeout):
-                await lock.acquire(timeout=0.01)
-            assert await lock.try_acquire() is None
-        assert not place.exists()
-
-    run(main())
-
-
 def test_a_timeout_of_asyncio_bounds_a_wait_for_itself(place: Path, run: Run) -> None:
     """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
 
@@ -583,22 +342,6 @@ def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
                 async with around:
                     await lock.acquire()
             assert loop.time() - began > 0.1
-
-    run(main())
-
-
-def test_a_handle_dropped_by_a_task_is_mentioned_in_the_refusal(path: Path, run: Run) -> None:
-    """H3."""
-
-    async def main() -> None:
-        lock, kept = AsyncLock(path), []
-        kept.append(await lock.acquire())
-        with pytest.warns(ResourceWarning, match=f"{path} was dropped without release"):
-            kept.clear()
-        with pytest.raises(AcquireTimeout, match="This very process holds it, by a handle that was dropped"):
-            await lock.acquire(timeout=0)
-        for held in list(environment().holds.values()):
-            held.release()
 
     run(main())
 

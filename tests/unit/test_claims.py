@@ -18,9 +18,8 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, SHARED, is_claim, make_claim
 from holdfast.model import Identity, marker_text
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
+from unit.stepping import Contend, Crash, Stepped, device_in, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
 pytestmark = pytest.mark.needs("flock")

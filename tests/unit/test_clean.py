@@ -40,9 +40,8 @@ from holdfast.engines.file.queue import Place
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.model import temporary_name
-from unit.stepping import Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 SAFE = safe_or_approved(approved=False)
 OLD = 4000.0

@@ -12,10 +12,8 @@ import pytest
 from holdfast._core.wait import Wait
 from holdfast._platform import environment, inotify, linux
 from holdfast.engines.file.hold import FileHeld
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Contender, Stepped
 from unit.test_rivals import temporary
-
-Contend = Callable[..., Contender]
 
 pytestmark = pytest.mark.needs("unnamed", "events")
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,9 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.events import Event, listen
 from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, run_on
-from unit.stepping import Contender, sema_record
+from unit.stepping import Contend, sema_record
 
 PATIENCE = 10.0
-Contend = Callable[..., Contender]
 
 
 @pytest.fixture

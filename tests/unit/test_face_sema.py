@@ -34,7 +34,7 @@ from holdfast.sema import (
     is_process_running,
 )
 from unit.ctrl_c import interrupted
-from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.elsewhere import NOBODY, elsewhere, needs_root, results
 from unit.stepping import Contender, sema_record
 
 ROOT = Path(__file__).parents[2]
@@ -243,17 +243,6 @@ def test_a_relative_path_does_not_move_with_the_working_directory(disk: Path, mo
 
 
 # -- another user's ----------------------------------------------------------------------------------------------------
-
-
-def results(*ways: Callable[[], object]) -> list[str]:
-    """The names of what is raised, or what is returned, as text."""
-    found = []
-    for way in ways:
-        try:
-            found.append(repr(way()))
-        except Exception as error:
-            found.append(type(error).__name__)
-    return found
 
 
 @needs_root

@@ -35,7 +35,7 @@ from holdfast.semats import (
 )
 from process.support import eventually
 from unit.ctrl_c import interrupted
-from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.elsewhere import NOBODY, elsewhere, needs_root, results
 from unit.stepping import sema_record
 
 ROOT = Path(__file__).parents[2]
@@ -62,17 +62,6 @@ def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[N
 @pytest.fixture
 def path(disk: Path) -> Path:
     return disk / "l"
-
-
-def results(*ways: Callable[[], object]) -> list[str]:
-    """The names of what is raised, or what is returned, as text."""
-    found = []
-    for way in ways:
-        try:
-            found.append(repr(way()))
-        except Exception as error:
-            found.append(type(error).__name__)
-    return found
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

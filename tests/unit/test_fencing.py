@@ -24,9 +24,8 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Crash, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 
 

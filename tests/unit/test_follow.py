@@ -15,9 +15,8 @@ from holdfast._admin.monitor import CONFIRM_AFTER, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 
-Contend = Callable[..., Contender]
 Follow = Callable[..., "Follower"]
 
 

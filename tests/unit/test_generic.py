@@ -16,9 +16,8 @@ from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHeld
 from holdfast.model import Identity, Liveness, marker_text
-from unit.stepping import Contender, Crash, Stepped, device_in, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, device_in, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
 

@@ -15,9 +15,8 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import LockLost, NotHeld
 from holdfast.model import Liveness
 from unit.elsewhere import elsewhere
-from unit.stepping import Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Crash, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 FOREIGN = sema_record(1, 9_000_000_000)
 
 

@@ -11,9 +11,8 @@ import pytest
 from holdfast._admin.scan import id_of, name_of
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.request import FileRequest
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contend, Contender, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 PROTOCOLS = pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads"])
 
 

@@ -22,9 +22,8 @@ from holdfast._platform import inotify
 from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import LockLost
 from unit.elsewhere import elsewhere
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 SOON = 10.0
 """Seconds after which something that ought to happen has not."""

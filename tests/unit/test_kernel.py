@@ -20,9 +20,8 @@ from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import HoldfastError, InvalidPath, LockLost, ProtocolMismatch, UnsupportedFilesystem
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 

@@ -19,27 +19,16 @@ from holdfast._platform.interface import LockOwner
 from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import MOMENT, PATIENCE
+from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import WouldDeadlock
 from holdfast.lock import _log_waiting
 from holdfast.model import Liveness, Status
 from holdfast.protocols import get
-from unit.stepping import Contender, Stepped
+from unit.stepping import Clock, Contend, Contender, Stepped
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 RECHECK = get("flock").recheck
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -48,37 +37,11 @@ def path(disk: Path) -> Path:
 
 
 @pytest.fixture
-def process(environments: Environments, clock: Clock) -> Callable[[], Stepped]:
-    """Another process, which lives by the test's clock."""
-
-    def make() -> Stepped:
-        env = environments()
-        env.instead["monotonic"] = lambda: clock.now
-        return env
-
-    return make
-
-
-@pytest.fixture
-def arrive(contend: Contend, process: Callable[[], Stepped], path: Path) -> Contend:
+def arrive(contend: Contend, clocked: Callable[[], Stepped], path: Path) -> Contend:
     """A contender for the lock that queues, in a process of its own unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
-        return contend(path, env or process(), **{"timeout": None, "fair": True, "protocol": "flock", **options})
-
-    return make
-
-
-@pytest.fixture
-def queued(arrive: Contend, clock: Clock) -> Contend:
-    """The same, after it has waited for a moment, so that it has a ticket."""
-
-    def make(env: Stepped | None = None, **options: object) -> Contender:
-        contender = arrive(env, **options)
-        assert contender.step() is not None
-        clock.now += MOMENT
-        assert contender.step() is not None
-        return contender
+        return contend(path, env or clocked(), **{"timeout": None, "fair": True, "protocol": "flock", **options})
 
     return make
 
@@ -316,10 +279,10 @@ def test_readers_do_not_wait_for_each_other(arrive: Contend, queued: Contend, cl
 @pytest.mark.parametrize("same", [False, True], ids=["other process", "same process"])
 @pytest.mark.parametrize("timeout", [0, 5, None])
 def test_a_stream_of_readers_does_not_starve_a_writer(
-    timeout: float | None, same: bool, arrive: Contend, queued: Contend, process: Callable[[], Stepped]
+    timeout: float | None, same: bool, arrive: Contend, queued: Contend, clocked: Callable[[], Stepped]
 ) -> None:
     """F9: who comes after a waiting writer goes behind it, also one that asks with timeout=0, and with fewer steps."""
-    env = process()
+    env = clocked()
     inside = arrive(env, shared=True)
     inside.get()
     writer = queued(env if same else None)
@@ -356,10 +319,10 @@ def test_a_reader_within_a_reader_does_not_wait_for_a_writer(arrive: Contend, qu
 
 
 def test_a_reader_cannot_wait_for_itself_as_a_writer(
-    arrive: Contend, process: Callable[[], Stepped], clock: Clock
+    arrive: Contend, clocked: Callable[[], Stepped], clock: Clock
 ) -> None:
     """F9: without a time limit that would be for ever."""
-    env, me = process(), (object(),)
+    env, me = clocked(), (object(),)
     for inner, outer in ((False, True), (False, False), (True, False)):
         held = arrive(env, shared=outer, context=me).get()
         with pytest.raises(WouldDeadlock, match="shared hold cannot" if outer else "held by this very thread"):
@@ -373,9 +336,9 @@ def test_a_reader_cannot_wait_for_itself_as_a_writer(
         held.release()
 
 
-def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, process: Callable[[], Stepped]) -> None:
+def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
     """F9: others of the process are inside too, whose end would not be enough."""
-    env, me = process(), (object(),)
+    env, me = clocked(), (object(),)
     arrive(env, shared=True).get()
     arrive(env, shared=True, context=me).get()
     with pytest.raises(WouldDeadlock):
@@ -384,9 +347,9 @@ def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, 
     assert somebody_else.step() is not None
 
 
-def test_an_owner_is_let_in_for_no_more_than_it_holds(arrive: Contend, process: Callable[[], Stepped]) -> None:
+def test_an_owner_is_let_in_for_no_more_than_it_holds(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
     """F9: equal owners share a hold, but a shared one is not a way to an exclusive one."""
-    env = process()
+    env = clocked()
     options = {"owner": "me", "timeout": 0}
     reader = arrive(env, shared=True, **options)
     held = reader.get()

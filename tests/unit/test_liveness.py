@@ -13,10 +13,9 @@ import pytest
 from holdfast._platform.interface import Presence, Process
 from holdfast.engines.file.acquire import look
 from holdfast.model import Identity, Liveness, Status, marker_text
-from unit.stepping import Contender, Stepped, device_in, sema_record
+from unit.stepping import Contend, Stepped, device_in, sema_record
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
-Contend = Callable[..., Contender]
 Judge = Callable[..., tuple[Liveness, str, bool]]
 
 

@@ -1,4 +1,4 @@
-"""`Lock` and `Hold`, as a caller uses them (lock.py)."""
+"""`Lock` and `Hold`, `AsyncLock` and `AsyncHold`, as a caller uses them (lock.py, aio.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,17 +43,18 @@ def path(disk: Path) -> Path:
     return disk / "l"
 
 
-def test_a_lock_is_held_inside_its_block_and_released_after_it(path: Path) -> None:
-    lock = Lock(path, tag="mine")
+def test_a_lock_is_held_within_its_block_and_no_longer(face: Any, path: Path) -> None:
+    lock = face.Lock(path, tag="mine")
     assert not path.exists(), "making a lock touches nothing"
     with lock as hold:
-        assert isinstance(hold, Hold)
+        assert isinstance(hold, face.Hold)
         assert (hold.path, lock.path, lock.protocol) == (str(path), str(path), "sema")
         assert hold.record.pid == os.getpid()
         assert hold.record.tag == "mine"
         assert hold.recovered_from is None
         assert not hold.lost
         hold.ensure_held()
+        assert face.Lock(path).try_acquire() is None
         assert Lock(path).try_acquire() is None
     assert not path.exists()
     with pytest.raises(NotHeld, match=str(path)):
@@ -61,9 +63,9 @@ def test_a_lock_is_held_inside_its_block_and_released_after_it(path: Path) -> No
     assert not hold.lost
 
 
-def test_a_timeout_is_a_timeout_error_that_knows_the_holder(path: Path) -> None:
-    with Lock(path, tag="why"):
-        for attempt in (lambda: Lock(path, timeout=0.01).acquire(), lambda: Lock(path).acquire(timeout=0)):
+def test_a_timeout_is_a_timeout_error_and_knows_the_holder(face: Any, path: Path) -> None:
+    with face.Lock(path, tag="why"):
+        for attempt in (lambda: face.Lock(path, timeout=0.01).acquire(), lambda: face.Lock(path).acquire(timeout=0)):
             with pytest.raises(TimeoutError) as caught:
                 attempt()
             error = caught.value
@@ -71,10 +73,12 @@ def test_a_timeout_is_a_timeout_error_that_knows_the_holder(path: Path) -> None:
             assert (error.path, error.protocol) == (str(path), "sema")
             assert error.holder is not None
             assert (error.holder.pid, error.holder.tag) == (os.getpid(), "why")
+        with pytest.raises(ValueError, match="timeout"):
+            face.Lock(path).acquire(timeout=-1)
 
 
-def test_a_lock_object_can_be_used_again(path: Path) -> None:
-    lock = Lock(path)
+def test_a_lock_object_can_be_used_again(face: Any, path: Path) -> None:
+    lock = face.Lock(path)
     for _ in range(3):
         with lock:
             pass
@@ -84,27 +88,32 @@ def test_a_lock_object_can_be_used_again(path: Path) -> None:
     first.release()
     second.ensure_held()
     second.release()
+    with lock.acquire() as hold:
+        with hold:
+            pass
+        assert not path.exists()
 
 
-def test_an_error_in_the_body_releases_the_lock(path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), Lock(path):
-        raise ZeroDivisionError
-    assert not path.exists()
+def test_an_error_in_the_body_releases_the_lock(face: Any, path: Path) -> None:
+    for error in (ZeroDivisionError, asyncio.CancelledError):
+        with pytest.raises(error), face.Lock(path):
+            raise error
+        assert not path.exists()
 
 
-def test_a_lost_lock_is_reported(path: Path) -> None:
-    with pytest.raises(LockLost), Lock(path):
+def test_the_end_of_a_lost_lock_raises(face: Any, path: Path) -> None:
+    with pytest.raises(LockLost), face.Lock(path):
         path.unlink()
 
     def fail_after_the_loss() -> None:
-        with Lock(path):
+        with face.Lock(path):
             path.unlink()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:
         fail_after_the_loss()
     assert any(str(path) in note for note in caught.value.__notes__), "the body's own error is the news"
-    hold = Lock(path).acquire()
+    hold = face.Lock(path).acquire()
     path.write_bytes(sema_record(1, 1))
     assert hold.lost
     with pytest.raises(LockLost):
@@ -112,7 +121,7 @@ def test_a_lost_lock_is_reported(path: Path) -> None:
     with pytest.raises(LockLost):
         hold.release()
     assert hold.lost
-    assert "lost" in repr(hold)
+    assert repr(hold) == f"<holdfast.{face.prefix}Hold {str(path)!r} lost>"
     assert path.read_bytes() == sema_record(1, 1)
 
 
@@ -152,24 +161,29 @@ def test_a_decorated_coroutine_runs_with_the_lock_and_lets_its_loop_run(path: Pa
     assert not path.exists()
 
 
-def test_a_thread_cannot_wait_for_itself_for_ever(path: Path) -> None:
-    lock = Lock(path)
-    with lock, pytest.raises(WouldDeadlock, match=str(path)), lock:
-        pass
-    with lock, pytest.raises(AcquireTimeout):
-        lock.acquire(timeout=0.01)
+def test_a_wait_for_oneself_is_refused(face: Any, path: Path) -> None:
+    lock = face.Lock(path)
+    with lock:
+        for waits in (lock.acquire, lock.wait, face.Lock(path).__enter__):
+            with pytest.raises(WouldDeadlock, match=str(path)):
+                waits()
+        with pytest.raises(AcquireTimeout):
+            lock.acquire(timeout=0.01)
+        assert lock.try_acquire() is None
     assert not path.exists()
 
 
-def test_an_owner_enters_again_and_leaves_with_its_last_share(path: Path) -> None:
-    with Lock(path, owner="me") as outer:
-        with Lock(path, owner="me") as inner:
+def test_an_owner_enters_again_and_the_last_to_leave_releases(face: Any, path: Path) -> None:
+    with face.Lock(path, owner="me") as outer:
+        with face.Lock(path, owner="me") as inner:
             inner.ensure_held()
-            assert Lock(path, owner="you").try_acquire() is None
+            assert face.Lock(path, owner="you").try_acquire() is None
         with pytest.raises(NotHeld):
             inner.ensure_held()
         inner.release()
         inner.release()
+        with Lock(path, owner="me") as beside:
+            assert isinstance(beside, Hold)
         outer.ensure_held()
         assert path.exists()
     assert not path.exists()
@@ -223,12 +237,12 @@ def test_one_lock_object_keeps_the_holds_of_its_threads_apart(path: Path) -> Non
     assert not lock._entered
 
 
-def test_a_status_tells_free_held_and_stale_locks_apart(path: Path, dead_pid: int) -> None:
-    lock = Lock(path)
+def test_a_status_is_true_and_changes_nothing(face: Any, path: Path, dead_pid: int) -> None:
+    lock = face.Lock(path)
     free = lock.status()
     assert (free.locked, free.stale, free.holder, free.record) == (False, False, None, None)
     assert free.path == str(path)
-    with Lock(path, tag="t"):
+    with face.Lock(path, tag="t"):
         held = lock.status()
         assert (held.locked, held.stale, held.liveness) == (True, False, Liveness.ALIVE)
         assert held.holder is not None
@@ -239,22 +253,27 @@ def test_a_status_tells_free_held_and_stale_locks_apart(path: Path, dead_pid: in
     stale = lock.status()
     assert (stale.locked, stale.stale, stale.liveness) == (False, True, Liveness.DEAD)
     assert path.exists(), "looking changes nothing"
+    with lock as hold:
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.pid == dead_pid
 
 
-def test_waiting_for_a_free_lock_tells_the_truth_and_does_not_acquire(path: Path) -> None:
-    lock = Lock(path)
+def test_waiting_until_it_is_free_acquires_nothing(face: Any, path: Path) -> None:
+    lock = face.Lock(path)
     assert lock.wait()
-    with Lock(path):
+    with face.Lock(path):
         assert not lock.wait(timeout=0)
-        assert not Lock(path, timeout=0.01).wait()
+        assert not face.Lock(path, timeout=0.01).wait()
+        waiting = face.begin(lock.wait)
+    assert waiting.result()
     assert lock.wait(0)
     assert not path.exists()
 
 
-def test_breaking_a_lock_returns_its_record(path: Path) -> None:
-    assert Lock(path).break_lock() is None
-    hold = Lock(path, tag="broken").acquire()
-    record = Lock(path).break_lock()
+def test_breaking_a_lock_returns_its_record(face: Any, path: Path) -> None:
+    assert face.Lock(path).break_lock() is None
+    hold = face.Lock(path, tag="broken").acquire()
+    record = face.Lock(path).break_lock()
     assert record is not None
     assert record.tag == "broken"
     assert hold.lost
@@ -262,10 +281,10 @@ def test_breaking_a_lock_returns_its_record(path: Path) -> None:
         hold.release()
 
 
-def test_a_loss_is_reported(path: Path) -> None:
+def test_a_loss_is_told(face: Any, path: Path) -> None:
     told = threading.Event()
-    hold = Lock(path, on_lost=lambda _error: told.set()).acquire()
-    Lock(path).break_lock()
+    hold = face.Lock(path, on_lost=lambda _error: told.set()).acquire()
+    face.Lock(path).break_lock()
     assert told.wait(PATIENCE)
     with pytest.raises(LockLost):
         hold.release()
@@ -280,26 +299,29 @@ def forget_all() -> None:
         held.release()
 
 
-def test_a_dropped_handle_keeps_the_lock_and_is_reported(path: Path) -> None:
-    """H3."""
+def test_a_dropped_handle_keeps_the_lock_and_is_told_of(face: Any, path: Path) -> None:
+    """H8."""
     with pytest.warns(ResourceWarning, match=f"{path} was dropped without release.*held until this process ends"):
-        drop(Lock(path).acquire())
-    assert Lock(path).try_acquire() is None
+        drop(face.Lock(path).acquire())
+    assert face.Lock(path).try_acquire() is None
     assert path.exists()
     forget_all()
 
 
-def test_a_refusal_mentions_a_handle_dropped_in_this_process(path: Path) -> None:
+def test_a_process_with_a_dropped_handle_is_not_told_to_wait_for_its_own_end(face: Any, path: Path) -> None:
     with pytest.warns(ResourceWarning):
-        drop(Lock(path).acquire())
+        drop(face.Lock(path).acquire())
     with pytest.raises(AcquireTimeout, match=r"This very process holds it, by a handle that was dropped") as caught:
-        Lock(path).acquire(timeout=0)
+        face.Lock(path).acquire(timeout=0)
     assert "Wait until process" not in str(caught.value)
     with pytest.raises(WouldDeadlock, match="by a handle that was dropped without release"):
-        Lock(path).acquire()
+        face.Lock(path).acquire()
     forget_all()
-    with Lock(path), pytest.raises(AcquireTimeout, match="This very process holds it, by another handle") as caught:
-        Lock(path).acquire(timeout=0)
+    with (
+        face.Lock(path),
+        pytest.raises(AcquireTimeout, match="This very process holds it, by another handle") as caught,
+    ):
+        face.Lock(path).acquire(timeout=0)
     assert "Wait until process" not in str(caught.value)
 
 
@@ -317,8 +339,8 @@ def test_another_process_that_holds_it_is_not_taken_for_this_one(path: Path) -> 
     assert "This very process" not in said
 
 
-def test_dropped_slots_are_told_apart_from_those_of_others(path: Path) -> None:
-    gpu = Semaphore(path, slots=2)
+def test_slots_of_dropped_handles_are_told_apart(face: Any, path: Path) -> None:
+    gpu = face.Semaphore(path, slots=2)
     kept = gpu.acquire()
     with pytest.warns(ResourceWarning, match=r"l\.1\.lock was dropped"):
         drop(gpu.acquire())
@@ -386,12 +408,12 @@ def test_a_suspended_with_in_a_cycle_makes_no_warning(path: Path, recwarn: pytes
     assert not recwarn.list
 
 
-def test_a_keeper_that_cannot_start_leaves_no_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_cannot_start_leaves_no_lock_held(face: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_self: Keeper, _held: object, _every: float) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Keeper, "keep", fail)
-    for acquire in (Lock(path).acquire, Lock(path).try_acquire):
+    for acquire in (face.Lock(path).acquire, face.Lock(path).try_acquire):
         with pytest.raises(RuntimeError, match="thread"):
             acquire()
         assert not path.exists()
@@ -443,21 +465,21 @@ def test_a_long_wait_is_logged(
     assert "busy" in lines[0]
 
 
-def test_a_representation_says_what_and_in_which_state(path: Path) -> None:
-    lock = Lock(path)
+def test_a_representation_names_the_path_and_the_state(face: Any, path: Path) -> None:
+    lock = face.Lock(path)
     hold = lock.acquire()
-    assert repr(lock) == f"<holdfast.Lock {str(path)!r} protocol=sema>"
-    assert repr(hold) == f"<holdfast.Hold {str(path)!r} held>"
+    assert repr(lock) == f"<holdfast.{face.prefix}Lock {str(path)!r} protocol=sema>"
+    assert repr(hold) == f"<holdfast.{face.prefix}Hold {str(path)!r} held>"
     hold.release()
-    assert repr(hold) == f"<holdfast.Hold {str(path)!r} released>"
+    assert repr(hold) == f"<holdfast.{face.prefix}Hold {str(path)!r} released>"
 
 
-def test_a_child_does_not_hold_what_its_parent_holds(path: Path) -> None:
-    with Lock(path) as hold:
+def test_a_child_does_not_hold_what_its_parent_holds(face: Any, path: Path) -> None:
+    with face.Lock(path) as hold:
 
         def in_the_child() -> tuple[bool, bool, str]:
             hold.release()
-            free = Lock(path).try_acquire() is None
+            free = face.Lock(path).try_acquire() is None
             with pytest.raises(NotHeld) as caught:
                 hold.ensure_held()
             return hold.lost, free, str(caught.value)

@@ -14,9 +14,7 @@ from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import explained
 from holdfast.errors import InvalidPath
-from unit.stepping import Contender, sema_record
-
-Contend = Callable[..., Contender]
+from unit.stepping import Contend, sema_record
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "directory": lambda path: path.mkdir(),

@@ -17,9 +17,8 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockStale
 from holdfast.model import Identity, Liveness, Status, marker_text
-from unit.stepping import Contender, Stepped, device_in, sema_record
+from unit.stepping import Contend, Stepped, device_in, sema_record
 
-Contend = Callable[..., Contender]
 OLD, FRESH = 1000, 9e9
 POLICIES: list[Any] = ["safe", "protocol", "never", lambda _status: True]
 policies = pytest.mark.parametrize("stale", POLICIES, ids=["safe", "protocol", "never", "callable"])

@@ -17,10 +17,9 @@ from holdfast._platform.linux import LinuxEnvironment
 from holdfast.engines.file.paths import queue_of
 from holdfast.model import temporary_name
 from unit.elsewhere import elsewhere, mount, needs_root
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 from unit.test_waiters import queued
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 BEST = Abilities(

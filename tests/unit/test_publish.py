@@ -16,14 +16,13 @@ from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHeld
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.model import Identity, Liveness, temporary_name
-from unit.stepping import Contender, Crash, Stepped
+from unit.stepping import Contend, Contender, Crash, Stepped
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.
 WAYS = {"unnamed": (), "named": ("unnamed",), "exclusive": ("unnamed", "link")}
 CREATING = {"unnamed": "link_unnamed", "named": "link", "exclusive": "open_new"}
 ways = pytest.mark.parametrize("way", WAYS)
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 

@@ -17,20 +17,8 @@ from holdfast.engines.file import queue as queues
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import MOMENT, PATIENCE
-from unit.stepping import Contender, Crash, Stepped
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped
 from unit.test_acquire import told
-
-Contend = Callable[..., Contender]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -39,37 +27,11 @@ def path(disk: Path) -> str:
 
 
 @pytest.fixture
-def process(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
-    """Another process, which lives by the test's clock."""
-
-    def make(*without: str) -> Stepped:
-        env = environments(*without)
-        env.instead["monotonic"] = lambda: clock.now
-        return env
-
-    return make
-
-
-@pytest.fixture
-def arrive(contend: Contend, process: Callable[..., Stepped], path: str) -> Contend:
+def arrive(contend: Contend, clocked: Callable[..., Stepped], path: str) -> Contend:
     """A fair contender for the lock, in a process of its own unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
-        return contend(path, env or process(), **{"timeout": None, "fair": True, **options})
-
-    return make
-
-
-@pytest.fixture
-def queued(arrive: Contend, clock: Clock) -> Contend:
-    """The same, after it has waited for a moment: it has a ticket, if it is the first of its process."""
-
-    def make(env: Stepped | None = None, **options: object) -> Contender:
-        contender = arrive(env, **options)
-        assert contender.step() is not None
-        clock.now += MOMENT
-        assert contender.step() is not None
-        return contender
+        return contend(path, env or clocked(), **{"timeout": None, "fair": True, **options})
 
     return make
 
@@ -141,10 +103,10 @@ def test_a_release_wakes_only_the_next_one(arrive: Contend, queued: Contend, pat
 
 
 def test_within_a_process_waiters_are_woken_by_a_signal(
-    arrive: Contend, queued: Contend, process: Callable[..., Stepped], path: str
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q4: inside a process a line does: one ticket, no descriptors for those behind."""
-    env = process()
+    env = clocked()
     holder = arrive(env)
     holder.get()
     waiting = [queued(env) for _ in range(3)]
@@ -160,10 +122,10 @@ def test_within_a_process_waiters_are_woken_by_a_signal(
 
 
 def test_the_next_one_sleeps_through_releases_within_a_slice(
-    arrive: Contend, queued: Contend, process: Callable[..., Stepped], clock: Clock
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], clock: Clock
 ) -> None:
     """Q5: it finds the lock taken again by the process whose turn it was, and lets it alone for most of the slice."""
-    env = process()
+    env = clocked()
     holder = arrive()
     holder.get()
     first, second = queued(env), queued()
@@ -372,10 +334,10 @@ def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, clock: C
 
 
 def test_a_killed_waiters_guard_that_outlives_its_close_event_is_polled(
-    arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped], path: str
+    arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q3: woken by the event, it finds the guard still held; there will be no other event."""
-    holder, env = arrive(), process()
+    holder, env = arrive(), clocked()
     holder.get()
     killed = queued()
     watches = told(env)
@@ -394,12 +356,12 @@ def test_a_killed_waiters_guard_that_outlives_its_close_event_is_polled(
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
-    where: str, arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped]
+    where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q6: it waits for its turn behind the idle one; out of the queue, it would never be told."""
     holder = arrive()
     holder.get()
-    env = process() if where == "here" else None
+    env = clocked() if where == "here" else None
     idle, between, other = queued(env), queued(env), queued(env)
     release(holder)
     while not other.inside:
@@ -421,12 +383,12 @@ def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_a_waiter_that_sleeps_on_is_passed(
-    where: str, arrive: Contend, queued: Contend, clock: Clock, process: Callable[..., Stepped]
+    where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q6: stopped in front of a free lock, it is passed after a second; and it queues anew when it is back."""
     holder = arrive()
     holder.get()
-    env = process()
+    env = clocked()
     stopped, other = queued(env), queued(env if where == "here" else None)
     release(holder)
     assert 0.9 < other.waits[-1].deadline - clock.now < 1.1
@@ -505,12 +467,12 @@ def test_a_failure_of_the_queue_does_not_keep_a_waiter_from_the_lock(
 
 @pytest.mark.parametrize("without", ["flock", "events", "unnamed"])
 def test_a_platform_that_lacks_something_has_order_and_lock(
-    without: str, queued: Contend, arrive: Contend, process: Callable[..., Stepped], path: str
+    without: str, queued: Contend, arrive: Contend, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q1: without kernel locks there are no tickets; without events the predecessor is polled."""
-    holder = arrive(process(without))
+    holder = arrive(clocked(without))
     holder.get()
-    first, second = queued(process(without)), queued(process(without))
+    first, second = queued(clocked(without)), queued(clocked(without))
     assert len(names(path)) == (0 if without == "flock" else 2)
     if without == "events":
         assert second.waits[-1].fds == ()
@@ -558,12 +520,12 @@ def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
 
 
 def test_a_cancelled_waiter_passes_the_turn_on(
-    arrive: Contend, queued: Contend, process: Callable[..., Stepped]
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Q4: closing the generator of the first passes the turn on, here by a signal and there by an event."""
     holder = arrive()
     holder.get()
-    env = process()
+    env = clocked()
     first, beside, other = queued(env), queued(env), queued()
     first.steps.close()
     assert woken(beside)
@@ -576,12 +538,12 @@ def test_a_cancelled_waiter_passes_the_turn_on(
 
 
 def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
-    arrive: Contend, queued: Contend, process: Callable[..., Stepped]
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
-    env = process()
+    env = clocked()
     holder = arrive(env)
     holder.get()
     lost, other = queued(env), queued(env)
@@ -595,10 +557,10 @@ def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
 
 
 def test_an_owner_inside_is_joined_by_its_own_waiters(
-    arrive: Contend, queued: Contend, process: Callable[..., Stepped]
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Re-entrancy goes before order: they would wait for themselves."""
-    env = process()
+    env = clocked()
     holder = arrive()
     holder.get()
     first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
@@ -753,14 +715,14 @@ def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "directory", "file", "dangling link"])
 def test_nothing_happens_to_what_takes_the_place_of_a_queue_at_any_step(
-    kind: str, arrive: Contend, clock: Clock, process: Callable[..., Stepped], path: str, elsewhere: Path
+    kind: str, arrive: Contend, clock: Clock, clocked: Callable[..., Stepped], path: str, elsewhere: Path
 ) -> None:
     """Q8: whoever may write to the lock's directory exchanges the queue before some step of a waiter's life."""
     queue = queue_of(*os.path.split(path))
     before = seen_in(elsewhere)
     at, last = 0, False
     while not last:
-        env = process()
+        env = clocked()
 
         def exchange(number: int, _name: str, at: int = at) -> None:
             if number != at:
@@ -824,14 +786,14 @@ def test_a_queue_is_open_to_those_to_whom_its_directory_is(
 
 
 def test_a_queue_in_a_linked_directory_has_the_mode_of_the_directory(
-    disk: Path, contend: Contend, clock: Clock, process: Callable[..., Stepped]
+    disk: Path, contend: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and nobody's business."""
     (disk / "real").mkdir(mode=0o755)
     (disk / "link").symlink_to("real")
     path = disk / "link" / "l"
-    contend(path, process(), fair=True, timeout=None).get()
-    waiter = contend(path, process(), fair=True, timeout=None)
+    contend(path, clocked(), fair=True, timeout=None).get()
+    waiter = contend(path, clocked(), fair=True, timeout=None)
     assert waiter.step() is not None
     clock.now += MOMENT
     assert waiter.step() is not None

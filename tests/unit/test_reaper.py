@@ -14,9 +14,8 @@ from holdfast._admin.reaper import Reaper
 from holdfast._drivers.sync import wait_for
 from holdfast._platform.interface import RECHECK
 from holdfast.engines.file.hold import FileHeld
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contend, Contender, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 

@@ -13,9 +13,8 @@ from holdfast._drivers.sync import drive, wait_for
 from holdfast.engines.file.remove import PATIENCE, break_lock, remove_if
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import HoldfastError, InvalidPath
-from unit.stepping import Contender, Stepped, sema_record
+from unit.stepping import Contend, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 JUDGED, OTHER = sema_record(7, 1000, "judged"), sema_record(8, 9e9, "another")
 kinds = pytest.mark.parametrize("kind", ["linux", "generic"])

@@ -14,9 +14,8 @@ from holdfast._core.messages import Refusal, refused, waiting
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.hold import FileHeld
-from unit.stepping import Contender, Crash, Stepped
+from unit.stepping import Contend, Contender, Crash, Stepped
 
-Contend = Callable[..., Contender]
 SIDECAR = {"protocol": "sidecar", "timeout": 0}
 
 

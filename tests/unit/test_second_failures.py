@@ -40,9 +40,8 @@ from holdfast.events import Event
 from holdfast.lock import leave_to
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
-from unit.stepping import Contender, Stepped, device_in, sema_record
+from unit.stepping import Contend, Stepped, device_in, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 

@@ -15,19 +15,7 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.queue import MOMENT, PATIENCE
 from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
-from unit.stepping import Contender, Crash, Stepped
-
-Contend = Callable[..., Contender]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped
 
 
 @pytest.fixture
@@ -36,37 +24,11 @@ def base(disk: Path) -> str:
 
 
 @pytest.fixture
-def process(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
-    """Another process, which lives by the test's clock."""
-
-    def make(*without: str, **options: object) -> Stepped:
-        env = environments(*without, **options)
-        env.instead["monotonic"] = lambda: clock.now
-        return env
-
-    return make
-
-
-@pytest.fixture
-def arrive(contend: Contend, process: Callable[..., Stepped], base: str) -> Contend:
+def arrive(contend: Contend, clocked: Callable[..., Stepped], base: str) -> Contend:
     """A fair contender for one of two slots, in a process of its own unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
-        return contend(base, env or process(), **{"slots": 2, "timeout": None, "fair": True, **options})
-
-    return make
-
-
-@pytest.fixture
-def queued(arrive: Contend, clock: Clock) -> Contend:
-    """The same, after it has waited for a moment: it has a ticket, if it is the first of its process."""
-
-    def make(env: Stepped | None = None, **options: object) -> Contender:
-        contender = arrive(env, **options)
-        assert contender.step() is not None
-        clock.now += MOMENT
-        assert contender.step() is not None
-        return contender
+        return contend(base, env or clocked(), **{"slots": 2, "timeout": None, "fair": True, **options})
 
     return make
 
@@ -154,11 +116,11 @@ def test_no_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Con
 
 @pytest.mark.parametrize("kind", ["linux", "generic"])
 def test_a_platform_that_lacks_something_keeps_the_slots_apart(
-    kind: str, arrive: Contend, process: Callable[..., Stepped]
+    kind: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    holders = [arrive(process(kind=kind)) for _ in range(2)]
+    holders = [arrive(clocked(kind=kind)) for _ in range(2)]
     assert [slot(holder) for holder in holders] == [0, 1]
-    waiter = arrive(process(kind=kind))
+    waiter = arrive(clocked(kind=kind))
     assert waiter.step() is not None
     release(holders[1])
     assert slot(waiter) == 1
@@ -166,11 +128,11 @@ def test_a_platform_that_lacks_something_keeps_the_slots_apart(
 
 @pytest.mark.parametrize("without", ["flock", "events", "unnamed", "unnamed,link", "proc"])
 def test_a_filesystem_that_lacks_something_keeps_the_slots_apart(
-    without: str, arrive: Contend, process: Callable[..., Stepped]
+    without: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    holders = [arrive(process(*without.split(","))) for _ in range(2)]
+    holders = [arrive(clocked(*without.split(","))) for _ in range(2)]
     assert [slot(holder) for holder in holders] == [0, 1]
-    waiter = arrive(process(*without.split(",")))
+    waiter = arrive(clocked(*without.split(",")))
     assert waiter.step() is not None
     release(holders[0])
     assert slot(waiter) == 0
@@ -223,9 +185,9 @@ def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Conte
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_waiters_get_in_in_order(
-    where: str, full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+    where: str, full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    env = process() if where == "here" else None
+    env = clocked() if where == "here" else None
     waiting = [queued(env) for _ in range(5)]
     inside = list(full)
     while waiting:
@@ -387,8 +349,8 @@ def test_a_lock_and_a_semaphore_of_one_name_do_not_wait_for_each_other(
 # -- the same thread, the same owner -----------------------------------------------------------------------------------
 
 
-def test_a_thread_cannot_wait_for_its_own_slots_for_ever(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env, me = process(), (object(),)
+def test_a_thread_cannot_wait_for_its_own_slots_for_ever(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env, me = clocked(), (object(),)
     for _ in range(2):
         arrive(env, context=me).get()
     with pytest.raises(WouldDeadlock, match="all 2 slots"):
@@ -396,8 +358,8 @@ def test_a_thread_cannot_wait_for_its_own_slots_for_ever(arrive: Contend, proces
     assert isinstance(arrive(env, context=me, timeout=0).run(), Refusal)
 
 
-def test_a_wait_that_others_could_end_is_not_refused(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env, me = process(), (object(),)
+def test_a_wait_that_others_could_end_is_not_refused(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env, me = clocked(), (object(),)
     arrive(env, context=me).get()
     other = arrive()
     other.get()
@@ -407,8 +369,8 @@ def test_a_wait_that_others_could_end_is_not_refused(arrive: Contend, process: C
     assert slot(waiter) == 1
 
 
-def test_an_owner_takes_one_slot(arrive: Contend, process: Callable[..., Stepped]) -> None:
-    env = process()
+def test_an_owner_takes_one_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+    env = clocked()
     others = [arrive()]
     others[0].get()
     first = arrive(env, owner="me")
@@ -420,9 +382,9 @@ def test_an_owner_takes_one_slot(arrive: Contend, process: Callable[..., Stepped
     assert slot(arrive(env, owner="you")) == 0
 
 
-def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, process: Callable[..., Stepped]) -> None:
+def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     """Both of one owner see slot 0 free: the one that comes second joins the first there, and not slot 1."""
-    env = process()
+    env = clocked()
     first, second = arrive(env, owner="me", timeout=0), arrive(env, owner="me", timeout=0)
     second.env.once(second.env.before, "open_unnamed", first.get)
     assert slot(second) == 0
@@ -430,10 +392,10 @@ def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, process: Cal
 
 
 def test_waiters_of_one_owner_join_the_first_inside(
-    full: list[Contender], queued: Contend, process: Callable[..., Stepped]
+    full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Q7: re-entrancy goes before order."""
-    env = process()
+    env = clocked()
     first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
     release(full[0])
     assert first.step() is None

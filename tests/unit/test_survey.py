@@ -22,10 +22,9 @@ from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 from unit.test_waiters import queued
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 
 NOW = int(time.time())

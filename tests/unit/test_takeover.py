@@ -14,9 +14,8 @@ from holdfast.engines.file.takeover import SETTLE
 from holdfast.model import marker_text
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contender, Stepped, device_in, sema_record
+from unit.stepping import Contend, Stepped, device_in, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
 FOREIGN = sema_record(1, 9_000_000_000, "a foreign process was here")

@@ -36,9 +36,8 @@ from holdfast.cli.top import (
     table,
 )
 from process.support import Peer, eventually
-from unit.stepping import Contender, Stepped
+from unit.stepping import Contend, Stepped
 
-Contend = Callable[..., Contender]
 NOW = 1_000_000.0
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 

@@ -11,9 +11,7 @@ from holdfast.engines.file.acquire import look
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import MOMENT
 from holdfast.model import Waiter
-from unit.stepping import Contender, Stepped
-
-Contend = Callable[..., Contender]
+from unit.stepping import Contend, Contender, Stepped
 
 
 def queued(contender: Contender, clock: list[float]) -> Contender:

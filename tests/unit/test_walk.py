@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, Unreadable, walk
-from holdfast._platform.portable import NoProcLocks
-from holdfast._platform.proc_locks import LinuxProcLocks
-from unit.stepping import Contender, Stepped, sema_record
+from holdfast._admin.scan import Found, Survey, walk
+from unit.stepping import Contend, Stepped, sema_record
 
-Contend = Callable[..., Contender]
 Environments = Callable[..., Stepped]
 RECORD = sema_record(4294967295, 9e9)
 

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from faces import Tasks, Threads
 from holdfast import events, plugins
+from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
@@ -236,7 +237,7 @@ def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
-    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.05)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.05)
     hold = face.Lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
     heard: list[events.Event] = []

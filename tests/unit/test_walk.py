@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, walk
+from holdfast._admin.scan import Found, Survey, Unreadable, walk
+from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contend, Stepped, sema_record
 
 Environments = Callable[..., Stepped]

@@ -326,7 +326,7 @@ class Rows:
             **self._of_waits(waits),
         )
 
-    def _of_waits(self, waits: Iterable[Waits]) -> dict[str, Any]:
+    def _of_waits(self, waits: Iterable[SeenWait]) -> dict[str, Any]:
         """The kernel does not tell since when a process waits."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)

@@ -51,7 +51,7 @@ def need(*abilities: str) -> None:
 
 def need_own_device(path: object) -> None:
     """Skip the test where the kernel's tables name a file by another device than `st_dev`: who looks on has to find
-    somebody who has the file open and may be looked at (procfs.py, W2)."""
+    somebody who has the file open and may be looked at (proc_locks.py, W2)."""
     device = os.stat(str(path)).st_dev
     with open("/proc/self/mountinfo") as mounts:
         if not any(f" {os.major(device)}:{os.minor(device)} " in line for line in mounts):

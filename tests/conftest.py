@@ -65,11 +65,11 @@ def _keep_bytecode(cache: Path) -> None:
 
 
 NOT_THERE = {
-    "test_a_mount_is_mistaken_for_another": "needs directories on two filesystems",
-    "test_a_new_mount_is_mistaken_for_the_old_one_for_ever": "needs directories on two filesystems",
-    "test_a_lock_held_by_one_who_inherited_it_names_the_dead": "a PID namespace leaves the dead out of the table",
-    "test_flock_itself_is_not_shown": "a PID namespace leaves the dead out of the table",
-    "test_a_lock_is_forgotten_with_the_process_that_took_it": "a PID namespace leaves the dead out of the table",
+    "test_a_mount_is_told_apart_from_others": "needs directories on two filesystems",
+    "test_a_new_mount_is_noticed_after_a_second": "needs directories on two filesystems",
+    "test_a_lock_held_by_a_child_that_inherited_it_names_the_child": "a PID namespace leaves the dead out of the table",
+    "test_the_command_flock_is_shown": "a PID namespace leaves the dead out of the table",
+    "test_a_lock_is_remembered_after_the_process_that_took_it": "a PID namespace leaves the dead out of the table",
 }
 """Tests that mean nothing where process/filesystem.py runs them, and why."""
 

@@ -1,14 +1,14 @@
 """Several locks at once: `acquire_all`, and `Holds`, its handle.
 
-Whoever takes one lock and waits for another can wait for somebody who does it the other way round. So:
+A process that holds one lock and waits for another may wait for one that does it the other way round. So:
 
 D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
     directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
     by name, as slots of a semaphore where the name is that of a slot (stem, then number).
 D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
     list has a file among them. One that has the same file is refused.
-D3  The entries are acquired in that order. So whoever waits for an entry holds, by this call, only files before all of
-    its files. Then nobody waits in a circle: of all files held by those who wait for each other, take the last one. Its
+D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
+    files, and there is no circle: of all files held by processes that wait for each other, take the last one. Its
     holder waits for files after it, which one of the others must hold; but there is none.
 D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
     what was lost in the meantime is noticed before the handle is given out.
@@ -21,19 +21,31 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 
 from ._core.messages import Refusal, refused
 from ._core.options import Request, check_timeout
+from ._platform import environment
 from .engines.file.inspect import explained
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .errors import AcquireTimeout, LockLost
-from .lock import _UNSET, Acquirable, BaseHold, Hold, Resource
+from .lock import (
+    UNSET,
+    Acquirable,
+    BaseHold,
+    Hold,
+    Resource,
+    attempt,
+    leave_to_others,
+    release_now,
+    requests_of,
+    store_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, NoReturn, TypeVar
 
     H = TypeVar("H", bound="BaseHolds")
@@ -81,14 +93,14 @@ class Holds(tuple[Hold, ...], BaseHolds):
         failed: list[Exception] = []
         left = [*self._acquired]
         try:
-            _release_each(left, failed)
+            release_in_turn(left, failed)
         finally:
-            _release_each(left, failed)  # Ctrl-C came in between
+            release_in_turn(left, failed)  # Ctrl-C came in between
         raise_first(failed)
 
     def __enter__(self) -> Holds:
         for hold in self:
-            hold._leave_to_others()
+            leave_to_others(hold)
         return self
 
     def __exit__(
@@ -102,7 +114,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
             note(error, [lost])
 
 
-def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> Holds:
+def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> Holds:
     """Acquire several locks and semaphores, all or none, without ever waiting in a circle with others who do the same.
 
     They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
@@ -121,12 +133,12 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
     plan = Plan(wanted, timeout)
     if not wanted:
         return finished(Holds, {})
-    env = wanted[0]._env
+    env = environment()
     operation = env.operations.begin(env)
     got: dict[int, Any] = {}
     try:
         for number in plan.order:
-            got[number] = wanted[number]._attempt(operation, plan.left(), plan.error)
+            got[number] = attempt(wanted[number], operation, plan.left(), plan.error)
         holds = finished(Holds, got)
         env.operations.about_to_deliver(operation)
         del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller
@@ -134,31 +146,13 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = _UNSET) -> 
         return holds
     except BaseException as error:
         env.operations.running[operation.number] = operation  # operations.py, J2
+        failed: list[Exception] = []
         try:
-            _give_back(got, error)
+            release_in_turn([*got.values()], failed)  # D4
+            note(error, failed)
         finally:
             env.operations.abort(operation)
         raise
-
-
-def _give_back(got: dict[int, Hold], error: BaseException) -> None:
-    """Undo what was acquired (D4), the last one first."""
-    while got:
-        last = next(reversed(got))
-        try:
-            got[last].release()
-        except Exception as other:
-            note(error, [other])
-        del got[last]
-
-
-def _release_each(left: list[Hold], failed: list[Exception]) -> None:
-    while left:
-        try:
-            left[-1].release()
-        except Exception as error:
-            failed.append(error)
-        left.pop()
 
 
 # -- what both faces do ------------------------------------------------------------------------------------------------
@@ -182,13 +176,13 @@ class Plan:
 
     def __init__(self, wanted: Sequence[Resource], timeout: float | None) -> None:
         self._wanted = wanted
-        own = [lock._request.timeout for lock in wanted if lock._request.timeout is not None]
-        self._limit = min(own, default=None) if timeout is _UNSET else check_timeout(timeout)
+        own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
+        self._limit = min(own, default=None) if timeout is UNSET else check_timeout(timeout)
         self._until = self._now() + (math.inf if self._limit is None else self._limit)
         self.order = in_order(wanted)
 
     def _now(self) -> float:
-        return self._wanted[0]._env.monotonic() if self._wanted else 0.0
+        return environment().monotonic()
 
     def left(self) -> float | None:
         """Seconds that are left for all the others; None for ever."""
@@ -200,7 +194,7 @@ class Plan:
 
 def in_order(wanted: Sequence[Resource]) -> list[int]:
     """The numbers of the entries, in the order in which they are to be acquired (D1). ValueError by D2."""
-    places = [[_place(lock, request) for request in lock._requests] for lock in wanted]
+    places = [[_place(lock, request) for request in requests_of(lock)] for lock in wanted]
     seen: dict[tuple[object, ...], int] = {}
     for number, files in enumerate(places):
         for file in files:
@@ -212,10 +206,10 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
-    if lock._engine.is_remote:
+    if store_of(lock).is_remote:
         return (2, 0, 0, lock.protocol, request.target, "", "", -1 if request.slot is None else request.slot)
     assert isinstance(request, FileRequest)
-    directory, name = _directory(lock, request), request.name
+    directory, name = _directory(request), request.name
     bare = name
     while bare.endswith(".lock"):
         bare = bare.removesuffix(".lock")
@@ -225,8 +219,8 @@ def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     return (*directory, name.casefold(), name, "", -1)  # case may make no difference here, but it is part of the name
 
 
-def _directory(lock: Resource, request: FileRequest) -> tuple[Any, ...]:
-    env = lock._env
+def _directory(request: FileRequest) -> tuple[Any, ...]:
+    env = environment()
     if env.may_block(request.path):
         return (1, 0, 0, os.path.realpath(request.directory))
     while True:
@@ -243,8 +237,9 @@ def _require_same_owner(one: Resource, other: Resource) -> None:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, but their protocols do not exclude each other; use one"
         )
-    same_kind = (one._request.slot is None) == (other._request.slot is None)
-    if not same_kind or one._request.owner is None or one._request.owner != other._request.owner:
+    first, second = requests_of(one)[0], requests_of(other)[0]
+    same_kind = (first.slot is None) == (second.slot is None)
+    if not same_kind or first.owner is None or first.owner != second.owner:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other for ever; leave "
             "one out, or pass the same owner= to both"
@@ -258,6 +253,16 @@ def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
     holds = kind([got[number] for number in range(len(got))])
     holds._acquired = tuple(got.values())
     return holds
+
+
+def release_in_turn(left: list[Any], failed: list[Exception]) -> None:
+    """Release these holds in this thread, the last one first; what is not done yet stays in the list."""
+    while left:
+        try:
+            release_now(left[-1])
+        except Exception as error:
+            failed.append(error)
+        left.pop()
 
 
 def raise_first(failed: list[Exception]) -> None:

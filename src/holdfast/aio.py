@@ -1,34 +1,26 @@
-"""The handles of the asyncio face: of one hold, of several together, and of an acquisition that is to be awaited.
-
-The asyncio face of the engine: `AsyncLock`, `AsyncSemaphore`, their handle, and several of them at once.
-"""
+"""The asyncio face of the engines: `AsyncLock`, `AsyncSemaphore`, their handle, and several locks at once."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from types import CodeType, FrameType, TracebackType
 
+from ._core.hold import Share
 from ._core.messages import Refusal, refused
+from ._core.options import Options, Request
+from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
-from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first
-from .engines import engine_of
+from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 from .errors import LockLost, NotHeld, WouldDeadlock
-from .lock import _UNSET, BaseHold, Resource, Slots, chosen, keep
-from .model import SemaphoreStatus
+from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, keep, leave_to_others
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping
-    from types import CodeType, FrameType, TracebackType
-    from typing import Any, Literal, TypeVar
-
-    from ._core.hold import Share
-    from ._core.options import Options, Request
-    from ._core.wait import Wait
-    from .events import Event
-    from .model import Record, Status
+    from typing import Any, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -70,7 +62,7 @@ class AsyncHold(BaseHold):
             self._release()
 
     async def __aenter__(self) -> AsyncHold:
-        self._leave_to_others()
+        leave_to_others(self)
         return self
 
     async def __aexit__(
@@ -78,7 +70,7 @@ class AsyncHold(BaseHold):
     ) -> None:
         try:
             if isinstance(error, GeneratorExit):
-                self._release()  # whoever is being closed cannot wait for a thread
+                self._release()  # a coroutine that is being closed cannot wait for a thread
             else:
                 await self.release()
         except LockLost as lost:
@@ -96,12 +88,12 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         A cancellation cannot stop it half-way: it is raised when all have been given up. LockLost as in `Holds`.
         """
         failed: list[Exception] = []
-        await release_each([*self._acquired], failed)
+        await _release_each([*self._acquired], failed)
         raise_first(failed)
 
     async def __aenter__(self) -> AsyncHolds:
         for hold in self:
-            hold._leave_to_others()
+            leave_to_others(hold)
         return self
 
     async def __aexit__(
@@ -110,7 +102,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         try:
             if isinstance(error, GeneratorExit):
                 failed: list[Exception] = []
-                release_now([*self._acquired], failed)
+                release_in_turn([*self._acquired], failed)
                 raise_first(failed)
             else:
                 await self.release()
@@ -152,7 +144,7 @@ class Together:
         await self._holds.__aexit__(kind, error, traceback)
 
 
-async def release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
+async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
     """All of them, the last one first, whatever comes in between."""
     cancelled: asyncio.CancelledError | None = None
     try:
@@ -165,20 +157,10 @@ async def release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
                 failed.append(error)
             left.pop()
     finally:
-        release_now(left, failed)
+        release_in_turn(left, failed)
     if cancelled is not None:
         note(cancelled, failed)
         raise cancelled
-
-
-def release_now(left: list[AsyncHold], failed: list[Exception]) -> None:
-    """The same for whoever cannot wait for a thread any more."""
-    while left:
-        try:
-            left[-1]._release()
-        except Exception as error:
-            failed.append(error)
-        left.pop()
 
 
 async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any, T]], timeout: float | None) -> T:
@@ -204,7 +186,7 @@ class AsyncAcquirable(Resource):
         super().__init__(requests, options)
         self._entered: list[_Entry] = []
 
-    async def acquire(self, timeout: float | None = _UNSET) -> AsyncHold:
+    async def acquire(self, timeout: float | None = UNSET) -> AsyncHold:
         """Acquire it and return the handle, waiting up to `timeout` seconds without blocking the event loop.
 
         `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. `asyncio.timeout()`
@@ -257,7 +239,7 @@ class AsyncAcquirable(Resource):
             keep(self._env, result)
         return result
 
-    async def wait(self, timeout: float | None = _UNSET) -> bool:
+    async def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
 
         `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
@@ -277,7 +259,7 @@ class AsyncAcquirable(Resource):
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
-        hold._leave_to_others()
+        leave_to_others(hold)
         with forking:
             self._entered.append(_Entry(sys._getframe(1), caller(), hold))
         return hold
@@ -317,7 +299,7 @@ class AsyncAcquirable(Resource):
         return locked  # type: ignore[return-value]
 
 
-class AsyncLock(AsyncAcquirable):
+class AsyncLock(BaseLock, AsyncAcquirable):
     """A lock on a path for asyncio, shared by all processes and threads that use the same path and protocol.
 
     `Lock` explains the options. Construction does no I/O. One object can be used by any number of tasks, event loops
@@ -330,38 +312,12 @@ class AsyncLock(AsyncAcquirable):
     Raises what `Lock` raises. Not promised: an order among waiters on different machines (docs/asyncio.md).
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
-        tag: str | None = None,
-        timeout: float | None = None,
-        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
-        stale_after: float | None = None,
-        mode: int | None = None,
-        durable: bool = False,
-        fencing: bool = False,
-        heartbeat: float | None = None,
-        owner: Hashable | None = None,
-        fair: bool = True,
-        shared: bool = False,
-        parents: bool | None = None,
-        on_lost: Callable[[LockLost], object] | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        holder: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        options = chosen(locals())
-        super().__init__((engine_of(path).request(path, options),), options)
-
     async def status(self) -> Status:
         """Look at the lock without changing anything; outdated as soon as it is returned. Raises as `Lock.status`."""
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
-        """Remove the lock file, whoever holds it, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
         as `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
@@ -377,7 +333,7 @@ class AsyncSemaphore(Slots, AsyncAcquirable):
         return SemaphoreStatus(await self._drive(self._look()))
 
 
-def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = _UNSET) -> Together:
+def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = UNSET) -> Together:
     """Acquire several locks and semaphores, all or none: as `holdfast.acquire_all`, which explains it, for asyncio.
 
     Await it for the holds, or enter it: `async with acquire_all([...]) as holds`. A cancellation leaves none held.
@@ -400,11 +356,15 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
         left = [hold for hold in got.values() if isinstance(hold, AsyncHold)]
         failed: list[Exception] = []
         if isinstance(error, GeneratorExit):
-            release_now(left, failed)
+            release_in_turn(left, failed)
         else:
-            await release_each(left, failed)
+            await _release_each(left, failed)
         note(error, failed)
         raise
+
+
+acquire_unless_held = AsyncAcquirable._acquire
+"""For the faces: the hold, or why it could not be had in time."""
 
 
 class _Entry:

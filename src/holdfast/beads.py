@@ -18,6 +18,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from types import TracebackType
 
 from ._core.messages import printable
 from ._drivers.sync import perform
@@ -28,17 +30,14 @@ from .engines.file.paths import followed
 from .engines.file.remove import remove_if, why_not_of
 from .engines.file.request import FileRequest
 from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
-from .lock import Lock, file_request
+from .lock import Hold, Lock, file_request, release_own
 from .model import Record, Value
 from .protocols import get
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, Self
 
-    from .lock import Hold
 
 __all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release", "should_skip_database"]
 
@@ -103,13 +102,13 @@ def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", *
 
 
 def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Remove the lock file if this process holds it; with `force`, whoever does.
+    """Remove the lock file if this process holds it; with `force`, also another holder's.
 
-    Raises NotHeld where there is no lock, or where it is another's or nobody can tell whose it is (`force` removes
+    Raises NotHeld where there is no lock, or where it is another's or its holder is not known (`force` removes
     that); LockLost where another has written over what this process held; OSError where it cannot be removed.
     """
     lock = Lock(beads_dir, protocol="beads")
-    if lock._release_own():
+    if release_own(lock):
         return
     env, status = environment(), lock.status()
     refused: list[str | None] = []
@@ -152,7 +151,7 @@ def is_process_alive(pid: int, hostname: str) -> bool:
 def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str | None, str | None]:
     """`(skip, holder, error)`: whether a daemon must leave the database alone in the cycle that begins now.
 
-    - `(False, None, None)`: nobody holds it; there is no lock file, or no such directory.
+    - `(False, None, None)`: it is free; there is no lock file, or no such directory.
     - `(True, holder, None)`: `holder` does, or may: one of another host, or whose process is another user's, counts.
     - `(False, holder, None)`: `holder` was dead, and its lock file has been removed.
     - `(True, None, error)`: what is there cannot be read or understood, so it is left alone.
@@ -261,7 +260,7 @@ class SyncGate:
     """The daemon's side: asked at the start of each cycle whether the cycle may run; it logs what the protocol says.
 
     `if gate.open(): sync()`, or `with gate as proceed:` around the cycle, which is the same. Nothing is asked during a
-    cycle: one that has begun is finished, whoever takes the lock meanwhile (G3). Nothing is kept between cycles.
+    cycle: one that has begun is finished, also if the lock is taken meanwhile (G3). Nothing is kept between cycles.
 
     `log` is called with one line of text: `Skipping database (locked by X)`, `Removed stale lock (X), proceeding with
     sync` or `Skipping database (lock check failed: …)`. What is not printable in a name is escaped, so that it stays

@@ -1,23 +1,23 @@
-"""Every exception that holdfast raises of its own.
+"""Every exception that is holdfast's own.
 
-Each carries `path`, `protocol` and, where known, `holder`; each message says what happened, who holds the lock
-and what to do next; each survives pickling. An `OSError` that is none of these comes from the operating system
-and passes through; where descriptors or space are used up, its text also says what to do.
+Each carries `path`, `protocol` and, where known, `holder`; each message says what happened, who holds the lock and what
+to do next; each survives pickling. Any other `OSError` comes from the operating system and passes through; if
+descriptors or space are used up, its text also says what to do.
 """
 
 from __future__ import annotations
+
+from .model import Holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from .model import Holder
-
     E = TypeVar("E", bound="HoldfastError")
 
 
 class HoldfastError(Exception):
-    """Base of every error that holdfast raises of its own."""
+    """Base of all of holdfast's own errors."""
 
     path: str | None
     protocol: str | None
@@ -47,7 +47,7 @@ def _rebuild(
 
 
 def renamed(error: HoldfastError, kind: type[E]) -> E:
-    """The same in the vocabulary of another system."""
+    """The same error in the vocabulary of another system."""
     return kind(error.message, path=error.path, protocol=error.protocol, holder=error.holder)
 
 
@@ -60,7 +60,7 @@ class LockStale(HoldfastError):
 
 
 class LockLost(HoldfastError):
-    """The lock file was removed or replaced while it was held: somebody else may be inside."""
+    """The lock file was removed or replaced while it was held: another process may be inside."""
 
 
 class NotHeld(HoldfastError):
@@ -68,9 +68,9 @@ class NotHeld(HoldfastError):
 
 
 class WouldDeadlock(HoldfastError, RuntimeError):
-    """The wait could never end: the same thread or task holds this lock and set no timeout.
+    """The wait could never end: the same thread or task holds this lock, and set no timeout.
 
-    Nor, for a task, does an `asyncio.timeout` around it end the wait.
+    For a task, an `asyncio.timeout` around the wait is a timeout.
     """
 
 
@@ -87,7 +87,7 @@ class InvalidPath(HoldfastError, ValueError):
 
 
 class UnsupportedFilesystem(HoldfastError, OSError):
-    """The directory can do none of what a lock file of this protocol needs: publishing it, or locking it."""
+    """The filesystem lacks what a lock file of this protocol needs: a way to publish it, or kernel locks."""
 
 
 class EngineUnavailable(HoldfastError, OSError):
@@ -95,9 +95,9 @@ class EngineUnavailable(HoldfastError, OSError):
 
 
 def set_error_path(error: OSError, path: str) -> None:
-    """Have the error say where: of a step on a descriptor, or by other names of ours, the system does not."""
+    """Set the error's path: for a step on a descriptor, or on another name of ours, the system does not."""
     if isinstance(error, (HoldfastError, ConnectionError)):
-        return  # it says so in our words; it is of a caller's function, and about no file
+        return  # the first says so already; the second comes from a caller's function, and is not about a file
     if error.filename2 is not None:
         error.filename = error.filename2
         del error.filename2

@@ -1,66 +1,64 @@
-"""Events: what happens to the locks of this process, told to whoever listens.
+"""Events: what happens to the locks of this process, reported to listeners.
 
     waiting ──▶ gave-up                     refused, timed out, cancelled, interrupted
-       │    ──▶ joined                      the same owner got in meanwhile by another call
+       │    ──▶ joined                      the same owner has got the lock meanwhile by another call
        ▼
     [reclaimed] ──▶ acquired ──▶ [lost] ──▶ released
 
-Of each acquisition the events come in this order, each at most once, also when several threads have a part in it;
-`_core/attempt.py` says how. Here is what one event is, who listens, and what goes to a log.
+The events of each acquisition come in this order, each at most once, even if several threads take part in it;
+`_core/attempt.py` ensures that. This module has the event itself, the listeners, and the log.
 
-U1  A callback that raises is logged, and breaks neither the lock nor another callback. What is no `Exception` (Ctrl-C)
-    goes on to the caller, once all have heard.
-U2  A callback is not told of what it does itself: one that uses locks would be called for ever. Whether it still runs
-    is asked of its frame: a note of it may outlive an interruption.
-U3  Nothing is imported for a log that nobody has set up, and nothing is written to one that has no handler.
+U1  A callback that raises is logged, and breaks neither the lock nor another callback. Anything but an `Exception`
+    (Ctrl-C) is raised again in the caller, once all callbacks have run.
+U2  A callback does not hear of its own actions: one that uses locks would be called for ever. Its frame says whether it
+    still runs, as a note of it may outlive an interruption.
+U3  Nothing is imported for logging that is not set up, and nothing is written to a logger without a handler.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 from ._platform.operations import is_running
-from .model import Value
+from .model import Holder, Record, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
-    from types import FrameType
     from typing import Any, Literal
-
-    from .model import Holder, Record
 
     Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""As in `logging`, which is not imported for them."""
+"""As in `logging`, which is not imported for this."""
 _LEVELS = {"reclaimed": WARNING, "lost": ERROR}
 _COROUTINE = 0x80
-"""`inspect.CO_COROUTINE`: what an `async def` has among its flags."""
+"""`inspect.CO_COROUTINE`, the flag of an `async def`."""
 
 
 class Event(Value):
     """Something that happened to a lock of this process. Frozen; equal by its fields.
 
     - `kind`: `"waiting"`: the lock is not free, and the caller begins to wait. `"acquired"`: it holds the lock.
-      `"gave-up"`: it does not, for whatever reason: a timeout, a try that failed, a cancellation, an error.
-      `"joined"`: it waited, and the hold that its `owner` has got meanwhile became its own. `"reclaimed"`: the lock was
-      that of a dead or stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or
-      written over. `"released"`: the hold has ended.
+      `"gave-up"`: it does not, for whatever reason: a timeout, a failed try, a cancellation, an error. `"joined"`: it
+      waited, and now shares the hold that its `owner` has got meanwhile. `"reclaimed"`: the lock was that of a dead or
+      stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or written over.
+      `"released"`: the hold has ended.
     - `time`: when it happened, in seconds since the epoch.
     - `path`: what the lock was made with, absolute; for a semaphore its base.
     - `protocol`, `tag`: as the lock was made.
     - `pid`: of this process.
-    - `number`: ties the events of one acquisition together. Unique in a process; a forked child goes on counting.
-    - `context`: the name of the task that acquires, or of the thread if there is none; in all events of an acquisition.
+    - `number`: the same in all events of one acquisition. Unique in a process; a forked child goes on counting.
+    - `context`: the name of the acquiring task, or of the thread if there is none; in all events of an acquisition.
     - `slot`: the number of the slot, once a semaphore is held. None for a lock.
-    - `waited`: for how many seconds the caller has waited, or had; 0 if the lock was free. None if that is not known,
-      because the hold is older than the listener.
-    - `held`: for how many seconds the lock has been held, in `lost` and `released`. None before that.
-    - `holder`: in `waiting` and `gave-up`, who was in the way when the wait began or ended, as far as the lock file
-      tells. Always None with `flock`: finding out takes milliseconds (ask `Lock.status`).
+    - `waited`: how many seconds the caller has waited so far, or waited in all; 0 if the lock was free. None if that is
+      unknown, because the hold is older than the listener.
+    - `held`: how many seconds the lock has been held, in `lost` and `released`. None before that.
+    - `holder`: in `waiting` and `gave-up`, the holder when the wait began or ended, as far as the lock file tells.
+      Always None with `flock`: finding out takes milliseconds (ask `Lock.status`).
     - `recovered_from`: the record of the holder that was replaced, from `reclaimed` on. None after an ordinary
       acquisition.
     """
@@ -81,23 +79,23 @@ class Event(Value):
 
 
 listeners: dict[object, Callable[[Event], object]] = {}
-"""Those who hear of all locks of this process. Changed in steps that threads and signal handlers cannot interrupt."""
+"""The callbacks for all locks of this process. Changed in steps that threads and signal handlers cannot interrupt."""
 
 _local = threading.local()
 _logger: logging.Logger | None = None
 
 
 def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
-    """Have `callback` called with each `Event` of every lock of this process, from now on; returns what ends that.
+    """Call `callback` with each `Event` of every lock of this process, from now on; returns a function that ends that.
 
-    It is called where the event happens: in the thread, or on the event loop, of whoever acquires or releases, and for
-    a loss in a thread that looks after holds. Until it returns, that caller does not get on; nobody else is kept
-    waiting, and it may use locks itself. What it raises is logged. A forked child has the same listeners, and hears of
-    what the child does; nothing is said there of what its parent holds.
+    It is called where the event happens: in the thread or on the event loop that acquires or releases, and for a loss
+    in a thread that looks after holds. Until it returns, that caller has to wait, but no other; it may use locks
+    itself. What it raises is logged. A forked child has the same listeners, and reports what the child does, not what
+    its parent holds.
 
-    Ending it twice is harmless; a call that has begun in another thread is not waited for.
+    Ending it twice is harmless, and does not wait for a call that has begun in another thread.
 
-    Raises TypeError for what cannot be called, or is an `async def`, which nobody would await.
+    Raises TypeError for anything that cannot be called, and for an `async def`, which would never be awaited.
     """
     check_callback("callback", callback)
     key = object()
@@ -110,20 +108,20 @@ def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
 
 
 def check_callback(name: str, callback: object) -> None:
-    """TypeError for what is of no use as a callback, by that name."""
+    """TypeError, which uses the name, for anything that cannot be a callback."""
     if not callable(callback):
         raise TypeError(f"{name} is a callable that takes a holdfast.events.Event, not {callback!r}")
     if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
-        raise TypeError(f"{name} is an `async def`, and nobody would await it; have a function start a task")
+        raise TypeError(f"{name} is an `async def`, which would never be awaited; have a function start a task")
 
 
 def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
-    """Whether anybody would hear of such an event; `own` is the lock's callback."""
+    """Whether such an event has a listener; `own` is the lock's callback."""
     return own is not None or bool(listeners) or logger_for(_LEVELS.get(kind, DEBUG)) is not None
 
 
 def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
-    """Call all who want to hear of it (U1, U2)."""
+    """Call all listeners (U1, U2)."""
     try:
         running: list[tuple[Callable[[Event], object], FrameType]] = _local.running
         running[:] = [one for one in running if is_running(one[1])]
@@ -144,7 +142,7 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
             interruption = interruption or error
         finally:
             running.pop()
-    del frame  # it would refer to itself
+    del frame  # break the cycle: it refers to itself
     if interruption is not None:
         raise interruption
 
@@ -163,22 +161,21 @@ def _look_for_log(level: int) -> bool:
 
 
 is_logged: Callable[[int], bool] = _look_for_log
-"""Whether the logger takes what is of that level. The one question that is asked in each acquisition: so not a function
-that asks a function."""
+"""Whether the logger is enabled for that level. Called in each acquisition, so it is the logger's own method."""
 
 
 def logger_for(level: int) -> logging.Logger | None:
-    """The logger, if somebody has set up logging and wants to read what is of that level (U3)."""
+    """The logger, if logging is set up and enabled for that level (U3)."""
     return _logger if is_logged(level) and _logger is not None and _logger.hasHandlers() else None
 
 
 def fields(event: Event) -> dict[str, Any]:
-    """The event for `extra=` of a log line: each field, with `holdfast_` before its name."""
+    """The event for `extra=` of a log record: each field, with `holdfast_` before its name."""
     return {f"holdfast_{name}": getattr(event, name) for name in Event._fields}
 
 
 def name_of(context: tuple[object, ...]) -> str:
-    """What people call a caller: by its task, whose weak reference ends the tuple (asyncio.caller), or its thread."""
+    """The name of a caller: of its task, whose weak reference ends the tuple (asyncio.caller), or of its thread."""
     task: Any = context[-1]() if len(context) > 1 and callable(context[-1]) else None
     name: str = threading.current_thread().name if task is None else task.get_name()
     return name
@@ -192,7 +189,7 @@ def _log(event: Event) -> None:
 
 
 def _line(event: Event) -> str:
-    """The event for people; a path cannot begin another line."""
+    """The event for people, on one line whatever the path."""
     words = [f"{event.kind} {event.path!r}"]
     if event.slot is not None:
         words.append(f"slot {event.slot}")
@@ -212,5 +209,5 @@ def _complain(callback: object, event: Event, error: Exception) -> None:
         import logging
 
         logging.getLogger("holdfast").error("%r failed to hear %r", callback, event.kind, exc_info=error)
-    except Exception:  # a filter that fails, a `__repr__` that fails: nothing is left to tell
+    except Exception:  # a filter or a `__repr__` that fails: there is nothing left to try
         pass

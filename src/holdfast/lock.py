@@ -1,48 +1,45 @@
-"""What a caller has of a hold: its handle. `Hold`, and what it has in common with the handle of the asyncio face.
+"""The synchronous face of the engines: `Lock`, `Semaphore` and `Hold`, the handle of what was acquired.
 
-The synchronous face of the engine: `Lock`, and what it has in common with whatever else can be acquired.
-
-`Semaphore`: a lock file for each slot, and whoever wants one waits for any of them.
+`Resource` and `BaseHold` are what these have in common with their counterparts for asyncio (aio.py). A `Semaphore` is
+one request for each of its slots; a contender takes any of them. What the command line and the other faces need of a
+lock or a hold is a function at the end of this file.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 import weakref
 from _thread import _local
 from _warnings import warn
+from collections.abc import Callable, Generator, Hashable, Mapping
+from types import TracebackType
 
 from ._core.hold import Held, Share
 from ._core.messages import Refusal, refused, waiting
 from ._core.options import Options, Request, check_timeout
+from ._core.wait import Wait
 from ._drivers.background import Keeper
 from ._drivers.sync import caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
 from ._platform.interface import Presence
-from ._platform.operations import numbers
+from ._platform.operations import Operation, numbers
 from .engines import Engine, engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHeld, own_hold
 from .engines.file.request import FileRequest
 from .errors import LockLost, NotHeld
 from .errors import set_error_path as located
-from .events import INFO, fields, logger_for
-from .model import SemaphoreStatus
+from .events import INFO, Event, fields, logger_for
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Generator, Hashable, Mapping
-    from types import TracebackType
     from typing import Any, Literal, NoReturn, TypeVar
 
-    from ._core.wait import Wait
-    from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
-    from .events import Event
-    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
 
@@ -121,16 +118,12 @@ class BaseHold:
     def _is_released(self) -> bool:
         return self._held.released or self._share not in self._held.shares
 
-    def _leave_to_others(self) -> None:
-        """Something else than this handle releases it: a `with`, or a face. So it may be collected (lock.py, H8)."""
-        self._share.dropped = None
-
     def __del__(
         self,
         _warn: Callable[..., None] = warn,
         _is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
-        """H8. What it calls is bound early: at the end of the interpreter, this module may be empty."""
+        """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         share: Share | None = getattr(self, "_share", None)  # it may not even have been made
         if share is None or share.dropped is not False or _is_finalizing():
             return
@@ -138,7 +131,7 @@ class BaseHold:
         if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
             return
         if share.operation in held.env.operations.running:
-            return  # never delivered: whoever undoes the operation gives it back (operations.py, J2)
+            return  # never delivered: undoing the operation gives it back (operations.py, J2)
         share.dropped = True
         _warn(
             f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
@@ -170,17 +163,8 @@ class Hold(BaseHold):
         """
         self._release()
 
-    def _leave_to(self, owner: int) -> bool:
-        """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
-        held = self._held
-        if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
-            self.release()
-            return False
-        held.abandon()
-        return True
-
     def __enter__(self) -> Hold:
-        self._leave_to_others()
+        leave_to_others(self)
         return self
 
     def __exit__(
@@ -208,7 +192,7 @@ class Leaving:
         self._number = next(numbers)
         hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._share)
         self._hold = hold
-        hold._leave_to_others()
+        leave_to_others(hold)
 
     def __call__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -284,7 +268,7 @@ class _Unset:
         return "<as the lock was made>"
 
 
-_UNSET: Any = _Unset()
+UNSET: Any = _Unset()
 
 
 class Resource:
@@ -295,7 +279,7 @@ class Resource:
         self._options = options
         self._requests = requests
         self._engine: Engine = getattr(requests[0], "engine", FILES)
-        self._announce(_log_waiting)
+        announce(self, _log_waiting)
 
     @property
     def path(self) -> str:
@@ -312,43 +296,7 @@ class Resource:
         return self._requests[0]
 
     def _limit(self, timeout: float | None) -> float | None:
-        return self._requests[0].timeout if timeout is _UNSET else check_timeout(timeout)
-
-    # For the command line and the faces: not part of the public interface.
-
-    def _announce(self, notice: Callable[[Refusal], None] | None) -> None:
-        """Call `notice` once when a wait has lasted a second."""
-        for request in self._requests:
-            request.notice = notice
-
-    def _bind(self, owner: int) -> None:
-        """Acquire on behalf of another living process, whose identity then is the proof of life."""
-        if self._engine.is_remote:
-            raise ValueError(
-                f"a lock on {self.protocol} lives as long as the connection of the process that acquired it, so it "
-                "cannot be left to a shell; run the command inside it: holdfast run LOCK -- CMD"
-            )
-        if file_request(self).protocol.persistent:
-            raise ValueError(
-                f"a {self.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
-                f"run the command inside it: holdfast run -p {self.protocol} LOCK -- CMD"
-            )
-        for request in self._requests:
-            request.on_behalf_of = owner
-            request.beat_every = NEVER
-
-    def _release_own(self) -> bool:
-        """Release what this process holds of it, whichever handle has it; False if that is nothing."""
-        held = own_hold(self._env, self._request.path)
-        shares = [] if held is None else held.shares.copy()
-        for share in shares:
-            Hold(share).release()
-        return bool(shares)
-
-    def _release_all(self) -> None:
-        """Release whatever this process holds."""
-        for held in list(self._env.holds.values()):
-            held.release()
+        return self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, (type(self), (self._request.given,), self._options)
@@ -364,7 +312,7 @@ class Acquirable(Resource):
         super().__init__(requests, options)
         self._entered: dict[tuple[object, ...], list[Hold]] = {}
 
-    def acquire(self, timeout: float | None = _UNSET) -> Hold:
+    def acquire(self, timeout: float | None = UNSET) -> Hold:
         """Acquire the lock, waiting up to `timeout` seconds, and return its handle.
 
         `None` waits without limit, `0` tries once. Without an argument, the `timeout` of the lock applies. The lock
@@ -416,7 +364,7 @@ class Acquirable(Resource):
             raise error(result)
         return None
 
-    def wait(self, timeout: float | None = _UNSET) -> bool:
+    def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
         `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
@@ -499,28 +447,39 @@ class Acquirable(Resource):
         return locked  # type: ignore[return-value]
 
 
-def state_of(hold: BaseHold) -> Held:
-    """The engine's side of a hold, for the command line and the faces."""
-    return hold._held
+class BaseLock(Resource):
+    """What a lock is, whichever face it belongs to."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        tag: str | None = None,
+        timeout: float | None = None,
+        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
+        stale_after: float | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+        fencing: bool = False,
+        heartbeat: float | None = None,
+        owner: Hashable | None = None,
+        fair: bool = True,
+        shared: bool = False,
+        parents: bool | None = None,
+        on_lost: Callable[[LockLost], object] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        holder: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        options = chosen(locals())
+        super().__init__((engine_of(path).request(path, options),), options)
+
+    __init__.__qualname__ = "Lock.__init__"  # as a TypeError names it
 
 
-def file_hold(hold: BaseHold) -> FileHeld:
-    """The same of a lock file; TypeError for a hold on a server."""
-    held = hold._held
-    if not isinstance(held, FileHeld):
-        raise TypeError(f"{held.path} is no file")
-    return held
-
-
-def file_request(lock: Resource) -> FileRequest:
-    """What was asked of a lock file, or of the first slot's; TypeError for a lock on a server."""
-    (request, *_) = lock._requests
-    if not isinstance(request, FileRequest):
-        raise TypeError(f"{request.path} is no file")
-    return request
-
-
-class Lock(Acquirable):
+class Lock(BaseLock, Acquirable):
     """A lock on a path, shared by all processes that use the same path and protocol.
 
     Construction does no I/O. One object can be used by any number of threads, any number of times. It can be pickled:
@@ -563,32 +522,6 @@ class Lock(Acquirable):
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
-        tag: str | None = None,
-        timeout: float | None = None,
-        stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
-        stale_after: float | None = None,
-        mode: int | None = None,
-        durable: bool = False,
-        fencing: bool = False,
-        heartbeat: float | None = None,
-        owner: Hashable | None = None,
-        fair: bool = True,
-        shared: bool = False,
-        parents: bool | None = None,
-        on_lost: Callable[[LockLost], object] | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        holder: str | None = None,
-        version: str | None = None,
-    ) -> None:
-        options = chosen(locals())
-        super().__init__((engine_of(path).request(path, options),), options)
-
     def status(self) -> Status:
         """Look at the lock and change nothing. The answer may be outdated when it is returned.
 
@@ -610,9 +543,9 @@ class Lock(Acquirable):
 def chosen(arguments: dict[str, Any]) -> Options:
     """The options of a constructor that are not left at their defaults, of all its arguments.
 
-    `AsyncLock` and the semaphores have the very signature of `Lock`: an editor shows each option where it is typed.
+    Semaphores have the very signature of locks: an editor shows each option where it is typed.
     """
-    defaults: dict[str, Any] = Lock.__init__.__kwdefaults__ or {}
+    defaults: dict[str, Any] = BaseLock.__init__.__kwdefaults__ or {}
     return {name: arguments[name] for name, default in defaults.items() if arguments[name] is not default}  # type: ignore[return-value]
 
 
@@ -628,7 +561,7 @@ def _log_waiting(refusal: Refusal) -> None:
 
 
 class Slots(Resource):
-    """What all semaphores are, whoever waits for them."""
+    """What a semaphore is, whichever face it belongs to."""
 
     def __init__(
         self,
@@ -704,3 +637,110 @@ class Semaphore(Slots, Acquirable):
         the `holders`, and the `waiters` in their order.
         """
         return SemaphoreStatus(perform(self._env, self._look()))
+
+
+# -- for the command line and the faces: not part of the public interface -------------------------------------------
+
+
+def requests_of(lock: Resource) -> tuple[Request, ...]:
+    """What was asked for: one request for each lock file that would do."""
+    return lock._requests
+
+
+def file_request(lock: Resource) -> FileRequest:
+    """What was asked of a lock file, or of the first slot's; TypeError for a lock on a server."""
+    (request, *_) = lock._requests
+    if not isinstance(request, FileRequest):
+        raise TypeError(f"{request.path} is no file")
+    return request
+
+
+def store_of(lock: Resource) -> Engine:
+    """The engine that stores it."""
+    return lock._engine
+
+
+# These have no frame of their own, in which an interruption could find a hold that is delivered and not kept yet.
+attempt = Acquirable._attempt
+"""Acquire it as a part of an operation, which delivers the hold, or gives it back."""
+acquire_or_raise = Acquirable._acquire
+"""As `acquire`, with another error for a lock that is held; None for one that is held where there is no `error`."""
+release_now = BaseHold._release
+"""Release it in this thread, whichever face the handle belongs to. LockLost as from `Hold.release`."""
+
+
+def announce(lock: Resource, notice: Callable[[Refusal], None] | None) -> None:
+    """Call `notice` once when a wait has lasted a second."""
+    for request in lock._requests:
+        request.notice = notice
+
+
+def bind(lock: Resource, owner: int) -> None:
+    """Acquire on behalf of another living process, whose identity then is the proof of life."""
+    if lock._engine.is_remote:
+        raise ValueError(
+            f"a lock on {lock.protocol} lives as long as the connection of the process that acquired it, so it "
+            "cannot be left to a shell; run the command inside it: holdfast run LOCK -- CMD"
+        )
+    if file_request(lock).protocol.persistent:
+        raise ValueError(
+            f"a {lock.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
+            f"run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
+        )
+    for request in lock._requests:
+        request.on_behalf_of = owner
+        request.beat_every = NEVER
+
+
+def release_own(lock: Resource) -> bool:
+    """Release what this process holds of it, whichever handle has it; False if that is nothing."""
+    held = own_hold(environment(), lock._request.path)
+    shares = [] if held is None else held.shares.copy()
+    for share in shares:
+        Hold(share).release()
+    return bool(shares)
+
+
+def release_all() -> None:
+    """Release whatever this process holds."""
+    for held in list(environment().holds.values()):
+        held.release()
+
+
+def state_of(hold: BaseHold) -> Held:
+    """The engine's side of a hold."""
+    return hold._held
+
+
+def file_hold(hold: BaseHold) -> FileHeld:
+    """The same of a lock file; TypeError for a hold on a server."""
+    held = hold._held
+    if not isinstance(held, FileHeld):
+        raise TypeError(f"{held.path} is no file")
+    return held
+
+
+def guarded_hold(hold: BaseHold) -> FileHeld | None:
+    """The same of a lock file with a kernel lock, which another process can be given; else None."""
+    held = hold._held
+    return held if isinstance(held, FileHeld) and held.guarded else None
+
+
+def can_be_released(hold: BaseHold) -> bool:
+    """Whether there is something to give back: not after a release, not in a forked child."""
+    return not hold._is_released() and not hold._held.inert
+
+
+def leave_to(hold: Hold, owner: int) -> bool:
+    """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
+    held = hold._held
+    if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+        hold.release()
+        return False
+    held.abandon()
+    return True
+
+
+def leave_to_others(hold: BaseHold) -> None:
+    """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H8)."""
+    hold._share.dropped = None

@@ -4,22 +4,20 @@
     holdfast_wait_seconds    holdfast_hold_seconds                                                     histograms
     holdfast_waiters         holdfast_holds                                                            gauges
 
-Each has the labels `protocol` and `name`. A time series for each path could be any number of them, so the path is no
-label; `name` is whatever the caller makes of an event, and empty unless told otherwise.
+Each has the labels `protocol` and `name`. The path is no label, as the number of time series would be unbounded; `name`
+is whatever the caller derives from an event, and empty by default.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from .events import Event, listen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Upper bounds of the histograms, in seconds: from a hand-over between processes to a batch job."""
+"""Upper bounds of the histogram buckets, in seconds: from a hand-over between processes to a batch job."""
 
 
 def export(
@@ -28,15 +26,15 @@ def export(
     name: str | Callable[[Event], str] = "",
     buckets: Sequence[float] = BUCKETS,
 ) -> Callable[[], None]:
-    """Count what happens to all locks of this process from now on; returns what ends that and takes the metrics away.
+    """Count what happens to all locks of this process from now on; returns a function that ends that and removes them.
 
-    `name` is the label of that name: one for all, or a function that makes it of an `Event`, and is asked once for each
-    acquisition. It should know few answers: each is a time series of its own, which lives as long as the process.
-    `buckets` are in seconds.
+    `name` is the value of that label: one for all, or a function that derives it from an `Event`, called once for each
+    acquisition. It should return few different values: each is a time series of its own, which lives as long as the
+    process. `buckets` are in seconds.
 
-    Waits that were given up count in `holdfast_wait_seconds`, too, and a lock that was free counts with 0 s. A hold
-    that is lost is no hold any more. After a fork the child begins its gauges anew, with the first event there; its
-    counters go on from its parent's.
+    Waits that were given up also count in `holdfast_wait_seconds`, and a lock that was free counts with 0 s. A lost
+    hold no longer counts as one. After a fork the child's gauges start again at 0, with its first event; its counters
+    go on from its parent's.
 
     Raises ValueError if the registry has such metrics already: export once.
     """
@@ -58,7 +56,7 @@ class _Exporter:
         self._name = name
         self._pid: int | None = None
         self._labels: dict[int, tuple[str, str]] = {}
-        """Of each acquisition that goes on, by its number."""
+        """Of each acquisition in progress or held, by its number."""
         self._waiting: set[int] = set()
         self._holding: set[int] = set()
         self._made: list[Counter | Gauge | Histogram] = []
@@ -78,7 +76,7 @@ class _Exporter:
             raise
 
     def leave(self) -> None:
-        """Take the metrics out of the registry; the second time, do nothing."""
+        """Remove the metrics from the registry. Idempotent."""
         while self._made:
             self._registry.unregister(self._made.pop())
 
@@ -91,7 +89,7 @@ class _Exporter:
         self._follow(event, labels)
 
     def _begin(self, pid: int) -> None:
-        """What our parent held and waited for is not ours."""
+        """Forget the holds and waits of our parent."""
         self._pid = pid
         self._labels.clear()
         self._waiting.clear()
@@ -112,7 +110,7 @@ class _Exporter:
             self._hold.labels(*labels).observe(event.held)
 
     def _follow(self, event: Event, labels: tuple[str, str]) -> None:
-        """The gauges. Who was waiting or holding before we listened is not in the sets, so it does not count here."""
+        """Update the gauges. Waits and holds from before we listened are not in the sets, so they do not count."""
         number, kind = event.number, event.kind
         if kind == "waiting":
             self._waiting.add(number)

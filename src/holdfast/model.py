@@ -1,13 +1,13 @@
-"""What holdfast knows about a lock, as values: Record, Marker, Evidence, Holder, Status."""
+"""Values for what holdfast knows about a lock: Record, Marker, Evidence, Holder, Status."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from enum import Enum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any, Self, dataclass_transform
 else:
 
@@ -17,10 +17,9 @@ else:
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than half of all of
-    holdfast.
+    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than half of all of holdfast.
 
-    Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable where the fields are.
+    Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable if the fields are.
     """
 
     __slots__ = ("__dict__",)
@@ -62,7 +61,7 @@ class Value:
         return f"{type(self).__name__}({pairs})"
 
     def replaced(self, **changes: Any) -> Self:
-        """The same with other values for some fields."""
+        """A copy with other values for some fields."""
         return type(self)(**{**{name: getattr(self, name) for name in self._fields}, **changes})
 
     def _values(self) -> tuple[Any, ...]:
@@ -70,7 +69,7 @@ class Value:
 
 
 class Liveness(Enum):
-    """Whether a holder lives, as far as can be known. UNKNOWN counts as held, never as stale."""
+    """Whether a holder is alive, as far as is known. UNKNOWN counts as held, never as stale."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -78,10 +77,10 @@ class Liveness(Enum):
 
 
 class Identity(Value):
-    """One process, named so that the name is never used again.
+    """The identity of one process, which is never reused.
 
-    A pid alone repeats: after a reboot (`boot`), in another container (`pid_namespace`), or when the number comes
-    round again (`started`). A part that cannot be known is `-` and equals nothing, not even another `-`.
+    A pid alone repeats: after a reboot (`boot`), in another container (`pid_namespace`), or when the numbers wrap
+    around (`started`). An unknown part is `-` and equals nothing, not even another `-`.
     """
 
     pid: int
@@ -90,20 +89,34 @@ class Identity(Value):
     started: str
     host: str
 
+    @property
+    def pid_space(self) -> tuple[str, str]:
+        """What a pid is a number in: one boot and one PID namespace."""
+        return (self.boot, self.pid_namespace)
+
+    @property
+    def has_pid_space(self) -> bool:
+        """Whether it is known in which boot and PID namespace it is."""
+        return "-" not in self.pid_space
+
+    def shares_pids_with(self, other: Identity) -> bool:
+        """Whether a pid means the same process to both, for certain."""
+        return self.has_pid_space and self.pid_space == other.pid_space
+
 
 MARKER_VERSION = "2"
-"""As it is written."""
+"""The version that is written."""
 _MARKER_PARTS = {"1": 7, MARKER_VERSION: 8}
-"""The versions of the marker that can be read, and how many words each has."""
+"""The versions of the marker that can be read, with their numbers of words."""
 _SECONDS_DIGITS = 12
 
 
 class Marker(Value):
     """The one field that holdfast adds to a record, so that a reader can tell "guard gone" from "never guarded".
 
-    `guarded` is False where the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
-    `st_dev` that the holder saw: seen through another mount, a guard may look free although it is held. `acquired` is
-    in seconds since the epoch, and is not changed by heartbeats; None in a marker of version 1, which has no such part.
+    `guarded` is False if the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
+    `st_dev` that the holder saw: through another mount, a held guard may look free. `acquired` is in seconds since the
+    epoch, and heartbeats do not change it; None in a marker of version 1, which has no such part.
     """
 
     guarded: bool
@@ -116,7 +129,7 @@ class Marker(Value):
 
     @classmethod
     def decode(cls, text: str, pid: int) -> Marker | None:
-        """The marker, or None for one that is torn or of a version that this code does not know."""
+        """The marker, or None if it is torn or of an unknown version."""
         count = _MARKER_PARTS.get(text.partition(" ")[0])
         if count is None:
             return None
@@ -132,7 +145,7 @@ class Marker(Value):
 
 
 def marker_text(guarded: bool, device: int, who: Identity, acquired: float | None = None) -> str:
-    """A marker as it is written: version 2, or 1 where there is no time of acquisition.
+    """A marker as it is written: version 2, or 1 without a time of acquisition.
 
     `g` or `n` is one byte, so that it can be flipped in place.
     """
@@ -143,7 +156,7 @@ def marker_text(guarded: bool, device: int, who: Identity, acquired: float | Non
 
 
 def _seconds(text: str) -> float | None:
-    """A moment of version 2, whole seconds and three digits more; None for anything else."""
+    """A moment of version 2, in seconds with three decimals; None for anything else."""
     whole, _, rest = text.partition(".")
     digits = whole + rest
     plain = digits.isascii() and digits.isdecimal() and len(rest) == 3 and 0 < len(whole) <= _SECONDS_DIGITS
@@ -154,10 +167,10 @@ class Record(Value):
     """The content of a lock file, decoded.
 
     `fields` are the values in the protocol's own vocabulary; the attributes are the same facts in holdfast's.
-    `created` is the protocol's timestamp, in seconds since the epoch. `refreshed` says that a heartbeat may have moved
-    it; `since` is when the lock was acquired. `marked` says that a marker was there, even one that cannot be read.
-    `legible` is False where the content says nothing, and the protocol takes it for a lock all the same.
-    `mixed`: the file has more in it than a record, so it may be somebody's data: it is held, whatever else is known.
+    `created` is the protocol's timestamp, in seconds since the epoch. `refreshed`: a heartbeat may have changed it;
+    `since` is when the lock was acquired. `marked`: there is a marker, even if it cannot be read. `legible` is False if
+    the content says nothing, but is a lock by the protocol all the same. `mixed`: the file has more than a record in
+    it, so it may be data: it is held, whatever else is known.
     """
 
     protocol: str
@@ -174,7 +187,7 @@ class Record(Value):
 
     @property
     def since(self) -> float | None:
-        """When the lock was acquired, in seconds since the epoch; None if no time is known but a heartbeat's."""
+        """When the lock was acquired, in seconds since the epoch; None if only a heartbeat's time is known."""
         if self.marker is not None and self.marker.acquired is not None:
             return self.marker.acquired
         return None if self.refreshed else self.created
@@ -184,8 +197,8 @@ class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
     `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server),
-    `counter` (nobody holds the lock, but its counter of fencing tokens is locked), `race` (there is no lock file, but
-    somebody else is about to make one, or has just removed it), or `none`. `proven` is True only where no schedule of
+    `counter` (the lock is free, but its counter of fencing tokens is locked), `race` (there is no lock file, but
+    another process is about to make one, or has just removed it), or `none`. `proven` is True only if no schedule of
     events can make the answer wrong.
     """
 
@@ -195,10 +208,10 @@ class Evidence(Value):
 
 
 class Holder(Value):
-    """Who holds a lock: everything that the record and this machine can tell.
+    """Who holds a lock: everything that the record and this machine show.
 
-    `since`: when it was acquired, in seconds since the epoch; heartbeats do not move it. None where that is not known.
-    `shared`: together with others that asked for it shared.
+    `since`: when it was acquired, in seconds since the epoch; heartbeats do not change it. None if unknown.
+    `shared`: together with other holders that asked for it shared.
     """
 
     pid: int | None = None
@@ -210,11 +223,11 @@ class Holder(Value):
 
 
 class Waiter(Value):
-    """Somebody who waits for a lock. `since` is in seconds since the epoch.
+    """A waiter for a lock. `since` is in seconds since the epoch.
 
-    `position` counts from 1 among those who queue. It is None for somebody who only watches the lock file: it waits for
-    less than a moment yet, or takes no part in the queue (`fair=False`). The threads and tasks of another process show
-    as one, the first of them.
+    `position` counts from 1 among the queued waiters. It is None for a waiter that only watches the lock file: it has
+    just begun, or takes no part in the queue (`fair=False`). The threads and tasks of another process show as one
+    waiter, the first of them.
     """
 
     position: int | None
@@ -227,13 +240,13 @@ class Waiter(Value):
 class Status(Value):
     """One look at a lock; true when it was taken, and perhaps no longer.
 
-    `locked`: a contender would be refused. `stale`: the lock file is there, but a contender may take the lock over.
-    Both False: nobody holds it, or only those do who share it with a contender. `record` is None where there is none or
-    it is malformed. `waiters` are those who wait for it, in their order, as far as they can be seen; only
-    `Lock.status()` looks for them. `holders`: where several may hold it, all who are seen; `holder` is the first.
-    `age`: seconds since the acquisition; `record_age`: seconds since the record's timestamp, which a heartbeat
-    refreshes, and by which protocols call a lock stale. None where that is not known.
-    `modified`: when the lock file was written last, in seconds since the epoch; `data`: what is in it, as bytes.
+    `locked`: a contender would be refused. `stale`: the lock file exists, but a contender may take the lock over. Both
+    False: it is free, or only held by readers that would share it with the contender. `record` is None if there is none
+    or it is malformed. `waiters` are in their order, as far as they are visible; only `Lock.status()` looks for them.
+    `holders`: if several may hold it, all that are visible; `holder` is the first. `age`: seconds since the
+    acquisition; `record_age`: seconds since the record's timestamp, which a heartbeat refreshes, and by which protocols
+    call a lock stale; both None if unknown. `modified`: when the lock file was last written, in seconds since the
+    epoch; `data`: its content, as bytes.
     """
 
     path: str
@@ -263,22 +276,22 @@ class SemaphoreStatus(tuple[Status, ...]):
 
     @property
     def locked(self) -> bool:
-        """Whether a contender would be refused, as all slots are taken."""
+        """Whether a contender would be refused, because all slots are taken."""
         return not self.free
 
     @property
     def holders(self) -> tuple[Holder, ...]:
-        """Those who hold a slot, by its number."""
+        """The holders of the slots, by slot number."""
         return tuple([status.holder for status in self if status.locked and status.holder is not None])
 
     @property
     def waiters(self) -> tuple[Waiter, ...]:
-        """Those who wait for any slot, in their order, as far as they can be seen. Each `Status` has the same."""
+        """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same."""
         return self[0].waiters if self else ()
 
 
 def temporary_name(identity: Identity, token: str) -> str:
-    """A name that tells whose it is, short enough beside any lock name, and hidden."""
+    """A hidden name that identifies its process, short enough beside any lock name."""
     return f"{temporary_prefix(identity)}{identity.pid}-{token}.tmp"
 
 

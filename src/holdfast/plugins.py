@@ -1,12 +1,13 @@
-"""What installed packages add to holdfast, by entry points: protocols and engines."""
+"""Protocols and engines that installed packages add to holdfast by entry points."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 from .errors import HoldfastError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from importlib.metadata import EntryPoint
     from typing import TypeVar
 
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def names(group: str) -> set[str]:
-    """What there is, by name. Nothing is loaded."""
+    """The names of what is installed. Loads nothing."""
     return {entry.name for entry in _entries(group)}
 
 
 def find(group: str, kind: type[T], name: str, instead: str = "", wrong: Callable[[T], str] = lambda _: "") -> T | None:
-    """What a package offers by that name: an instance of `kind`, or of a subclass, which is made; None if none does.
+    """What a package offers by that name: an instance of `kind`, made if the package has a subclass; None if none does.
 
-    HoldfastError, which says what to do (or else, `instead`), where what is offered is broken, the cause chained; or
-    where something is `wrong` with it.
+    HoldfastError if it is broken, with the cause chained, or if `wrong` finds fault with it. The message says what to
+    do; `instead` adds an alternative.
     """
     for entry in _entries(group):
         if entry.name == name:
@@ -50,5 +51,5 @@ def _load(entry: EntryPoint, kind: type[T], what: str, instead: str) -> T:
             protocol=entry.name,
         ) from error
     if not isinstance(made, kind):
-        raise HoldfastError(f"{what} is no {entry.group}.{kind.__name__}, but {made!r}", protocol=entry.name)
+        raise HoldfastError(f"{what} is not a {entry.group}.{kind.__name__}, but {made!r}", protocol=entry.name)
     return made

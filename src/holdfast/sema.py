@@ -1,8 +1,4 @@
-"""The terms that the faces `sema` and `semats` have in common: errors, the record as a value, what their options mean.
-
-Their lock files have one grammar; what is different is the rule when a lock is stale, and where the file is.
-
-File-Based Semaphore, the Rust library, in Python: its names, its lock files, seconds instead of durations.
+"""File-Based Semaphore, the Rust library, in Python: its names, its lock files, seconds instead of durations.
 
 ```python
 from holdfast.sema import LockInfo, Semaphore
@@ -12,41 +8,39 @@ with semaphore.acquire_with_info(LockInfo.with_tag("deploy v1.2.3")):
     ...
 ```
 
-Whoever uses `sema` or the library on the same path is kept out, and keeps us out. A lock is stale by age alone, as
-there; but a holder whose kernel lock is held is never robbed. What else is different, and why: docs/sema.md. Source:
+A process that uses `sema` or the library on the same path is kept out, and keeps us out. A lock is stale by age alone,
+as there; but a holder whose kernel lock is held is never robbed. What else is different, and why: docs/sema.md. Source:
 Protocol Specification 1.0, File-Based Semaphore.
 
-Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` and `durable=True`.
+Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` and `durable=True`. The errors, the
+record as a value and the meaning of the options are also those of `holdfast.semats`, whose lock files have the same
+grammar: what differs is the rule when a lock is stale, and where the file is.
 """
 
 from __future__ import annotations
 
 import math
+import os
+from types import TracebackType
 
-from ._core.options import check_seconds
+from ._core.options import Options, check_seconds
 from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
-from .engines.file.interop import has_ended
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
-from .lock import Lock, file_request
+from .lock import Hold, Lock, file_request, leave_to_others
 from .model import Liveness, Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
     from typing import Any, Literal, Self
-
-    from ._core.options import Options
-    from .lock import Hold
 
     Stale = Literal["protocol", "safe"]
 
 
 class AlreadyLocked(AcquireTimeout):
-    """Somebody holds the lock, and the call does not wait."""
+    """The lock is held, and the call does not wait."""
 
     @property
     def holder_pid(self) -> int | None:
@@ -132,7 +126,7 @@ class LockInfo(Value):
 
 def is_process_running(pid: int) -> bool:
     """Whether there is such a process here, also one of another user. False for a zombie, and for numbers below 1."""
-    return 0 < pid <= MAX_PID and not has_ended(environment(), pid)
+    return 0 < pid <= MAX_PID and not environment().inspect(pid).has_ended
 
 
 def options_of(protocol: str, stale_timeout: float | None, acquire_timeout: float | None, stale: Stale) -> Options:
@@ -155,8 +149,8 @@ def make_lock(path: str | os.PathLike[str], options: Options, tag: str | None, r
 
 
 def info_at(lock: Lock) -> LockInfo | None:
-    """Who holds it; None when nobody does."""
-    seen = glance(lock._env, file_request(lock))
+    """Who holds it; None for a free lock."""
+    seen = glance(environment(), file_request(lock))
     if seen is None:
         return None
     if seen.record is None:
@@ -255,7 +249,7 @@ class Semaphore:
         self._options = options_of("sema", config.stale_timeout, config.acquire_timeout, config.stale)
         self._options["durable"] = True  # specification, "Acquiring a Lock", 2b
         self._lock = self._tagged(path, None)
-        require_directory(self._lock._env, file_request(self._lock))
+        require_directory(environment(), file_request(self._lock))
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -301,15 +295,15 @@ class Semaphore:
 
     def is_locked(self) -> bool:
         """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
-        return glance(self._lock._env, file_request(self._lock)) is not None
+        return glance(environment(), file_request(self._lock)) is not None
 
     def lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 
     def force_release(self) -> None:
-        """Remove the lock file, whoever holds it; nothing happens if there is none.
+        """Remove the lock file, also another holder's; nothing happens if there is none.
 
         The holder is not stopped: if it is holdfast's, it finds its lock lost.
         """
@@ -336,7 +330,7 @@ class Semaphore:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
         guard = SemaphoreGuard()
         guard._hold = lock.acquire(timeout)  # made before: an interruption finds the hold in it, and drops it
-        guard._hold._leave_to_others()
+        leave_to_others(guard._hold)
         return guard
 
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:

@@ -22,13 +22,17 @@ Thin: everything is done by a `Lock` with `protocol="semats"` and `stale="protoc
 
 from __future__ import annotations
 
+import os
+from types import TracebackType
+
 from ._drivers.sync import perform
+from ._platform import environment
 from .engines.file.inspect import Assessment, Observation, assess, glance, require_directory
 from .engines.file.interop import sweep_rivals
 from .engines.file.policy import judge
 from .engines.file.remove import remove_if, why_not_of
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import _UNSET, file_request, make_again, state_of
+from .lock import UNSET, Hold, Lock, can_be_released, file_request, make_again, release_own
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
 from .sema import (
@@ -45,12 +49,10 @@ from .sema import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-    from types import TracebackType
     from typing import Any, Self
 
-    from .lock import Hold, Lock
     from .sema import Stale
+
 
 __all__ = [
     "AlreadyLocked",
@@ -135,7 +137,7 @@ class Semaphore:
         self._options = options_of("semats", stale_timeout, acquire_timeout, stale)
         self._lock = self._tagged(path, tag)
         self._hold: Hold | None = None
-        require_directory(self._lock._env, file_request(self._lock))
+        require_directory(environment(), file_request(self._lock))
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -170,19 +172,19 @@ class Semaphore:
         """As `acquire`, with the time to wait as the first thing that is said."""
         return self.acquire(timeout, tag)
 
-    def acquire(self, timeout: float | None = _UNSET, tag: str | None = None) -> LockInfo:
+    def acquire(self, timeout: float | None = UNSET, tag: str | None = None) -> LockInfo:
         """Acquire the lock and return what its file says, or raise Timeout after so many seconds.
 
         None waits for ever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
         it and the wait would have no end.
         """
         try:
-            return self._acquire(tag, file_request(self._lock).timeout if timeout is _UNSET else timeout)
+            return self._acquire(tag, file_request(self._lock).timeout if timeout is UNSET else timeout)
         except AcquireTimeout as error:
             raise renamed(error, Timeout) from None
 
     def release(self, force: bool = False) -> None:
-        """Release what this process holds; with `force`, whoever's it is.
+        """Release what this process holds; with `force`, also another holder's lock.
 
         Raises NotLocked if there is no lock file; PermissionDenied if it is not this process's, or not known to be;
         LockLost if this object held the lock, and it had been removed or replaced: then what is there is left alone,
@@ -190,14 +192,14 @@ class Semaphore:
         has no more than the pid of this process is removed.
         """
         hold, self._hold = self._hold, None
-        if hold is not None and _is_live(hold):
+        if hold is not None and can_be_released(hold):
             try:
                 hold.release()
                 return
             except LockLost:
                 if not force:
                     raise
-        if not self._lock._release_own():
+        if not release_own(self._lock):
             self._remove(force=force)
 
     def force_release(self) -> None:
@@ -206,7 +208,7 @@ class Semaphore:
 
     def status(self) -> SemaphoreStatus:
         """Look at the lock, changing nothing."""
-        env = self._lock._env
+        env = environment()
         seen = glance(env, file_request(self._lock))
         if seen is None:
             return SemaphoreStatus(False, None, False, False)
@@ -215,13 +217,13 @@ class Semaphore:
         return SemaphoreStatus(True, info, info is not None and info.is_stale(self._stale_timeout), mine)
 
     def get_lock_info(self) -> LockInfo | None:
-        """Who holds it, or None when nobody does. ParseError for a lock file whose record cannot be read; else as
+        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 
     def is_locked(self) -> bool:
         """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
-        return glance(self._lock._env, file_request(self._lock)) is not None
+        return glance(environment(), file_request(self._lock)) is not None
 
     def clean_stale(self) -> bool:
         """Remove the lock if it is stale, and what crashed attempts on it have left; whether there was anything.
@@ -229,7 +231,7 @@ class Semaphore:
         Of temporary files, only `<lock>.<pid>.<16 hex digits>.tmp` are meant, and only if that process has ended.
         PermissionError if a stale lock may not be removed.
         """
-        env, request = self._lock._env, file_request(self._lock)
+        env, request = environment(), file_request(self._lock)
 
         def is_stale(seen: Observation, assessed: Assessment) -> bool:
             return seen.record is not None and judge(env, request, seen, assessed).reclaim
@@ -253,7 +255,7 @@ class Semaphore:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
         hold = lock.acquire(timeout)
         earlier, self._hold = self._hold, hold
-        if earlier is not None and _is_live(earlier):  # it was lost, or this would have been refused
+        if earlier is not None and can_be_released(earlier):  # it was lost, or this would have been refused
             try:
                 earlier.release()
             except LockLost:
@@ -263,14 +265,14 @@ class Semaphore:
     def _remove(self, *, force: bool) -> None:
         """Remove the lock file, if it is that of this process or `force` says so."""
         lock, found, refused = self._lock, False, None
-        me = lock._env.identity()
+        me = environment().identity()
 
         def agreed(seen: Observation, assessed: Assessment) -> bool:
             nonlocal found, refused
             found, refused = True, None if force else why_not_of(seen, assessed, me)
             return refused is None
 
-        perform(lock._env, remove_if(lock._env, file_request(lock), agreed))
+        perform(environment(), remove_if(environment(), file_request(lock), agreed))
         if refused is not None:
             raise PermissionDenied(
                 f"{lock.path} was not released: {refused}. Pass force=True to remove it all the same",
@@ -312,8 +314,3 @@ def serialize_lock_info(info: LockInfo) -> str:
 def is_lock_stale(info: LockInfo, timeout: float | None) -> bool:
     """Whether it is older than `timeout` seconds, in whole ones; None or 0: never. The process is not asked."""
     return info.is_stale(timeout)
-
-
-def _is_live(hold: Hold) -> bool:
-    """Whether there is something to give back: not after a release, not in a forked child."""
-    return not hold._is_released() and not state_of(hold).inert

@@ -1,37 +1,34 @@
 """What the locks of this process do, as OpenTelemetry spans: `pip install 'holdfast[tracing]'`.
 
-    holdfast.wait    from the moment when a caller begins to wait until it has the lock or gives up
+    holdfast.wait    from the beginning of a caller's wait until it has the lock or gives up
     holdfast.lock    from the acquisition to the release
 
-Both are children of the span that is current where the lock is acquired. A lock that is free makes no wait.
+Both are children of the span that is current where the lock is acquired. A free lock has no wait.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
 
 from .events import Event, listen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 
 
 def trace(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Make spans of what happens to all locks of this process from now on; returns what ends that.
+    """Make spans of what happens to all locks of this process from now on; returns a function that ends that.
 
-    `provider` is whose tracer makes them; None: the global one. A span ends where the wait or the hold does, in any
-    thread or task, and becomes current nowhere: what runs while a lock is held is its sibling.
+    The tracer comes from `provider`; None: the global one. A span ends where the wait or the hold does, in any thread
+    or task, and is never the current one: spans made while a lock is held are its siblings.
 
     Attributes: `holdfast.path`, `.protocol`, `.number` (the same for the wait and the hold of one acquisition),
-    `.context` and, where there are such, `.tag`, `.slot`, `.holder.pid`, `.holder.tag`, `.holder.host`,
-    `.recovered_from.pid`; when it has ended, `.outcome`: `acquired`, `gave-up` or `joined` of a wait, `released` or
-    `lost` of a hold. A hold that is lost has the status ERROR and an event `lost`; a timeout is no error, as many
-    callers live on them.
+    `.context` and, where known, `.tag`, `.slot`, `.holder.pid`, `.holder.tag`, `.holder.host`, `.recovered_from.pid`;
+    at the end, `.outcome`: `acquired`, `gave-up` or `joined` for a wait, `released` or `lost` for a hold. A lost hold
+    has the status ERROR and an event `lost`; a timeout is no error, as many callers expect it.
 
-    Ending it ends the spans that are open. A forked child goes on with none of its parent's.
+    The returned function ends the open spans. A forked child does not continue its parent's.
     """
     tracer = get_tracer("holdfast", tracer_provider=provider)
     spans = _Spans(tracer)
@@ -52,13 +49,13 @@ class _Spans:
         self._lost: set[int] = set()
 
     def leave(self) -> None:
-        """End what is open, now."""
+        """End all open spans now."""
         while self._open:
             self._open.popitem()[1].end()
 
     def __call__(self, event: Event) -> None:
         if event.pid != self._pid:
-            self._pid, self._open = event.pid, {}  # what our parent has begun, it will end
+            self._pid, self._open = event.pid, {}  # our parent will end its own spans
         if event.kind == "waiting":
             self._start(_WAIT, event)
         elif event.kind in ("acquired", "gave-up", "joined"):
@@ -75,7 +72,7 @@ class _Spans:
             self._end(_HOLD, event)
 
     def _start(self, name: str, event: Event) -> None:
-        """The current context is the acquirer's: those who listen are called in its thread or task."""
+        """The current context is the acquirer's: listeners are called in its thread or task."""
         self._open[name, event.number] = self._tracer.start_span(
             name, attributes=_attributes(event), start_time=_nanoseconds(event)
         )
@@ -83,7 +80,7 @@ class _Spans:
     def _end(self, name: str, event: Event) -> None:
         span = self._open.pop((name, event.number), None)
         if span is None:
-            return  # begun before anybody listened, or a lock that was free
+            return  # it began before we listened, or the lock was free
         outcome = "lost" if event.number in self._lost else event.kind
         self._lost.discard(event.number)
         span.set_attributes({"holdfast.outcome": outcome, **_attributes(event)})

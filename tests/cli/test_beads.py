@@ -67,7 +67,7 @@ def dead() -> int:
 # -- check -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_of_a_check_is_not_its_status(world: World, database: Path, lock_file: Path) -> None:
+def test_the_answer_of_a_check_is_its_status(world: World, database: Path, lock_file: Path) -> None:
     done = world.do("beads", "check", database)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     lock_file.write_text(record(os.getpid(), "vc-executor"))
@@ -87,7 +87,7 @@ def test_the_answer_of_a_check_is_not_its_status(world: World, database: Path, l
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_check_in_json_does_not_say_all(world: World, database: Path, lock_file: Path) -> None:
+def test_a_check_in_json_says_all(world: World, database: Path, lock_file: Path) -> None:
     def check() -> dict[str, object]:
         done = world.do("beads", "check", "--json", database)
         found: dict[str, object] = json.loads(done.stdout)
@@ -112,9 +112,7 @@ def test_a_check_in_json_does_not_say_all(world: World, database: Path, lock_fil
 @pytest.mark.parametrize(
     "kind", ["fifo", "directory", "loop", "unreadable", "another protocol", "empty name", "a file"]
 )
-def test_a_check_of_what_is_no_lock_file_says_proceed_or_hangs(
-    world: World, database: Path, lock_file: Path, kind: str
-) -> None:
+def test_a_check_of_what_is_no_lock_file_says_skip(world: World, database: Path, lock_file: Path, kind: str) -> None:
     given: object = database
     if kind == "fifo":
         os.mkfifo(lock_file)
@@ -142,7 +140,7 @@ def test_a_check_of_what_is_no_lock_file_says_proceed_or_hangs(
     assert kind == "empty name" or os.path.lexists(lock_file)
 
 
-def test_a_hostile_holder_reaches_a_terminal(world: World, database: Path) -> None:
+def test_a_hostile_holder_does_not_reach_a_terminal(world: World, database: Path) -> None:
     calls: list[list[object]] = []
     holders = [text.decode(errors="replace") for text in HOSTILE.values()]
     for number, holder in enumerate(holders):
@@ -197,7 +195,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-def test_a_mistake_is_told_with_another_status_than_2(world: World) -> None:
+def test_a_mistake_is_reported_with_status_2(world: World) -> None:
     for done, (arguments, wanted) in zip(world.each(row for row, _ in MISTAKES), MISTAKES, strict=True):
         assert (done.returncode, done.stdout) == (2, ""), arguments[:9]
         assert wanted in done.stderr
@@ -206,7 +204,7 @@ def test_a_mistake_is_told_with_another_status_than_2(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "log is a directory", "log is a fifo", "log in nothing"])
-def test_a_daemon_that_can_do_nothing_goes_on_for_ever(world: World, database: Path, kind: str) -> None:
+def test_a_daemon_that_can_do_nothing_ends(world: World, database: Path, kind: str) -> None:
     log: list[object] = []
     given = database
     if kind == "missing":
@@ -225,7 +223,7 @@ def test_a_daemon_that_can_do_nothing_goes_on_for_ever(world: World, database: P
     assert str(log[-1] if log else given) in complaint
 
 
-def test_help_leaves_something_out(world: World) -> None:
+def test_help_is_complete(world: World) -> None:
     for words, wanted in (
         (["--help"], ["beads", "semats"]),
         (["beads", "--help"], ["check", "daemon"]),
@@ -239,7 +237,7 @@ def test_help_leaves_something_out(world: World) -> None:
         assert not [part for part in wanted if part not in done.stdout]
 
 
-def test_a_protocol_is_not_explained(world: World) -> None:
+def test_every_protocol_is_explained(world: World) -> None:
     for done in world.each([["--help"], *([command, "--help"] for command in COMMANDS)]):
         for name in protocols.names():
             found = re.findall(rf"^  {name} +LOCK is|^  {name} +the same records", done.stdout, re.MULTILINE)
@@ -260,7 +258,7 @@ def end(started: Started, number: int = signal.SIGTERM) -> int:
     return started.wait()
 
 
-def test_a_daemon_does_not_keep_away_from_a_held_database(world: World, database: Path, lock_file: Path) -> None:
+def test_a_daemon_keeps_away_from_a_held_database(world: World, database: Path, lock_file: Path) -> None:
     started = daemon(world, database, "sh", "-c", TICK)
     started.hear("cycle")
     started.hear("cycle")
@@ -281,7 +279,7 @@ def test_a_daemon_does_not_keep_away_from_a_held_database(world: World, database
     assert started.rest().endswith("] Ended by SIGTERM\n")
 
 
-def test_a_tool_and_the_daemon_work_at_once(world: World, database: Path, lock_file: Path) -> None:
+def test_a_tool_and_the_daemon_work_by_turns(world: World, database: Path, lock_file: Path) -> None:
     """`run -p beads` beside a daemon: the next cycle is skipped, and there is one again after the end of the tool."""
     started = daemon(world, database, "sh", "-c", TICK)
     started.hear("cycle")
@@ -298,7 +296,7 @@ def test_a_tool_and_the_daemon_work_at_once(world: World, database: Path, lock_f
     assert end(started) == 0
 
 
-def test_a_cycle_is_cut_short_or_overlapped(world: World, database: Path, lock_file: Path) -> None:
+def test_a_cycle_is_neither_cut_short_nor_overlapped(world: World, database: Path, lock_file: Path) -> None:
     """A lock that appears meanwhile lets it end; and while it lasts, the interval passes many times without another."""
     started = daemon(world, database, sys.executable, "-c", SLOW, interval="1ms")
     started.hear("began")
@@ -313,7 +311,7 @@ def test_a_cycle_is_cut_short_or_overlapped(world: World, database: Path, lock_f
     assert started.rest().count("began") == 1
 
 
-def test_a_failing_cycle_ends_the_daemon_or_goes_unseen(world: World, database: Path) -> None:
+def test_a_failing_cycle_is_logged_and_does_not_end_the_daemon(world: World, database: Path) -> None:
     mark = database / "mark"
     script = 'if [ -e "$1" ]; then kill -KILL $$; else : >"$1"; exit 7; fi'
     started = daemon(world, database, "sh", "-c", script, "sh", mark)
@@ -322,7 +320,7 @@ def test_a_failing_cycle_ends_the_daemon_or_goes_unseen(world: World, database: 
     assert end(started) == 0
 
 
-def test_a_command_that_does_not_exist_ends_the_daemon(world: World, database: Path) -> None:
+def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path) -> None:
     tool = database / "tool"
     started = daemon(world, database, tool)
     assert started.hear("[").endswith(f"] {tool} could not be started: No such file or directory")
@@ -335,8 +333,8 @@ def test_a_command_that_does_not_exist_ends_the_daemon(world: World, database: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_the_daemon_before_its_cycle(world: World, database: Path, number: signal.Signals) -> None:
-    """C6: it is passed on, and the daemon ends when the command has."""
+def test_a_signal_ends_the_daemon_after_its_cycle(world: World, database: Path, number: signal.Signals) -> None:
+    """BD1: it is passed on, and the daemon ends when the command has."""
     started = daemon(world, database, sys.executable, "-c", SLOW, interval="1ms")
     started.hear("began")
     pid = child_of(world, started)
@@ -352,16 +350,16 @@ def test_a_signal_ends_the_daemon_before_its_cycle(world: World, database: Path,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_daemon_that_sleeps_cannot_be_ended(world: World, database: Path, number: signal.Signals) -> None:
-    """C6."""
+def test_a_daemon_that_sleeps_can_be_ended(world: World, database: Path, number: signal.Signals) -> None:
+    """BD1."""
     started = daemon(world, database, "sh", "-c", TICK, interval="2h30m")
     started.hear("cycle")
     assert end(started, number) == (0 if number == signal.SIGTERM else -number)
     assert started.rest().endswith(f"] Ended by {number.name}\n")
 
 
-def test_ctrl_c_reaches_the_command_twice_or_not_at_all(world: World, database: Path) -> None:
-    """C6: the terminal sends it to the whole process group."""
+def test_ctrl_c_reaches_the_command_once(world: World, database: Path) -> None:
+    """BD1: the terminal sends it to the whole process group."""
     words = [*HOLDFAST, "beads", "daemon", database, "--", sys.executable, "-c", SLOW]
     started = world.terminal(words)
     started.hear("began")
@@ -373,7 +371,7 @@ def test_ctrl_c_reaches_the_command_twice_or_not_at_all(world: World, database: 
     assert started.rest().count("got SIGINT") == 1
 
 
-def test_what_nohup_ignores_ends_the_daemon(world: World, database: Path) -> None:
+def test_what_nohup_ignores_does_not_end_the_daemon(world: World, database: Path) -> None:
     started = daemon(world, database, "sh", "-c", TICK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     started.hear("cycle")
     started.signal(signal.SIGHUP)
@@ -382,7 +380,7 @@ def test_what_nohup_ignores_ends_the_daemon(world: World, database: Path) -> Non
     assert end(started) == 0
 
 
-def test_a_command_finds_other_signals_than_the_daemon_found(world: World, database: Path) -> None:
+def test_a_command_finds_the_signals_that_the_daemon_found(world: World, database: Path) -> None:
     script = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
     started = daemon(world, database, "sh", "-c", script, interval="1h")
     assert int(started.hear("SigBlk").split()[1], 16) == 0
@@ -391,8 +389,8 @@ def test_a_command_finds_other_signals_than_the_daemon_found(world: World, datab
     assert end(started) == 0
 
 
-def test_cycles_come_faster_than_the_interval(world: World, database: Path, lock_file: Path) -> None:
-    """C7: from one beginning to the next, whether a cycle runs or is skipped."""
+def test_cycles_come_no_faster_than_the_interval(world: World, database: Path, lock_file: Path) -> None:
+    """BD2: from one beginning to the next, whether a cycle runs or is skipped."""
     began = time.monotonic()
     started = daemon(world, database, "sh", "-c", TICK, interval="50ms")
     for number in range(10):
@@ -406,7 +404,7 @@ def test_cycles_come_faster_than_the_interval(world: World, database: Path, lock
     assert end(started) == 0
 
 
-def test_a_log_file_gets_less_than_stderr_would(world: World, database: Path, tmp_path: Path, lock_file: Path) -> None:
+def test_a_log_file_gets_what_stderr_would(world: World, database: Path, tmp_path: Path, lock_file: Path) -> None:
     log = tmp_path / "daemon.log"
     put(lock_file, record(os.getpid(), "a\nb\x1b[2J"))
     words = [*HOLDFAST, "beads", "daemon", "-v", "--interval", "20ms", "--log", log, database, "--", "sh", "-c", TICK]
@@ -427,8 +425,8 @@ def test_a_log_file_gets_less_than_stderr_would(world: World, database: Path, tm
     assert started.complaint() == ""
 
 
-def test_a_log_that_nobody_reads_any_more_ends_the_daemon(world: World, database: Path) -> None:
-    """C8: stderr is a pipe whose reader has gone away."""
+def test_a_log_whose_reader_is_gone_does_not_end_the_daemon(world: World, database: Path) -> None:
+    """BD3: stderr is a pipe whose reader has gone away."""
     reading, writing = os.pipe()
     words = [*HOLDFAST, "beads", "daemon", "-v", "--interval", "1ms", database, "--", "sh", "-c", TICK]
     started = world.start(words, stderr=writing)
@@ -439,7 +437,7 @@ def test_a_log_that_nobody_reads_any_more_ends_the_daemon(world: World, database
     assert end(started) == 0
 
 
-def test_a_killed_daemon_leaves_more_than_its_command(world: World, database: Path) -> None:
+def test_a_killed_daemon_leaves_only_its_command(world: World, database: Path) -> None:
     started = daemon(world, database, sys.executable, "-c", SLOW)
     started.hear("began")
     pid = child_of(world, started)
@@ -471,7 +469,7 @@ def named(name: str, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_protocol_cannot_be_used_from_a_shell(world: World, database: Path, name: str) -> None:
+def test_every_protocol_can_be_used_from_a_shell(world: World, database: Path, name: str) -> None:
     path = named(name, database)
     shown = 'for j in "" -j; do $H status $j -p "$0" "$1"; echo $?; done; $H run -n -p "$0" "$1" -- true; echo $?'
     inside = world.do("run", "-p", name, *options(name), path, "--", "sh", "-c", shown, name, path,
@@ -500,7 +498,7 @@ def test_a_protocol_cannot_be_used_from_a_shell(world: World, database: Path, na
 
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "flock"])
-def test_a_shell_cannot_hold_a_lock_of_a_protocol(world: World, database: Path, name: str) -> None:
+def test_a_shell_can_hold_a_lock_of_every_protocol(world: World, database: Path, name: str) -> None:
     script = """
     $H try -p "$2" "$1"; echo $?; $H acquire -n -p "$2" "$1"; echo $?; $H status -q -p "$2" "$1"; echo $?
     $H release -p "$2" "$1"; echo $?; $H status -q -p "$2" "$1"; echo $?; $H try -p "$2" "$1"; echo $?
@@ -516,7 +514,7 @@ def test_a_shell_cannot_hold_a_lock_of_a_protocol(world: World, database: Path, 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("kind", ["fifo", "directory", "loop"])
-def test_a_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path, name: str, kind: str) -> None:
+def test_no_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path, name: str, kind: str) -> None:
     path = named(name, database)
     file = {"beads": path / ".exclusive-lock", "sidecar": Path(f"{path}.lock")}.get(name, path)
     if kind == "fifo":
@@ -533,7 +531,7 @@ def test_a_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path, 
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_another_protocols_record_is_not_told(world: World, database: Path, name: str) -> None:
+def test_another_protocols_record_is_reported_as_its(world: World, database: Path, name: str) -> None:
     path = named(name, database)
     file = {"beads": path / ".exclusive-lock", "sidecar": Path(f"{path}.lock")}.get(name, path)
     foreign = "pid=1\ntimestamp=1\n" if name in ("beads", "sidecar") else record(1)

@@ -32,7 +32,7 @@ def foreign(path: Path) -> Path:
     return path
 
 
-def test_without_a_terminal_it_goes_without_an_id(world: World, foreign: Path) -> None:
+def test_without_a_terminal_it_goes_only_with_an_id(world: World, foreign: Path) -> None:
     done = world.do("break", foreign)
     assert done.returncode == 2
     assert id_of(world, foreign) in done.stderr
@@ -40,20 +40,20 @@ def test_without_a_terminal_it_goes_without_an_id(world: World, foreign: Path) -
     assert foreign.exists()
 
 
-def test_ls_and_status_show_different_ids(world: World, foreign: Path) -> None:
+def test_ls_and_status_show_the_same_ids(world: World, foreign: Path) -> None:
     listed = json.loads(world.do("ls", "-j").stdout)["id"]
     assert listed == id_of(world, foreign)
     assert listed in world.do("status", foreign).stdout
 
 
-def test_the_lock_that_was_meant_stays(world: World, foreign: Path) -> None:
+def test_the_lock_that_was_meant_goes(world: World, foreign: Path) -> None:
     done = world.do("break", foreign, "--id", id_of(world, foreign).upper())
     assert (done.returncode, foreign.exists()) == (0, False)
     done = world.do("break", foreign, "--id", "000000000000")
     assert (done.returncode, "not held" in done.stderr) == (0, True)
 
 
-def test_another_ones_lock_goes_by_an_older_id(world: World, foreign: Path) -> None:
+def test_another_ones_lock_does_not_go_by_an_older_id(world: World, foreign: Path) -> None:
     old = id_of(world, foreign)
     text = foreign.read_text()
     foreign.unlink()
@@ -65,7 +65,7 @@ def test_another_ones_lock_goes_by_an_older_id(world: World, foreign: Path) -> N
     assert foreign.exists()
 
 
-def test_a_living_holders_lock_goes_without_force(world: World, held: int, path: Path) -> None:
+def test_a_living_holders_lock_goes_only_with_force(world: World, held: int, path: Path) -> None:
     id_ = id_of(world, path)
     done = world.do("break", path, "--id", id_)
     assert done.returncode == 1
@@ -76,7 +76,7 @@ def test_a_living_holders_lock_goes_without_force(world: World, held: int, path:
     assert not path.exists()
 
 
-def test_a_dead_holders_lock_needs_force(world: World, path: Path) -> None:
+def test_a_dead_holders_lock_needs_no_force(world: World, path: Path) -> None:
     holder = Peer("Lock(path).acquire(); say('held'); hear()", [path], env=PLAIN)
     try:
         holder.expect("held")
@@ -91,7 +91,7 @@ def test_a_dead_holders_lock_needs_force(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "goes"), [(b"break\n", True), (b"yes\n", False), (b"\n", False), (b"\x04", False)])
-def test_a_terminal_is_not_asked_or_not_heeded(typed: bytes, *, goes: bool, world: World, foreign: Path) -> None:
+def test_a_terminal_is_asked_and_heeded(typed: bytes, *, goes: bool, world: World, foreign: Path) -> None:
     one = world.terminal([*HOLDFAST, "break", foreign])
     one.hear("id ")
     one.type(typed)
@@ -101,7 +101,7 @@ def test_a_terminal_is_not_asked_or_not_heeded(typed: bytes, *, goes: bool, worl
     assert foreign.exists() != goes
 
 
-def test_a_terminal_is_asked_about_what_is_refused_in_any_case(world: World, held: int, path: Path) -> None:
+def test_a_terminal_is_not_asked_about_what_is_refused_in_any_case(world: World, held: int, path: Path) -> None:
     one = world.terminal([*HOLDFAST, "break", path])
     shown = one.rest()
     assert one.wait() == 1
@@ -110,7 +110,7 @@ def test_a_terminal_is_asked_about_what_is_refused_in_any_case(world: World, hel
     assert path.exists()
 
 
-def test_a_kernels_lock_is_split(world: World, path: Path) -> None:
+def test_a_kernels_lock_is_not_split(world: World, path: Path) -> None:
     holder = Peer("Lock(path, protocol='flock').acquire(); say('held'); hear()", [path], env=PLAIN)
     try:
         holder.expect("held")
@@ -125,7 +125,7 @@ def test_a_kernels_lock_is_split(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sidecar", "beads"])
-def test_the_protocol_has_to_be_named(protocol: str, world: World, tmp_path: Path) -> None:
+def test_the_protocol_need_not_be_named(protocol: str, world: World, tmp_path: Path) -> None:
     target = tmp_path / "t"
     target.mkdir() if protocol == "beads" else None
     world.do("acquire", "--no-keeper", "-p", protocol, "--owner-pid", os.getpid(), target)
@@ -137,7 +137,7 @@ def test_the_protocol_has_to_be_named(protocol: str, world: World, tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"pid=x\n", b"pid=1\ntimestamp=2\nholdfast=1 g torn\n"])
-def test_what_cannot_be_read_stays_for_ever(content: bytes, world: World, path: Path) -> None:
+def test_what_cannot_be_read_can_be_broken(content: bytes, world: World, path: Path) -> None:
     path.write_bytes(content)
     listed = json.loads(world.do("ls", "-j").stdout)
     done = world.do("break", path, "--id", listed["id"])
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_stays_for_ever(content: bytes, world: World, path: 
     assert not path.exists()
 
 
-def test_an_old_empty_file_cannot_be_broken(world: World, path: Path) -> None:
+def test_an_old_empty_file_can_be_broken(world: World, path: Path) -> None:
     """Whoever breaks it waits for it as for a record that was never written, whatever `ls` calls it."""
     path.touch()
     os.utime(path, (1000, 1000))
@@ -161,7 +161,7 @@ def test_an_old_empty_file_cannot_be_broken(world: World, path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_that_is_no_lock_goes(world: World, path: Path) -> None:
+def test_a_file_that_is_no_lock_stays(world: World, path: Path) -> None:
     path.with_name("thesis").write_text("my thesis\n")
     done = world.do("break", "thesis", "--id", "000000000000", "--force")
     assert done.returncode == 3
@@ -169,7 +169,7 @@ def test_a_file_that_is_no_lock_goes(world: World, path: Path) -> None:
     assert path.with_name("thesis").exists()
 
 
-def test_a_hostile_tag_reaches_the_terminal(world: World, path: Path) -> None:
+def test_a_hostile_tag_does_not_reach_the_terminal(world: World, path: Path) -> None:
     path.write_text("pid=4294967295\ntimestamp=9999999999\ntag=\x1b]0;owned\x07\x1b[2J\n")
     one = world.terminal([*HOLDFAST, "break", path])
     one.hear("id ")
@@ -193,7 +193,7 @@ def recommended(said: str) -> list[str]:
 @pytest.mark.parametrize(
     "content", ["pid=4294967295\ntimestamp=9999999999\ntag=foreign\n", "pid=x\n"], ids=["foreign", "torn"]
 )
-def test_a_refusal_recommends_a_method_or_a_command_that_does_nothing(
+def test_a_refusal_recommends_a_command_that_works(
     command: tuple[str, ...], content: str, world: World, tmp_path: Path
 ) -> None:
     """The path has to be quoted; what cannot be read needs its protocol."""
@@ -208,7 +208,7 @@ def test_a_refusal_recommends_a_method_or_a_command_that_does_nothing(
     assert not path.exists()
 
 
-def test_a_recommended_command_names_another_file_than_the_lock(world: World, tmp_path: Path) -> None:
+def test_a_recommended_command_names_the_file_of_the_lock(world: World, tmp_path: Path) -> None:
     """With -p, LOCK is what the protocol makes the lock file from."""
     tmp_path.joinpath("-data.json.lock").write_text("prose")
     done = world.do("run", "-n", "-p", "sidecar", "./-data.json", "--", "true")
@@ -221,7 +221,7 @@ def test_a_recommended_command_names_another_file_than_the_lock(world: World, tm
     assert world.do("break", slot, "--id", id_of(world, slot)).returncode == 0
 
 
-def test_the_command_line_in_this_process_leaves_its_words_to_the_library(path: Path) -> None:
+def test_the_command_line_in_this_process_leaves_the_words_of_the_library(path: Path) -> None:
     path.write_text("pid=4294967295\ntimestamp=9999999999\n")
     with pytest.raises(SystemExit):
         main(["status", "-q", str(path)])

@@ -33,7 +33,7 @@ def files(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-def test_a_dry_run_removes_something(world: World, path: Path) -> None:
+def test_a_dry_run_removes_nothing(world: World, path: Path) -> None:
     dead_lock(path, tag="the tag")
     done = world.do("clean")
     assert done.returncode == 1
@@ -44,19 +44,19 @@ def test_a_dry_run_removes_something(world: World, path: Path) -> None:
     assert not path.exists()
 
 
-def test_nothing_to_do_looks_like_something(world: World, tmp_path: Path) -> None:
+def test_nothing_to_do_prints_nothing(world: World, tmp_path: Path) -> None:
     for words in ([], ["--yes"], ["-r"], [tmp_path, "-q"], ["--json"]):
         done = world.do("clean", *words)
         assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_living_holders_lock_goes(world: World, held: int, path: Path) -> None:
+def test_a_living_holders_lock_stays(world: World, held: int, path: Path) -> None:
     assert world.do("clean", "--yes", "--approve-stale").returncode == 0
     assert path.exists()
     assert not ended(held)
 
 
-def test_json_does_not_say_what_text_says(world: World, tmp_path: Path) -> None:
+def test_json_says_what_text_says(world: World, tmp_path: Path) -> None:
     dead_lock(tmp_path / "a\x1b[31m\n.lock", tag='x","result":"removed')
     (tmp_path / "s.lock").write_text('{"createdAt": "2020-01-01T00:00:00.000Z"}')
     done = world.do("clean", "--json")
@@ -73,7 +73,7 @@ def test_json_does_not_say_what_text_says(world: World, tmp_path: Path) -> None:
     assert "--approve-stale" in text
 
 
-def test_a_thousand_locks_take_a_settling_time_each(world: World, tmp_path: Path) -> None:
+def test_a_thousand_locks_settle_together(world: World, tmp_path: Path) -> None:
     """Foreign and stale, so that each of them has to settle: together, not one after the other."""
     pid = Peer("say('x')")
     pid.finish()
@@ -85,7 +85,7 @@ def test_a_thousand_locks_take_a_settling_time_each(world: World, tmp_path: Path
     assert files(tmp_path) == []
 
 
-def test_directories_below_are_looked_into_unasked(world: World, tmp_path: Path) -> None:
+def test_directories_below_are_looked_into_only_when_asked(world: World, tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     (tmp_path / "link").symlink_to(below)
@@ -97,7 +97,7 @@ def test_directories_below_are_looked_into_unasked(world: World, tmp_path: Path)
     assert files(below) == []
 
 
-def test_a_single_lock_file_cannot_be_cleaned(world: World, tmp_path: Path, path: Path) -> None:
+def test_a_single_lock_file_can_be_cleaned(world: World, tmp_path: Path, path: Path) -> None:
     dead_lock(path)
     dead_lock(tmp_path / "other.lock")
     assert world.do("clean", "--yes", path).returncode == 0
@@ -109,14 +109,14 @@ def test_a_single_lock_file_cannot_be_cleaned(world: World, tmp_path: Path, path
     assert (tmp_path / "x").exists()
 
 
-def test_a_missing_directory_counts_as_clean(world: World, tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(world: World, tmp_path: Path) -> None:
     done = world.do("clean", tmp_path / "missing")
     assert done.returncode == 3
     assert "missing" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="acts as another user, which only root may")
-def test_what_may_not_be_removed_is_said_to_be_gone(disk: Path) -> None:
+def test_what_may_not_be_removed_is_said_to_stay(disk: Path) -> None:
     """Another user's directory: as nobody, in process, as nobody may not read this Python."""
     dead_lock(disk / "l.lock")
     other = Peer(
@@ -144,7 +144,7 @@ def test_what_may_not_be_removed_is_said_to_be_gone(disk: Path) -> None:
     assert (disk / "l.lock").exists()
 
 
-def test_a_lock_that_a_contender_takes_over_meanwhile_goes(world: World, path: Path) -> None:
+def test_a_lock_that_a_contender_takes_over_meanwhile_stays(world: World, path: Path) -> None:
     """Cleaners against contenders, with kills: whoever is inside stays there."""
     contend = """if True:
         import os, sys

@@ -49,15 +49,13 @@ def until(started: Started, wanted: str) -> None:
         assert started._more(deadline), f"no {wanted!r}, but {started.text!r}"
 
 
-def test_a_command_is_left_out() -> None:
+def test_every_command_is_tested() -> None:
     assert [*CALLS] == [command.name for command in commands()]
 
 
 @pytest.mark.parametrize("place", ["pipe", "terminal"])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_command_needs_what_only_others_import(
-    world: World, tmp_path: Path, held: int, name: str, place: str
-) -> None:
+def test_every_command_imports_what_it_uses(world: World, tmp_path: Path, held: int, name: str, place: str) -> None:
     if name == "postgresql":
         pytest.importorskip("psycopg")
     (tmp_path / "events").write_text(json.dumps(EVENT))

@@ -24,7 +24,7 @@ TYPED = [pytest.param(shell, marks=needs(shell)) for shell in ("bash", "zsh")]
 
 
 @pytest.mark.parametrize("shell", EACH)
-def test_a_script_is_no_script(world: World, shell: str) -> None:
+def test_every_script_is_read_by_its_shell(world: World, shell: str) -> None:
     """The shell itself reads it without a complaint, and the command prints what the function makes."""
     done = world.do("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -34,12 +34,12 @@ def test_a_script_is_no_script(world: World, shell: str) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"], ["--shell", "bash"]])
-def test_a_shell_that_is_unknown_gets_an_empty_script(world: World, words: list[str]) -> None:
+def test_a_shell_that_is_unknown_is_an_error(world: World, words: list[str]) -> None:
     done = world.do("completion", *words)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_an_option_or_a_command_is_left_out() -> None:
+def test_every_script_has_every_option_and_command() -> None:
     """Whatever `--help` shows is in each script."""
     for make in SCRIPTS.values():
         script = make(commands())
@@ -51,7 +51,7 @@ def test_an_option_or_a_command_is_left_out() -> None:
                     assert word in script
 
 
-def test_the_catalogue_leaves_something_out(world: World) -> None:
+def test_the_catalogue_has_every_option_and_command(world: World) -> None:
     """Each command of the overview is there, and each option of each command's help."""
     every, *helps = world.each([["--help"], *([*command.name.split(), "--help"] for command in commands())])
     overview = every.stdout.partition("commands:\n")[2].partition("\n\n")[0]
@@ -111,12 +111,12 @@ def in_fish(world: World, line: str) -> list[str]:
         ("holdfast --ver", ["--version"]),
     ],
 )
-def test_fish_offers_something_else(world: World, place: Path, line: str, offered: list[str]) -> None:
+def test_fish_offers_what_it_should(world: World, place: Path, line: str, offered: list[str]) -> None:
     assert sorted(in_fish(world, line)) == offered
 
 
 @needs("fish")
-def test_fish_does_not_complete_the_command_behind_the_dashes(world: World, place: Path) -> None:
+def test_fish_completes_the_command_behind_the_dashes(world: World, place: Path) -> None:
     assert "mkfifo" in in_fish(world, "holdfast run alpha.lock -- mkfi")
     assert in_fish(world, "holdfast run alpha.lock -- cat alp") == ["alpha.lock"]
 
@@ -153,7 +153,7 @@ def typist(request: pytest.FixtureRequest, world: World, place: Path) -> Iterato
 
 
 @pytest.mark.parametrize("typist", TYPED, indirect=True)
-def test_a_shell_completes_something_else(typist: Typist) -> None:
+def test_a_shell_completes_what_it_should(typist: Typist) -> None:
     """Each line: what is typed, with Tab as ^I, and the words that come of it."""
     for keys, words in [
         ("holdfast rel\t", "<release>"),
@@ -179,7 +179,7 @@ def test_a_shell_completes_something_else(typist: Typist) -> None:
         assert typist.press(keys) == words, keys
 
 
-def test_a_protocol_of_a_package_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_protocol_of_a_package_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast import protocols
 
     monkeypatch.setattr(protocols, "names", lambda: ["sema", "brought"])

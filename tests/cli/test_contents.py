@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cli.support import World
-from holdfast import AcquireTimeout, Lock, cli
+from holdfast import AcquireTimeout, Lock
+from holdfast.cli import perform
 from holdfast.cli.options import parse
-from holdfast.cli.status import status_
+from holdfast.cli.outcome import failed
 from holdfast.errors import InvalidPath, LockStale, ProtocolMismatch
 
 GONE = 2**22 + 1
@@ -85,9 +86,9 @@ CONTENTS: dict[str, Callable[[Path], object]] = {
 def status_of(*words: str) -> int:
     """The command in this process, which is cheap."""
     try:
-        return status_(parse(["status", *words]))
+        return perform(parse(["status", *words]))
     except Exception as error:
-        return cli._failed(error)
+        return failed(error)
 
 
 def meets(path: str, protocol: str) -> int:
@@ -163,21 +164,21 @@ def test_status_without_a_protocol_says_what_run_meets(world: World) -> None:
     assert said == met
 
 
-def test_a_wait_in_vain_for_what_cannot_be_read_makes_no_sentence(world: World, path: Path) -> None:
+def test_a_wait_in_vain_for_what_cannot_be_read_makes_a_sentence(world: World, path: Path) -> None:
     path.touch()
     done = world.do("wait", "-n", path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"holdfast: {path} did not become free: it is held by somebody whose record")
+    assert done.stderr.startswith(f"holdfast: {path} did not become free: it is held by a process whose record")
 
 
-def test_the_way_out_of_a_mismatch_is_told_for_programs_only(world: World, path: Path) -> None:
+def test_the_way_out_of_a_mismatch_is_reported_for_programs_and_commands(world: World, path: Path) -> None:
     path.write_text(JSON % 1)
     done = world.do("run", "-n", path, "--", "true")
     assert done.returncode == 3
     assert "Use protocol='sidecar' (-p sidecar), or another path" in done.stderr
 
 
-def test_an_empty_file_is_called_held_in_each_view(world: World, path: Path) -> None:
+def test_an_empty_file_is_called_empty_and_is_free_for_flock(world: World, path: Path) -> None:
     path.touch()
     os.utime(path, (1000, 1000))
     text = world.do("status", path).stdout

@@ -21,7 +21,7 @@ def undisturbed(done: CompletedProcess[str]) -> CompletedProcess[str] | None:
     return None if "128 of 128 inotify instances" in done.stdout else done
 
 
-def test_a_good_directory_is_called_bad_or_is_not_left_as_it_was(world: World, tmp_path: Path) -> None:
+def test_a_good_directory_is_called_good_and_left_as_it_was(world: World, tmp_path: Path) -> None:
     done = eventually(lambda: undisturbed(world.do("doctor")))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.startswith("all promises hold here")
@@ -34,7 +34,7 @@ def test_a_good_directory_is_called_bad_or_is_not_left_as_it_was(world: World, t
     assert {one["name"] for one in answer["findings"]} >= {"filesystem", "permissions", "guard", "events", "space"}
 
 
-def test_a_weaker_directory_is_called_good(world: World, tmp_path: Path) -> None:
+def test_a_weaker_directory_is_called_weaker(world: World, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     done = world.do("doctor")
     assert done.returncode == 1
@@ -50,7 +50,7 @@ def test_a_weaker_directory_is_called_good(world: World, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "closed", "proc"])
-def test_what_cannot_be_used_is_not_told_with_status_3(world: World, tmp_path: Path, kind: str) -> None:
+def test_what_cannot_be_used_is_reported_with_status_3(world: World, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "place"
     if kind == "file":
         place.touch()
@@ -65,7 +65,7 @@ def test_what_cannot_be_used_is_not_told_with_status_3(world: World, tmp_path: P
     assert kind == "proc" or (answer["verdict"], answer["abilities"]) == ("unusable", None)
 
 
-def test_a_promise_that_a_leftover_weakens_is_not_told(world: World, tmp_path: Path) -> None:
+def test_a_promise_that_a_leftover_weakens_is_reported(world: World, tmp_path: Path) -> None:
     (tmp_path / "a.lock.reclaim").mkdir()
     os.utime(tmp_path / "a.lock.reclaim", (1, 1))
     done = world.do("doctor")
@@ -74,7 +74,7 @@ def test_a_promise_that_a_leftover_weakens_is_not_told(world: World, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["a.lock.reclaim"]
 
 
-def test_a_hostile_directory_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+def test_a_hostile_directory_does_not_reach_the_terminal(world: World, tmp_path: Path) -> None:
     names = [text.replace(b"/", b"").replace(b"\0", b"")[:200] for text in HOSTILE.values()]
     places = [os.path.join(os.fsencode(tmp_path), b"%d " % number + name) for number, name in enumerate(names)]
     for place in places:
@@ -86,7 +86,7 @@ def test_a_hostile_directory_reaches_the_terminal(world: World, tmp_path: Path) 
         assert os.fsencode(json.loads(told.stdout)["directory"]) == place
 
 
-def test_a_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None:
+def test_no_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     text = on_terminal(world, WIDE, "doctor", NO_COLOR="1").rest()
     assert max(map(len, text.splitlines()[1:])) <= WIDE
@@ -96,7 +96,7 @@ def test_a_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [["a", "b"], ["--no-such"], ["--js"]], ids=" ".join)
-def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[str]) -> None:
+def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: list[str]) -> None:
     done = world.do("doctor", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: holdfast doctor" in done.stderr

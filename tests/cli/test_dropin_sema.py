@@ -275,7 +275,7 @@ def arrange(place: Path, state: str, dead: int) -> str:
 
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(("state", "words", "wanted"), TABLE, ids=[f"{state}: {words}" for state, words, _ in TABLE])
-def test_a_script_sees_another_answer_than_from_sema(
+def test_a_script_sees_the_answers_of_sema(
     place: Path, within: Within, state: str, words: str, wanted: tuple[int, str, str]
 ) -> None:
     dead = dead_pid()
@@ -300,7 +300,7 @@ def test_a_script_sees_another_answer_than_from_sema(
         assert after == before
 
 
-def test_a_link_is_followed_or_its_target_removed(place: Path) -> None:
+def test_a_link_is_neither_followed_nor_its_target_removed(place: Path) -> None:
     link_to("target", FRESH)(place / "l")
     ran(sema, "release", "l")
     assert content_of(place) == {"target": FRESH}
@@ -329,7 +329,7 @@ USAGE = [
 
 
 @pytest.mark.parametrize("words", USAGE)
-def test_a_mistake_is_taken_for_something_else(place: Path, words: str) -> None:
+def test_a_mistake_is_reported_as_one(place: Path, words: str) -> None:
     code, out, complaint = ran(sema, *words.split())
     assert (code, out) == (2, "")
     assert complaint.startswith("Error: ")
@@ -338,24 +338,24 @@ def test_a_mistake_is_taken_for_something_else(place: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["", " 1", "1 ", "+", "--1"])
-def test_a_number_that_is_none_is_taken(place: Path, number: str) -> None:
+def test_a_number_that_is_none_is_refused(place: Path, number: str) -> None:
     assert ran(sema, "acquire", "l", "--timeout", number)[0] == 2
 
 
 @pytest.mark.parametrize("number", ["+1", "007", str(2**64 - 1)])
-def test_a_number_as_rust_takes_it_is_refused(place: Path, number: str) -> None:
+def test_a_number_as_rust_takes_it_is_accepted(place: Path, number: str) -> None:
     assert ran(sema, "acquire", "l", "--timeout", number, "--stale", number)[0] == 0
 
 
 @pytest.mark.parametrize("words", ["-h", "--help", "try -h", "try l --tag --help", "nothing l --unknown -h"])
-def test_help_does_not_win(place: Path, words: str) -> None:
+def test_help_wins(place: Path, words: str) -> None:
     code, out, text = ran(sema, *words.split())
     assert (code, out) == (0, "")
     assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
     assert content_of(place) == {}
 
 
-def test_the_help_has_another_form(place: Path) -> None:
+def test_the_help_has_the_form_of_sema(place: Path) -> None:
     _, _, text = ran(sema, "--help")
     assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
     for option in ("--timeout S", "--stale S", "--tag STR", "--json", "-q, --quiet", "-h, --help", "-V, --version"):
@@ -363,7 +363,7 @@ def test_the_help_has_another_form(place: Path) -> None:
     assert "0 = never" in text
 
 
-def test_a_wait_for_what_is_no_lock_file_ends_too_early_or_never(world: World, path: Path) -> None:
+def test_a_wait_for_what_is_no_lock_file_goes_on_until_it_is_gone(world: World, path: Path) -> None:
     """It looks every 100 ms; a lock file that comes in the place of it is waited for, too."""
     path.mkdir()
     waiter = world.start([*HOLDFAST, "sema", "wait", path])
@@ -384,7 +384,7 @@ def test_a_wait_for_what_is_no_lock_file_ends_too_early_or_never(world: World, p
     ],
     ids=["directory", "dangling link"],
 )
-def test_what_takes_the_place_of_a_lock_file_is_an_error(
+def test_what_takes_the_place_of_a_lock_file_is_no_error(
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     instead: Callable[[Path], None],
@@ -404,14 +404,14 @@ def test_what_takes_the_place_of_a_lock_file_is_an_error(
 
 
 @pytest.mark.parametrize("words", ["-V", "--version", "try -V", "try l --tag --version"])
-def test_the_version_is_not_the_one_that_scripts_compare(place: Path, words: str) -> None:
+def test_the_version_is_the_one_that_scripts_compare(place: Path, words: str) -> None:
     assert ran(sema, *words.split()) == (0, "file-semaphore 0.1.0\n", "")
     assert content_of(place) == {}
 
 
 @pytest.mark.parametrize("option", ["--timeout 9", "--stale 9", "--tag t", "--json", "-q", "--quiet"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_is_refused_where_it_has_no_meaning(place: Path, command: str, option: str) -> None:
+def test_an_option_is_accepted_where_it_has_no_meaning(place: Path, command: str, option: str) -> None:
     code, _, complaint = ran(sema, command, "l", *option.split())
     assert (code, complaint) == (0, "")
 
@@ -430,7 +430,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("tag", HOSTILE.values(), ids=HOSTILE)
-def test_a_tag_breaks_the_record_the_json_or_the_terminal(place: Path, tag: str) -> None:
+def test_any_tag_leaves_record_json_and_terminal_whole(place: Path, tag: str) -> None:
     assert ran(sema, "try", "l", "--tag", tag)[0] == 0
     text = (place / "l").read_bytes().decode()
     assert text.count("\n") == 3
@@ -445,13 +445,13 @@ def test_a_tag_breaks_the_record_the_json_or_the_terminal(place: Path, tag: str)
     assert ("grün" in tag) == ("grün" in out)
 
 
-def test_a_path_reaches_the_terminal_raw(place: Path) -> None:
+def test_a_path_does_not_reach_the_terminal_raw(place: Path) -> None:
     code, out, _ = ran(sema, "try", "a\x1b[2J")
     assert (code, out) == (0, "Lock acquired: a\\x1b[2J\n")
     assert "a\x1b[2J" in content_of(place)
 
 
-def test_a_lock_is_not_on_disk_when_it_is_acquired(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_on_disk_when_it_is_acquired(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[object] = []
     monkeypatch.setattr(environment(), "sync", lambda fd: synced.append(os.fstat(fd).st_size > 0))
     monkeypatch.setattr(environment(), "sync_directory", synced.append)
@@ -459,7 +459,7 @@ def test_a_lock_is_not_on_disk_when_it_is_acquired(place: Path, monkeypatch: pyt
     assert (synced[0], synced[-1]) == (True, str(place))
 
 
-def test_the_age_is_counted_in_other_seconds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_is_counted_in_whole_seconds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 s old is not stale with --stale 10; 11 s is."""
     (place / "l").write_bytes(record(LIVE, NOW))
     monkeypatch.setattr(environment(), "time", lambda: NOW + 10.9)
@@ -468,7 +468,7 @@ def test_the_age_is_counted_in_other_seconds(place: Path, monkeypatch: pytest.Mo
     assert ran(sema, "try", "l", "--stale", "10")[0] == 0
 
 
-def test_a_lock_is_stamped_before_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_stamped_after_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [float(NOW)]
     waits = threading.Event()
     env = environment()
@@ -491,7 +491,7 @@ def test_a_lock_is_stamped_before_the_wait(place: Path, monkeypatch: pytest.Monk
     assert (place / "l").read_bytes() == record(os.getpid(), NOW + 100)
 
 
-def test_a_lock_that_a_command_left_is_taken_for_a_dead_holders(world: World, place: Path) -> None:
+def test_a_lock_that_a_command_left_is_not_taken_for_a_dead_holders(world: World, place: Path) -> None:
     assert world.do("sema", "try", "l").returncode == 0
     assert Lock(place / "l").try_acquire() is None
     assert Lock(place / "l", stale="protocol").try_acquire() is None
@@ -499,7 +499,7 @@ def test_a_lock_that_a_command_left_is_taken_for_a_dead_holders(world: World, pl
     assert (status.locked, status.liveness.value, status.evidence.proven) == (True, "dead", False)
 
 
-def test_a_living_holder_is_robbed_for_its_age(place: Path) -> None:
+def test_a_living_holder_is_not_robbed_for_its_age(place: Path) -> None:
     """A guard that is held is respected; the record alone would be stale."""
     with Lock(place / "l") as hold:
         assert ran(sema, "try", "l", "--stale", "1")[0] == 1
@@ -537,7 +537,7 @@ def test_a_living_holder_is_robbed_for_its_age(place: Path) -> None:
         (0o600, "wait", (3, "", "Error: IO error: Permission denied (os error 13)\n")),
     ],
 )
-def test_another_users_private_lock_is_judged_without_a_look(
+def test_another_users_private_lock_is_judged_by_a_look(
     disk: Path, mode: int, words: str, wanted: tuple[int, str, str]
 ) -> None:
     """What semats makes looks so to others."""
@@ -567,7 +567,7 @@ def test_another_users_private_lock_is_judged_without_a_look(
         (0o777, "old", "try", 0),
     ],
 )
-def test_a_directory_that_is_closed_to_others_is_misjudged(
+def test_a_directory_that_is_closed_to_others_is_an_error(
     disk: Path, mode: int, there: str, command: str, code: int
 ) -> None:
     inner = disk / "inner"
@@ -606,7 +606,7 @@ Lock released: L
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_script_that_was_written_for_sema_does_not_work(world: World, shell: str) -> None:
+def test_a_script_that_was_written_for_sema_works(world: World, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     started = world.start([shell, "-c", SCRIPT], env={"H": " ".join(HOLDFAST)})
@@ -616,7 +616,7 @@ def test_a_script_that_was_written_for_sema_does_not_work(world: World, shell: s
     assert started.complaint() == "Timeout waiting for lock\n"
 
 
-def test_the_streams_of_the_real_command_are_others(world: World, path: Path) -> None:
+def test_the_streams_of_the_real_command_are_those_of_sema(world: World, path: Path) -> None:
     done = world.do("sema", "-h")
     assert (done.returncode, done.stdout, done.stderr[:6]) == (0, "", "Usage:")
     done = world.do("sema", "--version")
@@ -626,14 +626,14 @@ def test_the_streams_of_the_real_command_are_others(world: World, path: Path) ->
     assert (done.returncode, done.stderr) == (3, ENOENT)
 
 
-def test_a_name_that_is_not_utf_8_stops_it(world: World, path: Path) -> None:
+def test_a_name_that_is_not_utf_8_works(world: World, path: Path) -> None:
     name = os.fsencode(path) + b"\xff"
     done = world.do("sema", "try", name, "--tag", b"a\xffb", env={"LC_ALL": "C"})
     assert (done.returncode, done.stdout) == (0, f"Lock acquired: {path}\\udcff\n")
     assert json.loads(world.do("sema", "status", name, "--json").stdout)["tag"] == "a\N{REPLACEMENT CHARACTER}b"
 
 
-def test_a_release_is_waited_for_by_polling_or_for_ever(world: World, path: Path) -> None:
+def test_a_release_ends_every_wait(world: World, path: Path) -> None:
     assert world.do("sema", "try", path).returncode == 0
     waiters = [world.start([*HOLDFAST, "sema", word, path]) for word in ("acquire", "wait")]
     for waiter in waiters:
@@ -647,7 +647,7 @@ def test_a_release_is_waited_for_by_polling_or_for_ever(world: World, path: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_while_it_waits_leaves_something(world: World, path: Path, number: int) -> None:
+def test_a_signal_while_it_waits_leaves_nothing(world: World, path: Path, number: int) -> None:
     path.write_bytes(FRESH)
     waiter = world.start([*HOLDFAST, "sema", "acquire", path])
     eventually(lambda: dormant(waiter.pid), what="the command waiting")
@@ -657,14 +657,14 @@ def test_a_signal_while_it_waits_leaves_something(world: World, path: Path, numb
     assert content_of(path.parent) == {path.name: FRESH}
 
 
-def test_a_release_of_a_running_programs_lock_is_not_told_to_it(world: World, path: Path, held: int) -> None:
+def test_a_release_of_a_running_programs_lock_is_told_to_it(world: World, path: Path, held: int) -> None:
     done = world.do("sema", "release", path)
     assert (done.returncode, done.stdout) == (0, f"Lock released: {path}\n")
     eventually(lambda: ended(held), what="the end of what was run without its lock")
 
 
 @pytest.mark.parametrize("way", ["full", "no reader"])
-def test_a_lock_that_nobody_heard_of_is_left(world: World, path: Path, way: str) -> None:
+def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, path: Path, way: str) -> None:
     if way == "full":
         stdout = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -677,11 +677,11 @@ def test_a_lock_that_nobody_heard_of_is_left(world: World, path: Path, way: str)
     assert not path.exists()
 
 
-def test_a_closed_stdout_changes_what_is_done(world: World, path: Path) -> None:
+def test_a_closed_stdout_does_not_change_what_is_done(world: World, path: Path) -> None:
     assert world.shell('$H sema try "$1" >&-; echo $?; $H sema try "$1" 2>&-; echo $?', path).stdout == "0\n1\n"
 
 
-def test_of_many_that_try_at_once_several_win(world: World, path: Path) -> None:
+def test_of_many_that_try_at_once_one_wins(world: World, path: Path) -> None:
     for there in (None, record(LIVE, OLD)):
         path.unlink(missing_ok=True)
         if there is not None:
@@ -690,7 +690,7 @@ def test_of_many_that_try_at_once_several_win(world: World, path: Path) -> None:
         assert sorted(one.wait() for one in started) == [0, 1, 1, 1, 1, 1]
 
 
-def test_it_loads_what_it_does_not_need(world: World, path: Path) -> None:
+def test_it_loads_only_what_it_needs(world: World, path: Path) -> None:
     code = (
         "import sys, holdfast.cli as c\ntry: c.main(sys.argv[1:])\nfinally: print(sorted(sys.modules), file=sys.stderr)"
     )

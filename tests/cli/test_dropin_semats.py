@@ -259,7 +259,7 @@ def arrange(place: Path, state: str, dead: int) -> str:
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize(("state", "words", "wanted"), TABLE, ids=[f"{state}: {words}" for state, words, _ in TABLE])
-def test_a_script_sees_another_answer_than_from_semats(
+def test_a_script_sees_the_answers_of_semats(
     place: Path, within: Within, monkeypatch: pytest.MonkeyPatch, state: str, words: str, wanted: Answer, as_json: bool
 ) -> None:
     dead = dead_pid()
@@ -305,20 +305,20 @@ def as_objects(text: str) -> str:
 
 
 @pytest.mark.parametrize("words", ["", "-j", "--version", "-v -f"])
-def test_no_command_is_a_command(place: Path, words: str) -> None:
+def test_no_command_shows_the_usage_and_fails(place: Path, words: str) -> None:
     code, out, complaint = ran(semats, *words.split())
     assert (code, complaint) == (1, "")
     assert out.startswith("Usage: semats <command> <path> [options]\n")
 
 
-def test_an_unknown_command_is_not_named(place: Path) -> None:
+def test_an_unknown_command_is_named(place: Path) -> None:
     code, out, complaint = ran(semats, "wait", "l")
     assert (code, complaint) == (1, "Unknown command: wait\n")
     assert out.startswith("Usage: semats <command> <path> [options]\n")
 
 
 @pytest.mark.parametrize("words", ["-h", "--help", "acquire -h", "try-acquire l --help", "nothing -h"])
-def test_help_is_no_success_or_goes_elsewhere(place: Path, words: str) -> None:
+def test_help_is_a_success_on_stdout(place: Path, words: str) -> None:
     code, out, complaint = ran(semats, *words.split())
     assert (code, complaint) == (0, "")
     assert out.startswith("Usage: semats <command> <path> [options]\n")
@@ -326,7 +326,7 @@ def test_help_is_no_success_or_goes_elsewhere(place: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_missing_path_is_not_named(place: Path, command: str) -> None:
+def test_a_missing_path_is_named(place: Path, command: str) -> None:
     assert ran(semats, *command.split()) == error("Lock path is required")
 
 
@@ -345,7 +345,7 @@ def test_a_missing_path_is_not_named(place: Path, command: str) -> None:
         "try-acquire -l.lock l",
     ],
 )
-def test_an_option_is_not_found_where_it_stands(place: Path, words: str) -> None:
+def test_an_option_is_found_wherever_it_stands(place: Path, words: str) -> None:
     code, out, _ = ran(semats, *words.split())
     tag = "undefined" if " x" not in words else "x"
     assert (code, out.splitlines()[-1]) == (0, f"tag: {tag}")
@@ -353,7 +353,7 @@ def test_an_option_is_not_found_where_it_stands(place: Path, words: str) -> None
 
 
 @pytest.mark.parametrize("number", ["abc", "", " ", "1e3", "0x10", "1.5", "100ms", "NaN", "Infinity", "--5", "²"])
-def test_a_timeout_that_is_none_waits_for_ever(place: Path, within: Within, number: str) -> None:
+def test_a_timeout_that_is_none_is_refused(place: Path, within: Within, number: str) -> None:
     (place / "l").write_bytes(FRESH)
     with within(10.0):
         code, out, complaint = ran(semats, "acquire", "l", "--timeout", number)
@@ -361,14 +361,14 @@ def test_a_timeout_that_is_none_waits_for_ever(place: Path, within: Within, numb
     assert complaint == f"Error: --timeout takes a whole number of milliseconds, not {number!r}\n"
 
 
-def test_a_timeout_without_a_value_waits_for_ever(place: Path, within: Within) -> None:
+def test_a_timeout_without_a_value_does_not_wait(place: Path, within: Within) -> None:
     (place / "l").write_bytes(FRESH)
     with within(10.0):
         assert ran(semats, "acquire", "l", "--timeout")[0] == 1
 
 
 @pytest.mark.parametrize("flag", ["-v", "--verbose"])
-def test_what_is_being_done_is_not_said(place: Path, flag: str) -> None:
+def test_what_is_being_done_is_said(place: Path, flag: str) -> None:
     code, out, complaint = ran(semats, "try-acquire", "l", flag)
     assert (code, complaint) == (0, "[INFO] Trying to acquire lock: l\n")
     assert out.startswith("status: acquired\n")
@@ -388,7 +388,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("tag", HOSTILE.values(), ids=HOSTILE)
-def test_a_tag_breaks_the_record_the_json_or_the_terminal(place: Path, tag: str) -> None:
+def test_any_tag_leaves_record_json_and_terminal_whole(place: Path, tag: str) -> None:
     code, out, _ = ran(semats, "-j", "try-acquire", "l", "-t", tag)
     assert code == 0
     written = json.loads(out)["tag"]
@@ -400,15 +400,15 @@ def test_a_tag_breaks_the_record_the_json_or_the_terminal(place: Path, tag: str)
     assert json.loads(out)["info"]["tag"] == written
 
 
-def test_a_stamp_of_the_same_number_from_before_our_start_is_ours(place: Path) -> None:
+def test_a_stamp_of_the_same_number_from_before_our_start_is_not_ours(place: Path) -> None:
     """In containers, numbers repeat: this one was another process's when the record was written."""
     (place / "l").write_bytes(record(os.getpid(), 10**9))
     assert ran(semats, "release", "l") == denied(os.getpid())
     assert "isOwnedByCurrentProcess: false" in ran(semats, "status", "l")[1]
 
 
-def test_a_living_holder_is_robbed_or_released(world: World, place: Path) -> None:
-    """A guard that is held is respected, until somebody says `-f`."""
+def test_a_living_holder_is_neither_robbed_nor_released(world: World, place: Path) -> None:
+    """A guard that is held is respected, until `-f` is given."""
     hold = Lock("l", protocol="semats").acquire()
     assert ran(semats, "try-acquire", "l")[0] == 1
     done = world.do("semats", "release", "l")
@@ -420,7 +420,7 @@ def test_a_living_holder_is_robbed_or_released(world: World, place: Path) -> Non
         hold.release()
 
 
-def test_a_lock_that_a_command_left_is_taken_for_a_dead_holders(world: World, place: Path) -> None:
+def test_a_lock_that_a_command_left_is_not_taken_for_a_dead_holders(world: World, place: Path) -> None:
     assert world.do("semats", "try-acquire", "l").returncode == 0
     assert Lock("l", protocol="semats").try_acquire() is None
     assert Lock("l").try_acquire() is None
@@ -429,7 +429,7 @@ def test_a_lock_that_a_command_left_is_taken_for_a_dead_holders(world: World, pl
 # -- temporary files ---------------------------------------------------------------------------------------------------
 
 
-def test_clean_removes_what_is_anothers(place: Path) -> None:
+def test_clean_leaves_what_is_anothers(place: Path) -> None:
     """Only the attempts on this very lock, and only those whose process has ended."""
     dead = dead_pid()
     kept = [
@@ -451,7 +451,7 @@ def test_clean_removes_what_is_anothers(place: Path) -> None:
     assert ran(semats, "clean", "l") == NOT_CLEANED
 
 
-def test_an_acquisition_passes_a_rename_that_is_about_to_happen(world: World, path: Path) -> None:
+def test_an_acquisition_waits_for_a_rename_that_is_about_to_happen(world: World, path: Path) -> None:
     """A temporary file of a living process, older than our lock file, may replace it any moment."""
     temporary = path.parent / f"{path.name}.{LIVE}.{TOKEN}.tmp"
     temporary.write_bytes(FRESH)
@@ -491,7 +491,7 @@ NOT_REMOVED = io_error("EACCES", "permission denied", "unlink", 13, doing="relea
         (0o777, "later", "clean", NOT_CLEANED),
     ],
 )
-def test_another_users_lock_is_misjudged(
+def test_another_users_lock_is_judged_rightly(
     disk: Path, monkeypatch: pytest.MonkeyPatch, mode: int, there: str, words: str, wanted: Answer
 ) -> None:
     """A process that may not be signalled is alive; `later` it is old."""
@@ -544,7 +544,7 @@ locked: false
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_script_that_was_written_for_semats_does_not_work(world: World, shell: str) -> None:
+def test_a_script_that_was_written_for_semats_works(world: World, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     started = world.start([shell, "-c", SCRIPT], env={"H": " ".join(HOLDFAST)})
@@ -553,12 +553,12 @@ def test_a_script_that_was_written_for_semats_does_not_work(world: World, shell:
     assert (out, started.complaint()) == (SAID.format(pid=started.pid), "")
 
 
-def test_a_program_that_becomes_the_command_cannot_release_its_lock(world: World, path: Path) -> None:
+def test_a_program_that_becomes_the_command_can_release_its_lock(world: World, path: Path) -> None:
     script = 'printf "pid=%s\\ntimestamp=%s\\n" $$ $(date +%s) >"$1"; exec $H semats release "$1"'
     assert world.shell(script, path).stdout == "status: released\n"
 
 
-def test_a_release_is_waited_for_by_polling_or_for_ever(world: World, path: Path) -> None:
+def test_a_release_ends_every_wait(world: World, path: Path) -> None:
     assert world.do("semats", "try-acquire", path).returncode == 0
     waiter = world.start([*HOLDFAST, "semats", "acquire", path])
     eventually(lambda: dormant(waiter.pid), what="the command waiting")
@@ -569,7 +569,7 @@ def test_a_release_is_waited_for_by_polling_or_for_ever(world: World, path: Path
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_signal_while_it_waits_leaves_something(world: World, path: Path) -> None:
+def test_a_signal_while_it_waits_leaves_nothing(world: World, path: Path) -> None:
     path.write_bytes(FRESH)
     waiter = world.start([*HOLDFAST, "semats", "acquire", path])
     eventually(lambda: dormant(waiter.pid), what="the command waiting")
@@ -579,7 +579,7 @@ def test_a_signal_while_it_waits_leaves_something(world: World, path: Path) -> N
     assert content_of(path.parent) == {path.name: FRESH}
 
 
-def test_a_lock_that_nobody_heard_of_is_left(world: World, path: Path) -> None:
+def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, path: Path) -> None:
     with open("/dev/full", "wb") as full:
         started = world.start([*HOLDFAST, "semats", "try-acquire", path], stdout=full)
     assert started.wait() == 1
@@ -587,7 +587,7 @@ def test_a_lock_that_nobody_heard_of_is_left(world: World, path: Path) -> None:
     assert not path.exists()
 
 
-def test_of_many_that_try_at_once_several_win(world: World, path: Path) -> None:
+def test_of_many_that_try_at_once_one_wins(world: World, path: Path) -> None:
     for there in (None, record(dead_pid(), OLD)):
         path.unlink(missing_ok=True)
         if there is not None:

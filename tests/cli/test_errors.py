@@ -67,7 +67,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-def test_a_mistake_in_the_call_is_told_with_status_2(world: World) -> None:
+def test_a_mistake_in_the_call_is_reported_with_status_2(world: World) -> None:
     for done, (arguments, wanted) in zip(world.each(row for row, _ in MISTAKES), MISTAKES, strict=True):
         assert (done.returncode, done.stdout) == (2, ""), arguments
         assert wanted in done.stderr
@@ -118,7 +118,7 @@ def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, k
 
 
 @pytest.mark.parametrize("command", ["run", "try", "acquire"])
-def test_a_missing_directory_is_told_and_can_be_made(world: World, path: Path, command: str) -> None:
+def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Path, command: str) -> None:
     deep = path / "a" / "b.lock"
     complaint = complaint_of(world.do(*words(command, deep)), 3)
     assert str(path / "a") in complaint
@@ -135,13 +135,13 @@ def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: st
     assert not path.exists()
 
 
-def test_a_file_where_a_directory_should_be_is_told(world: World, path: Path) -> None:
+def test_a_file_where_a_directory_should_be_is_reported(world: World, path: Path) -> None:
     path.write_text("")
     assert f"{path} is not a directory" in complaint_of(world.do("try", path / "a"), 3)
     assert f"{path} is not a directory" in complaint_of(world.do("try", "--parents", path / "a"), 3)
 
 
-def test_a_name_that_is_too_long_is_told(world: World, path: Path) -> None:
+def test_a_name_that_is_too_long_is_reported(world: World, path: Path) -> None:
     for done in world.each(words(command, "x" * 300) for command in COMMANDS):
         assert "too long" in complaint_of(done, 3)
 
@@ -201,7 +201,7 @@ def full(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["run", "try", "acquire"])
-def test_a_full_disk_is_told_and_leaves_nothing(world: World, full: Path, command: str) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(world: World, full: Path, command: str) -> None:
     complaint = complaint_of(world.do(*words(command, full)), 3)
     assert "No space left on device" in complaint
     assert str(full) in complaint
@@ -260,7 +260,7 @@ def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path:
     assert all(character.isprintable() for row in done.stdout.splitlines() for character in row)
 
 
-def test_an_output_that_is_not_unicode_is_no_error(world: World, path: Path) -> None:
+def test_an_ascii_output_is_no_error(world: World, path: Path) -> None:
     script = '$H try -q -t "gr\u00fcn" "$1"; $H status "$1"; echo $?'
     done = world.shell(script, path, env={"PYTHONIOENCODING": "ascii"})
     assert done.stderr == ""
@@ -268,7 +268,7 @@ def test_an_output_that_is_not_unicode_is_no_error(world: World, path: Path) -> 
     assert done.stdout.splitlines()[-1] == "1"
 
 
-def test_a_message_is_broken_within_a_word_by_a_terminal_or_folded_in_a_pipe(world: World, path: Path) -> None:
+def test_a_message_is_folded_between_words_on_a_terminal_and_not_in_a_pipe(world: World, path: Path) -> None:
     with holdfast.Lock(path, tag="some reason of several words").acquire(timeout=5):
         command = [*HOLDFAST, "run", "-n", path, "--", "true"]
         whole = world.do(*command[len(HOLDFAST) :]).stderr

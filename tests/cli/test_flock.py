@@ -35,7 +35,7 @@ def try_flock(path: Path, *options: str) -> bool:
     return subprocess.run(["flock", "-n", *options, path, "true"]).returncode == 0
 
 
-def test_a_command_runs_without_the_lock(world: World, path: Path) -> None:
+def test_a_command_runs_with_the_lock(world: World, path: Path) -> None:
     done = world.do(
         "run", "-p", "flock", path, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK"; flock -n -s "$HOLDFAST_LOCK" true'
     )
@@ -44,14 +44,14 @@ def test_a_command_runs_without_the_lock(world: World, path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_readers_are_kept_apart_or_a_writer_let_in(world: World, path: Path, reader: int) -> None:
+def test_readers_are_let_in_together_and_a_writer_is_kept_out(world: World, path: Path, reader: int) -> None:
     shared = world.do("run", "-n", "-p", "flock", "--shared", path, "--", "true")
     alone = world.do("run", "-n", "-p", "flock", path, "--", "true")
     assert (shared.returncode, alone.returncode) == (0, 75)
     assert f"held by a reader, process {reader} (" in alone.stderr
 
 
-def test_a_killed_wrapper_frees_the_lock_of_its_command(world: World, path: Path, holder: int) -> None:
+def test_a_killed_wrapper_does_not_free_the_lock_of_its_command(world: World, path: Path, holder: int) -> None:
     work = [guardian(holder), command(holder)]
     os.kill(holder, signal.SIGKILL)
     eventually(lambda: ended(holder))
@@ -64,7 +64,7 @@ def test_a_killed_wrapper_frees_the_lock_of_its_command(world: World, path: Path
     assert world.do("run", "-w", "10", "-p", "flock", path, "--", "true").returncode == 0
 
 
-def test_a_command_goes_on_without_the_lock(world: World, path: Path) -> None:
+def test_a_command_is_ended_when_the_lock_is_lost(world: World, path: Path) -> None:
     started = world.run(path, STAY, "-p", "flock", stdin=-1)
     started.hear("held")
     path.with_name("new").touch()
@@ -74,7 +74,7 @@ def test_a_command_goes_on_without_the_lock(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["try", "acquire"])
-def test_a_lock_is_left_to_a_shell_that_cannot_have_it(world: World, path: Path, command: str) -> None:
+def test_a_lock_that_cannot_be_left_to_a_shell_is_refused(world: World, path: Path, command: str) -> None:
     done = world.do(command, "-p", "flock", path)
     assert done.returncode == 2
     assert "holdfast run -p flock" in done.stderr
@@ -82,7 +82,7 @@ def test_a_lock_is_left_to_a_shell_that_cannot_have_it(world: World, path: Path,
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_release_removes_a_file_that_must_stay(world: World, path: Path, holder: int, force: list[str]) -> None:
+def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: int, force: list[str]) -> None:
     done = world.do("release", "-p", "flock", *force, path)
     assert done.returncode == 1
     assert f"not removed: held by process {holder} (" in done.stderr
@@ -96,7 +96,7 @@ def test_release_removes_a_file_that_must_stay(world: World, path: Path, holder:
     assert path.exists()
 
 
-def test_a_status_hides_who_holds_it(world: World, path: Path, holder: int) -> None:
+def test_a_status_shows_who_holds_it(world: World, path: Path, holder: int) -> None:
     done = world.do("status", "-p", "flock", path)
     assert done.returncode == 1
     lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
@@ -111,7 +111,7 @@ def test_a_status_hides_who_holds_it(world: World, path: Path, holder: int) -> N
     assert status["record"]["pid"] == holder
 
 
-def test_a_status_shows_one_reader_of_two_and_no_waiter(world: World, path: Path, reader: int) -> None:
+def test_a_status_shows_every_reader_and_waiter(world: World, path: Path, reader: int) -> None:
     other = world.run(path, STAY, "-p", "flock", "--shared", stdin=-1)
     other.hear("held")
     waiter = world.start(["flock", path, "true"])
@@ -127,7 +127,7 @@ def test_a_status_shows_one_reader_of_two_and_no_waiter(world: World, path: Path
     assert "only readers hold it" in done.stdout
 
 
-def test_wait_does_not_tell_readers_from_writers(world: World, path: Path, reader: int) -> None:
+def test_wait_tells_readers_from_writers(world: World, path: Path, reader: int) -> None:
     assert world.do("wait", "-n", "-p", "flock", "--shared", path).returncode == 0
     done = world.do("wait", "-w", "0.2", "-p", "flock", path)
     assert done.returncode == 1
@@ -141,14 +141,14 @@ def test_wait_does_not_tell_readers_from_writers(world: World, path: Path, reade
     [["--shared"], ["-p", "flock", "--stale-after", "60"], ["-p", "flock", "--durable"]],
     ids=lambda options: options[-1],
 )
-def test_an_option_without_a_meaning_is_passed_over(world: World, path: Path, options: list[str]) -> None:
+def test_an_option_without_a_meaning_is_refused(world: World, path: Path, options: list[str]) -> None:
     done = world.do("run", *options, path, "--", "true")
     assert done.returncode == 2
     assert "flock" in done.stderr
     assert not path.exists()
 
 
-def test_without_kernel_locks_a_command_runs_all_the_same(world: World, path: Path) -> None:
+def test_without_kernel_locks_no_command_runs(world: World, path: Path) -> None:
     done = world.do("run", "-p", "flock", path, "--", "echo", "ran", env={"HOLDFAST_WITHOUT": "flock"})
     assert (done.returncode, done.stdout) == (3, "")
     assert "no kernel locks" in done.stderr

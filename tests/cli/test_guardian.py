@@ -72,7 +72,7 @@ def free_again(world: World, path: Path, dead: int) -> None:
 # -- run is killed -----------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_closed_its_descriptors_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_command_that_closed_its_descriptors_keeps_its_lock(world: World, path: Path) -> None:
     """G1, G3, C4."""
     run = world.run(path, CLOSING, stdin=-1)
     child = pid_of(run.hear("child"))
@@ -85,7 +85,7 @@ def test_a_command_that_closed_its_descriptors_works_on_without_a_lock(world: Wo
     free_again(world, path, run.pid)
 
 
-def test_a_daemon_that_closed_its_descriptors_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_daemon_that_closed_its_descriptors_keeps_its_lock(world: World, path: Path) -> None:
     """G1: when `run` was killed, everything that the command has started counts."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
@@ -99,7 +99,7 @@ def test_a_daemon_that_closed_its_descriptors_works_on_without_a_lock(world: Wor
     free_again(world, path, run.pid)
 
 
-def test_a_kill_of_the_process_group_frees_the_lock_of_what_left_it(world: World, path: Path) -> None:
+def test_a_kill_of_the_process_group_does_not_free_the_lock_of_what_left_it(world: World, path: Path) -> None:
     """G2."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon = pid_of(run.hear("daemon"))
@@ -113,7 +113,7 @@ def test_a_kill_of_the_process_group_frees_the_lock_of_what_left_it(world: World
     free_again(world, path, run.pid)
 
 
-def test_a_guardian_lets_others_wait_for_the_end_of_a_pipe(world: World, path: Path) -> None:
+def test_a_guardian_does_not_hold_a_pipe_open(world: World, path: Path) -> None:
     """G2: what it inherits it closes; the daemon has closed its own."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon = pid_of(run.hear("daemon"))
@@ -125,7 +125,7 @@ def test_a_guardian_lets_others_wait_for_the_end_of_a_pipe(world: World, path: P
     kill(daemon)
 
 
-def test_the_record_of_a_killed_run_grows_old_while_its_command_works(world: World, path: Path) -> None:
+def test_the_record_of_a_killed_run_stays_fresh_while_its_command_works(world: World, path: Path) -> None:
     """G3: others would call it stale. Refreshed every third of the age at which that is so."""
     run = world.run(path, CLOSING, "--stale-after", 1, stdin=-1)
     run.hear("child")
@@ -137,8 +137,8 @@ def test_the_record_of_a_killed_run_grows_old_while_its_command_works(world: Wor
     eventually(lambda: not is_held(world, path))
 
 
-def test_a_lock_that_is_lost_after_the_kill_of_run_leaves_the_command_at_work(world: World, path: Path) -> None:
-    """G3, C6."""
+def test_a_lock_that_is_lost_after_the_kill_of_run_ends_the_command(world: World, path: Path) -> None:
+    """G3, CT1."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
     keeper = guardian(run.pid)
@@ -149,7 +149,7 @@ def test_a_lock_that_is_lost_after_the_kill_of_run_leaves_the_command_at_work(wo
     assert not path.exists()
 
 
-def test_a_status_hides_who_keeps_the_lock_of_a_killed_run(world: World, path: Path) -> None:
+def test_a_status_shows_who_keeps_the_lock_of_a_killed_run(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, stdin=-1)
     run.hear("child")
     keeper = guardian(run.pid)
@@ -162,7 +162,7 @@ def test_a_status_hides_who_keeps_the_lock_of_a_killed_run(world: World, path: P
 
 
 @pytest.mark.parametrize("protocol", ["flock", "semats", "sidecar"])
-def test_a_lock_of_another_protocol_is_freed_with_run(world: World, path: Path, protocol: str) -> None:
+def test_a_lock_of_another_protocol_outlives_run(world: World, path: Path, protocol: str) -> None:
     run = world.run(path, CLOSING, "-p", protocol, stdin=-1)
     run.hear("child")
     keeper = guardian(run.pid)
@@ -174,7 +174,7 @@ def test_a_lock_of_another_protocol_is_freed_with_run(world: World, path: Path, 
     assert world.do(*try_).returncode == 0
 
 
-def test_a_slot_is_freed_with_run(world: World, path: Path) -> None:
+def test_a_slot_outlives_run(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, "--slots", 1, stdin=-1)
     run.hear("child")
     keeper = guardian(run.pid)
@@ -185,7 +185,7 @@ def test_a_slot_is_freed_with_run(world: World, path: Path) -> None:
     assert world.do("run", "--slots", 1, path, "--", "true").returncode == 0
 
 
-def test_where_run_alone_can_hold_the_command_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_where_run_alone_can_hold_the_command_ends_with_it(world: World, path: Path) -> None:
     """G3: without kernel locks, the record says that `run` has the lock, so it went with that."""
     run = world.run(path, DAEMON, stdin=-1, env={"HOLDFAST_OS": "generic"})
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
@@ -194,7 +194,7 @@ def test_where_run_alone_can_hold_the_command_works_on_without_a_lock(world: Wor
         eventually(lambda pid=pid: ended(pid), what=f"the end of {pid}")  # type: ignore[misc]
 
 
-def test_a_signal_to_the_guardian_is_heeded_beside_run_or_lost_after_it(world: World, path: Path) -> None:
+def test_a_signal_to_the_guardian_is_ignored_beside_run_and_heeded_after_it(world: World, path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'term\\n'))\n"
@@ -224,7 +224,7 @@ def test_a_signal_to_the_guardian_is_heeded_beside_run_or_lost_after_it(world: W
 
 
 @pytest.mark.parametrize("end", [0, 7, -signal.SIGTERM, -signal.SIGKILL])
-def test_how_the_command_ends_is_lost_with_the_guardian(world: World, path: Path, end: int) -> None:
+def test_the_guardian_does_not_take_the_end_of_the_command_with_it(world: World, path: Path, end: int) -> None:
     """G4."""
     last = f"sys.exit({end})" if end >= 0 else f"os.kill(os.getpid(), {-end})"
     run = world.run(path, CLOSING.replace("sys.exit(9)", last), stdin=-1)
@@ -237,7 +237,7 @@ def test_how_the_command_ends_is_lost_with_the_guardian(world: World, path: Path
     assert [*path.parent.iterdir()] == []
 
 
-def test_a_signal_is_not_passed_on_without_the_guardian(world: World, path: Path) -> None:
+def test_a_signal_is_passed_on_without_the_guardian(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, stdin=-1)
     run.hear("child")
     keeper = guardian(run.pid)
@@ -248,8 +248,8 @@ def test_a_signal_is_not_passed_on_without_the_guardian(world: World, path: Path
     assert not path.exists()
 
 
-def test_a_lost_lock_leaves_the_tree_of_a_killed_guardian_at_work(world: World, path: Path) -> None:
-    """G4, C6."""
+def test_a_lost_lock_ends_the_tree_of_a_killed_guardian(world: World, path: Path) -> None:
+    """G4, CT1."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
     kill(guardian(run.pid))
@@ -259,8 +259,8 @@ def test_a_lost_lock_leaves_the_tree_of_a_killed_guardian_at_work(world: World, 
     assert ended(daemon)
 
 
-def test_run_waits_for_ever_for_a_command_that_did_not_become_its_child(world: World, path: Path) -> None:
-    """C6, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
+def test_run_does_not_wait_for_a_command_that_it_cannot_adopt(world: World, path: Path) -> None:
+    """CT1, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
     script = 'sleep 600 2>/dev/null & exec $H run "$1" -- sh -c "echo child \\$\\$; read line; exit 7"'
     run = world.sh(script, path, stdin=-1)
     child = pid_of(run.hear("child"))
@@ -286,7 +286,7 @@ main(["run", sys.argv[1], "--", "sh", "-c", "echo child $$; read line; exit 7"])
 """
 
 
-def test_a_guardian_killed_before_it_could_tell_frees_the_lock(world: World, path: Path) -> None:
+def test_a_guardian_killed_before_it_could_tell_does_not_free_the_lock(world: World, path: Path) -> None:
     """G4: the command is found as the child that `run` then has."""
     run = world.start([sys.executable, "-c", BEFORE, path], stdin=-1)
     child = pid_of(run.hear("child"))
@@ -297,7 +297,7 @@ def test_a_guardian_killed_before_it_could_tell_frees_the_lock(world: World, pat
     assert not path.exists()
 
 
-def test_a_command_that_run_cannot_find_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_command_that_run_cannot_find_keeps_its_lock(world: World, path: Path) -> None:
     """G1, G4: it adopts nobody, as it had children before. The command has inherited the guard, and keeps it."""
     words = ["sh", "-c", 'sleep 600 & exec "$@" 2>&1', "sh", sys.executable, "-c", BEFORE, path]
     run = world.start(words, stdin=-1)
@@ -310,7 +310,7 @@ def test_a_command_that_run_cannot_find_works_on_without_a_lock(world: World, pa
     free_again(world, path, run.pid)
 
 
-def test_a_kill_of_both_frees_the_lock_of_a_command_that_has_kept_its_descriptors(world: World, path: Path) -> None:
+def test_a_kill_of_both_leaves_the_lock_with_the_commands_descriptors(world: World, path: Path) -> None:
     """G1: it has inherited the guard."""
     run = world.run(path, CLOSING.replace("os.closerange(3, 256)", ""), stdin=-1)
     child = pid_of(run.hear("child"))
@@ -328,7 +328,7 @@ def test_a_kill_of_both_frees_the_lock_of_a_command_that_has_kept_its_descriptor
 # -- the command leaves something running ------------------------------------------------------------------------------
 
 
-def test_a_job_in_the_background_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_job_in_the_background_keeps_its_lock(world: World, path: Path) -> None:
     """G6. `run` ends at once, as the command ended; the lock file goes with the job."""
     done = world.do("run", path, "--", "sh", "-c", f"{JOB}; exit 5")
     job = pid_of(done.stdout)
@@ -343,7 +343,7 @@ def test_a_job_in_the_background_works_on_without_a_lock(world: World, path: Pat
     assert [*path.parent.iterdir()] == []
 
 
-def test_what_run_has_recorded_goes_to_somebody_as_a_signal(world: World, path: Path) -> None:
+def test_what_run_has_recorded_goes_to_the_record_only(world: World, path: Path) -> None:
     """G2: the guardian closes the file; its own pipe for signals may have the number then."""
     record = path.parent / "record"
     code = "import os, signal, sys; print('child', flush=True); sys.stdin.readline(); print('end', flush=True)"
@@ -356,7 +356,7 @@ def test_what_run_has_recorded_goes_to_somebody_as_a_signal(world: World, path: 
     assert [json.loads(line)["kind"] for line in record.read_text().splitlines()] == ["acquired"]
 
 
-def test_nobody_who_waits_is_woken_by_the_guardians_release(world: World, path: Path) -> None:
+def test_the_guardians_release_wakes_a_waiter(world: World, path: Path) -> None:
     job = pid_of(world.do("run", "-q", path, "--", "sh", "-c", JOB).stdout)
     heir = world.start([*HOLDFAST, "run", path, "--", "echo", "in"])
     eventually(lambda: state(heir.pid) == "S")
@@ -366,7 +366,7 @@ def test_nobody_who_waits_is_woken_by_the_guardians_release(world: World, path: 
     assert [*path.parent.iterdir()] == []
 
 
-def test_a_job_whose_parent_became_a_daemon_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_job_whose_parent_became_a_daemon_keeps_its_lock(world: World, path: Path) -> None:
     """What counts is its own session, whatever its parent has made of itself."""
     code = """
 import os, sys, time
@@ -397,9 +397,7 @@ sys.stdin.readline()
     [("command", JOB, False), ("jobs", JOB, True), ("all", JOB, True)]
     + [(until, f"setsid {JOB}", until == "all") for until in ("command", "jobs", "all")],
 )
-def test_the_lock_is_held_for_what_does_not_count_or_not_for_what_does(
-    world: World, path: Path, until: str, what: str, held: bool
-) -> None:
+def test_the_lock_is_held_for_exactly_what_counts(world: World, path: Path, until: str, what: str, held: bool) -> None:
     own = f"until [ $(ps -o sid= -p $!) = $! ]; do :; done; {what.partition('& ')[2]}"
     script = f"{what.partition('& ')[0]}& {own}" if "setsid" in what else what
     done = world.do("run", "--until", until, path, "--", "sh", "-c", script)
@@ -411,7 +409,7 @@ def test_the_lock_is_held_for_what_does_not_count_or_not_for_what_does(
     eventually(lambda: not path.exists(), what="the release")
 
 
-def test_a_daemon_keeps_the_lock_of_a_killed_run_although_only_the_command_counts(world: World, path: Path) -> None:
+def test_where_only_the_command_counts_a_daemon_does_not_keep_the_lock(world: World, path: Path) -> None:
     run = world.run(path, DAEMON, "--until", "command", stdin=-1)
     run.hear("child")
     kill(run.pid)
@@ -420,7 +418,7 @@ def test_a_daemon_keeps_the_lock_of_a_killed_run_although_only_the_command_count
     eventually(lambda: not is_held(world, path))
 
 
-def test_a_lock_that_run_alone_can_hold_is_given_up_without_a_word(world: World, path: Path) -> None:
+def test_giving_up_a_lock_that_run_alone_can_hold_is_reported(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "sh", "-c", JOB, env={"HOLDFAST_OS": "generic"})
     assert done.returncode == 0
     assert "is released, although process" in done.stderr
@@ -430,7 +428,7 @@ def test_a_lock_that_run_alone_can_hold_is_given_up_without_a_word(world: World,
 # -- in between --------------------------------------------------------------------------------------------------------
 
 
-def test_the_guardian_is_left_when_all_has_ended(world: World, path: Path) -> None:
+def test_the_guardian_ends_when_all_has_ended(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, stdin=-1)
     run.hear("child")
     keeper, child = guardian(run.pid), command(run.pid)
@@ -440,7 +438,7 @@ def test_the_guardian_is_left_when_all_has_ended(world: World, path: Path) -> No
     assert world.mine() == []
 
 
-def test_the_command_has_another_group_session_or_terminal(world: World, path: Path) -> None:
+def test_the_command_has_the_group_session_and_terminal_of_run(world: World, path: Path) -> None:
     """G2: all three are those of `run`; only its parent is another."""
     code = "import os; print('child', os.getpgrp(), os.getsid(0), os.tcgetpgrp(0), flush=True); input()"
     run = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", code])

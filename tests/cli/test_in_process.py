@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import cli
-from holdfast.cli import console, sema, top
+from holdfast.cli import console, outcome, sema, top
 from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
@@ -26,14 +25,14 @@ from holdfast.cli.top import FullScreen
 from holdfast.errors import EngineUnavailable, LockLost
 
 
-def test_a_number_that_json_has_not_ends_a_command() -> None:
+def test_a_number_that_json_has_not_becomes_null() -> None:
     """From a lock file; JavaScript writes null for it."""
     beyond = {"pid": float("inf"), "ages": [float("nan"), 1.5, (2, float("-inf"))], "tag": "t"}
     assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
 
 
-@pytest.mark.parametrize("say", [cli.say, sema.complain])
-def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("say", [outcome.say, sema.complain])
+def test_a_closed_stderr_does_not_end_a_command(say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     for stream in (closed, open("/dev/full", "w")):  # noqa: SIM115
@@ -44,13 +43,13 @@ def test_a_closed_stderr_ends_a_command(say: Callable[[str], None], monkeypatch:
         stream.close()
 
 
-def test_a_defect_is_told_by_the_status_of_a_held_lock(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_has_a_status_of_its_own_and_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     """1 would say that; and a traceback is what those who can mend it need."""
-    assert cli._failed(KeyError("a defect")) == cli.FAILED
+    assert outcome.failed(KeyError("a defect")) == outcome.FAILED
     assert "KeyError: 'a defect'" in capfd.readouterr().err
 
 
-def test_the_service_manager_is_not_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_manager_is_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """sd_notify(3): at a path, or at an abstract address; one who cannot be told is no reason to fail."""
     name = f"holdfast-test-{os.getpid()}"
     for address, bound in ((str(disk / "s"), str(disk / "s")), (f"@{name}", f"\0{name}")):
@@ -64,7 +63,7 @@ def test_the_service_manager_is_not_told(disk: Path, monkeypatch: pytest.MonkeyP
         notify("READY=1")
 
 
-def test_a_working_directory_that_is_gone_ends_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_directory_that_is_gone_does_not_end_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> str:
         raise FileNotFoundError(2, "No such file or directory")
 
@@ -74,8 +73,8 @@ def test_a_working_directory_that_is_gone_ends_a_listing(monkeypatch: pytest.Mon
     assert short_path("/a/b/l.lock") == "/a/b/l.lock"
 
 
-def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = console.Record(str(disk / "r"))
+def test_a_recording_that_is_cut_off_is_an_error(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = console.Recording(str(disk / "r"))
     record.add("whole")
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:3]))
@@ -85,7 +84,7 @@ def test_a_recording_that_is_cut_off_goes_on_unnoticed(disk: Path, monkeypatch: 
     assert (disk / "r").read_bytes() == b"whole\ncut"
 
 
-def test_a_terminal_that_goes_away_ends_in_an_error() -> None:
+def test_a_terminal_that_goes_away_makes_no_error() -> None:
     """Its window was closed: what was to be put back cannot be, and nobody is there to see it."""
     ours, theirs = pty.openpty()
     screen = FullScreen(theirs)
@@ -100,14 +99,14 @@ def test_a_terminal_that_goes_away_ends_in_an_error() -> None:
     assert screen.size() == (80, 24)
 
 
-def test_a_stream_that_is_no_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stdout", stream)
         assert not top._has_terminal()
 
 
 @pytest.mark.parametrize(("text", "cut"), [("wörter", "end"), ("ab", "start")])
-def test_a_text_that_fits_is_cut(text: str, cut: str) -> None:
+def test_a_text_that_fits_is_not_cut(text: str, cut: str) -> None:
     assert fit(text, len(text), cut) == text
     assert len(fit(text, 1, cut)) == 1
 
@@ -120,7 +119,7 @@ def test_a_text_that_fits_is_cut(text: str, cut: str) -> None:
         (LockLost("/l was removed", path="/l"), "/l was removed", 4, 4),
     ],
 )
-def test_a_release_that_fails_is_told_as_an_ordinary_end(
+def test_a_failing_release_changes_only_the_status_of_a_good_end(
     error: Exception, told: str, first: int, then: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The status of the command stays, unless it says that all is well; a loss comes before both."""

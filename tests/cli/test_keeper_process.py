@@ -60,7 +60,7 @@ def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
 
 
 @pytest.mark.unmeasured("it counts the memory of a process")
-def test_a_keeper_holds_something_that_somebody_waits_for(world: World, path: Path) -> None:
+def test_a_keeper_holds_up_nothing_of_its_caller(world: World, path: Path) -> None:
     """A session of its own without a terminal, no descriptor of the caller's, no directory kept busy, little memory."""
     shell = world.sh('exec 7>"$2"; $H try "$1" && echo held; read line', path, path.with_name("other"), stdin=-1)
     shell.hear("held")
@@ -83,7 +83,7 @@ def test_a_keeper_holds_something_that_somebody_waits_for(world: World, path: Pa
     nothing_left(world, path)
 
 
-def test_who_holds_the_lock_of_a_shell_cannot_be_seen(world: World, path: Path) -> None:
+def test_the_holder_of_a_shells_lock_can_be_seen(world: World, path: Path) -> None:
     shell, keeper = holding(world, path, "-t", "why")
     words = Path(f"/proc/{keeper}/cmdline").read_bytes().rstrip(b"\0").decode().replace("\0", " ")
     assert words.startswith(f"{NAME} for process {shell.pid} (sh)")
@@ -96,7 +96,7 @@ def test_who_holds_the_lock_of_a_shell_cannot_be_seen(world: World, path: Path) 
     assert f"process {keeper}" in told, told
 
 
-def test_a_long_hold_of_a_shell_is_called_stale(world: World, path: Path) -> None:
+def test_a_long_hold_of_a_shell_is_not_called_stale(world: World, path: Path) -> None:
     """It beats: every third of the age at which others may reclaim."""
     _, _ = holding(world, path, "--stale-after", "0.9")
     first = path.read_bytes()
@@ -109,7 +109,7 @@ def test_a_long_hold_of_a_shell_is_called_stale(world: World, path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["kill", "term", "exit"])
-def test_a_lock_outlives_its_shell(world: World, path: Path, how: int | None, record_property: object) -> None:
+def test_a_lock_ends_with_its_shell(world: World, path: Path, how: int | None, record_property: object) -> None:
     """Gone as soon as the owner ends; how soon is reported with the result."""
     shell, _ = holding(world, path)
     waiter = world.start([*HOLDFAST, "wait", path])
@@ -129,7 +129,7 @@ def test_a_lock_outlives_its_shell(world: World, path: Path, how: int | None, re
     nothing_left(world, path)
 
 
-def test_without_pidfds_a_lock_outlives_its_shell(world: World, path: Path) -> None:
+def test_without_pidfds_a_lock_ends_with_its_shell(world: World, path: Path) -> None:
     """Then the owner is looked at ten times a second."""
     plain = (
         "import os, errno, sys\n"
@@ -148,7 +148,7 @@ def test_without_pidfds_a_lock_outlives_its_shell(world: World, path: Path) -> N
     nothing_left(world, path)
 
 
-def test_a_killed_keeper_leaves_a_lock_that_looks_alive(world: World, path: Path) -> None:
+def test_a_killed_keeper_leaves_a_lock_proven_dead(world: World, path: Path) -> None:
     """Proven dead although its owner lives; `release` says so, and anybody may take it over."""
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_killed_keeper_leaves_a_lock_that_looks_alive(world: World, path: Path
     nothing_left(world, path)
 
 
-def test_a_lock_that_was_taken_over_is_released_by_its_first_owner(world: World, path: Path) -> None:
+def test_a_lock_that_was_taken_over_is_not_released_by_its_first_owner(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGKILL)
     eventually(lambda: ended(keeper), what="the keeper to end")
@@ -174,14 +174,14 @@ def test_a_lock_that_was_taken_over_is_released_by_its_first_owner(world: World,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_a_keeper_that_is_told_to_end_leaves_its_lock(world: World, path: Path, number: int) -> None:
+def test_a_keeper_that_is_told_to_end_releases_its_lock(world: World, path: Path, number: int) -> None:
     _, keeper = holding(world, path)
     os.kill(keeper, number)
     nothing_left(world, path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE])
-def test_a_stray_signal_frees_the_lock_of_a_living_shell(world: World, path: Path, number: int) -> None:
+def test_a_stray_signal_does_not_free_the_lock_of_a_living_shell(world: World, path: Path, number: int) -> None:
     _, keeper = holding(world, path)
     os.kill(keeper, number)
     os.kill(keeper, number)
@@ -189,7 +189,7 @@ def test_a_stray_signal_frees_the_lock_of_a_living_shell(world: World, path: Pat
     assert keepers(world) == [keeper]
 
 
-def test_a_keeper_without_a_lock_lives_on(world: World, path: Path) -> None:
+def test_a_keeper_ends_with_its_lock(world: World, path: Path) -> None:
     """Removed by force, by anybody, it is lost, and there is nothing to keep."""
     _, keeper = holding(world, path)
     path.unlink()
@@ -197,7 +197,7 @@ def test_a_keeper_without_a_lock_lives_on(world: World, path: Path) -> None:
     nothing_left(world, path)
 
 
-def test_a_keeper_removes_the_lock_of_another(world: World, path: Path) -> None:
+def test_a_keeper_leaves_the_lock_of_another(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGSTOP)
     other = path.with_name("other")
@@ -212,14 +212,14 @@ def test_a_keeper_removes_the_lock_of_another(world: World, path: Path) -> None:
 # -- release -----------------------------------------------------------------------------------------------------------
 
 
-def test_release_leaves_the_keeper_or_the_file(world: World, path: Path) -> None:
+def test_release_leaves_neither_the_keeper_nor_the_file(world: World, path: Path) -> None:
     script = '$H try -q "$1"; $H release -v "$1"; echo $?; $H status -q "$1"; echo $?'
     done = world.shell(script, path)
     assert (done.stdout.split(), done.stderr) == (["0", "0"], f"holdfast: {path}: released\n")
     nothing_left(world, path)
 
 
-def test_a_stopped_keeper_keeps_release_from_its_work(world: World, path: Path) -> None:
+def test_a_stopped_keeper_does_not_keep_release_from_its_work(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGSTOP)
     done = world.do("release", "--owner-pid", shell.pid, path)
@@ -227,7 +227,7 @@ def test_a_stopped_keeper_keeps_release_from_its_work(world: World, path: Path) 
     nothing_left(world, path)
 
 
-def test_release_by_a_shell_that_does_not_own_it_ends_the_keeper(world: World, path: Path) -> None:
+def test_release_by_another_shell_leaves_the_keeper(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     done = world.do("release", path, real=True)  # for its parent: this process
     assert done.returncode == 1
@@ -237,7 +237,7 @@ def test_release_by_a_shell_that_does_not_own_it_ends_the_keeper(world: World, p
     nothing_left(world, path)
 
 
-def test_release_takes_the_lock_of_one_that_came_meanwhile(world: World, path: Path) -> None:
+def test_release_leaves_the_lock_of_a_newcomer(world: World, path: Path) -> None:
     """Whoever waits gets the lock the moment that the keeper releases it; `release` has done its work by then."""
     shell, _ = holding(world, path)
     waiter = world.hold(path)
@@ -254,7 +254,7 @@ def test_release_takes_the_lock_of_one_that_came_meanwhile(world: World, path: P
 
 HOLD_UP = """
 import os, sys, time
-from holdfast.cli import shell_keeper as k
+from holdfast.cli import keeper as k
 where, mark = sys.argv[1:3]
 
 def stop():
@@ -276,8 +276,8 @@ def held_up(original, here):
     return call
 
 k._fork = held_up(k._fork, "fork")
-k._Life._settle_in = held_up(k._Life._settle_in, "settle")
-k._Life._take = held_up(k._Life._take, "take")
+k._FileLife._settle_in = held_up(k._FileLife._settle_in, "settle")
+k._FileLife._take = held_up(k._FileLife._take, "take")
 k.Keeper.__init__ = held_up(k.Keeper.__init__, "start")
 k.Keeper.go = held_up(k.Keeper.go, "go")
 from holdfast.cli import main
@@ -307,9 +307,7 @@ def held_up(world: World, path: Path, where: str) -> tuple[Started, int, int]:
         ("start-after", ""), ("go-before", ""), ("go-after", "kept"),
     ],
 )  # fmt: skip
-def test_a_command_that_is_killed_leaves_a_lock_that_nobody_was_told_of(
-    world: World, path: Path, where: str, left: str
-) -> None:
+def test_a_killed_command_leaves_only_a_lock_that_it_reported(world: World, path: Path, where: str, left: str) -> None:
     """S2: before the fork the file is a dead holder's; up to `go` the keeper releases; then the shell has it."""
     shell, command, stopped = held_up(world, path, where)
     os.kill(command, signal.SIGKILL)
@@ -328,9 +326,7 @@ def test_a_command_that_is_killed_leaves_a_lock_that_nobody_was_told_of(
 
 
 @pytest.mark.parametrize("where", ["settle-before", "take-before", "take-after", "start-after", "go-before"])
-def test_a_keeper_that_is_killed_before_its_time_leaves_a_command_that_says_it_has_the_lock(
-    world: World, path: Path, where: str
-) -> None:
+def test_a_keeper_killed_before_its_time_lets_the_command_say_so(world: World, path: Path, where: str) -> None:
     """Where the command still waits for it; then it releases the lock itself, and says that it could not be had."""
     shell, command, stopped = held_up(world, path, where)
     keeper = stopped
@@ -347,7 +343,7 @@ def test_a_keeper_that_is_killed_before_its_time_leaves_a_command_that_says_it_h
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_command_that_is_interrupted_while_it_tells_leaves_a_keeper(world: World, path: Path, number: int) -> None:
+def test_a_command_interrupted_while_it_reports_leaves_no_keeper(world: World, path: Path, number: int) -> None:
     """Nobody reads what it has to tell, and it is ended while it waits: then the lock is given back (S2)."""
     read, write = os.pipe()
     try:
@@ -375,7 +371,7 @@ def _wchan(pid: int) -> str:
         return ""
 
 
-def test_an_owner_that_ends_during_the_hand_over_gets_a_lock(world: World, path: Path) -> None:
+def test_an_owner_that_ends_during_the_hand_over_gets_no_lock(world: World, path: Path) -> None:
     owner = world.start(["sleep", "60"])
     code = HOLD_UP.replace("stop()\n        return result", "finish()\n        return result").replace(
         'main(["try"', 'main(["try", "--owner-pid", sys.argv[4]'
@@ -387,7 +383,7 @@ def test_an_owner_that_ends_during_the_hand_over_gets_a_lock(world: World, path:
     nothing_left(world, path)
 
 
-def test_no_process_can_be_started(world: World, path: Path) -> None:
+def test_without_a_keeper_process_there_is_no_lock(world: World, path: Path) -> None:
     code = (
         "import os, errno, sys\n"
         "def none(): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
@@ -425,7 +421,7 @@ def test_no_process_can_be_started(world: World, path: Path) -> None:
     ids=["substitution", "subshell", "left", "right", "set-e", "if", "nohup", "ignored", "descriptors", "closed",
          "umask"],
 )  # fmt: skip
-def test_a_way_of_calling_it_binds_the_lock_to_something_that_ends_at_once(
+def test_every_way_of_calling_it_binds_the_lock_to_the_scripts_shell(
     world: World, path: Path, shell: str, script: str
 ) -> None:
     """Each time the owner is the script's own shell, and nobody waits for the keeper."""
@@ -460,7 +456,7 @@ def test_a_subshell_that_does_more_owns_the_lock(world: World, path: Path) -> No
     nothing_left(world, path)
 
 
-def test_a_program_that_a_shell_becomes_loses_the_lock(world: World, path: Path) -> None:
+def test_a_program_that_a_shell_becomes_keeps_the_lock(world: World, path: Path) -> None:
     """`exec`: the process is the same."""
     shell = world.sh('$H try "$1" && echo held; exec sleep 60', path)
     shell.hear("held")
@@ -471,13 +467,13 @@ def test_a_program_that_a_shell_becomes_loses_the_lock(world: World, path: Path)
     nothing_left(world, path)
 
 
-def test_a_failed_try_does_not_end_a_script_with_set_e(world: World, path: Path, held: int) -> None:
+def test_a_failed_try_ends_a_script_with_set_e(world: World, path: Path, held: int) -> None:
     done = world.shell('set -e; $H try -q "$1"; echo went on', path)
     assert (done.returncode, done.stdout) == (1, "")
     assert keepers(world) == []
 
 
-def test_one_keeper_ends_another_lock_of_the_same_shell(world: World, path: Path) -> None:
+def test_one_keeper_leaves_another_lock_of_the_same_shell(world: World, path: Path) -> None:
     other = path.with_name("second.lock")
     shell = world.sh(
         '$H try "$1"; $H try "$2"; echo both; read line; $H release "$1"; echo one; read line', path, other, stdin=-1
@@ -494,7 +490,7 @@ def test_one_keeper_ends_another_lock_of_the_same_shell(world: World, path: Path
     nothing_left(world, path)
 
 
-def test_a_terminal_that_hangs_up_frees_the_lock_of_a_living_owner(world: World, path: Path) -> None:
+def test_a_terminal_that_hangs_up_leaves_the_lock_of_a_living_owner(world: World, path: Path) -> None:
     """The keeper has no terminal; it ends with its owner, which here outlives the terminal, and then with it."""
     script = "trap '' HUP; $H try \"$1\"; echo held; while :; do sleep 0.05; done"
     shell = world.terminal(["sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})
@@ -508,7 +504,7 @@ def test_a_terminal_that_hangs_up_frees_the_lock_of_a_living_owner(world: World,
     nothing_left(world, path)
 
 
-def test_a_terminal_that_is_closed_leaves_the_lock_of_its_shell(world: World, path: Path) -> None:
+def test_a_terminal_that_is_closed_ends_the_lock_of_its_shell(world: World, path: Path) -> None:
     shell = world.terminal(["sh", "-c", '$H try "$1"; echo held; read line', "sh", path], env={"H": " ".join(HOLDFAST)})
     shell.hear("held")
     world.hang_up(shell)
@@ -516,7 +512,7 @@ def test_a_terminal_that_is_closed_leaves_the_lock_of_its_shell(world: World, pa
     nothing_left(world, path)
 
 
-def test_ctrl_c_at_the_prompt_frees_the_lock(world: World, path: Path) -> None:
+def test_ctrl_c_at_the_prompt_leaves_the_lock(world: World, path: Path) -> None:
     script = "trap 'echo caught' INT; $H try \"$1\"; echo held; while :; do sleep 0.05; done"
     shell = world.terminal(["sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})
     shell.hear("held")
@@ -525,7 +521,7 @@ def test_ctrl_c_at_the_prompt_frees_the_lock(world: World, path: Path) -> None:
     assert world.do("try", "-q", path).returncode == 1
 
 
-def test_many_shells_at_once_get_in_each_others_way(world: World, path: Path) -> None:
+def test_many_shells_at_once_get_in_one_after_the_other(world: World, path: Path) -> None:
     """Twenty, one after the other by the lock; a file that only one may have tells if two are inside."""
     script = """
         $H acquire -w 60 "$1" || exit 8
@@ -562,7 +558,7 @@ def _fill(place: Path) -> None:
             pass
 
 
-def test_a_full_disk_leaves_a_keeper_or_half_a_record(world: World, small: Path) -> None:
+def test_a_full_disk_leaves_neither_a_keeper_nor_half_a_record(world: World, small: Path) -> None:
     _fill(small)
     done = world.do("try", small / "a.lock")
     assert done.returncode == 3
@@ -571,7 +567,7 @@ def test_a_full_disk_leaves_a_keeper_or_half_a_record(world: World, small: Path)
     assert keepers(world) == []
 
 
-def test_a_disk_that_fills_up_ends_the_heartbeat(world: World, small: Path) -> None:
+def test_a_disk_that_fills_up_does_not_end_the_heartbeat(world: World, small: Path) -> None:
     lock = small / "a.lock"
     shell, _ = holding(world, lock, "--stale-after", "0.9")
     _fill(small)
@@ -583,7 +579,7 @@ def test_a_disk_that_fills_up_ends_the_heartbeat(world: World, small: Path) -> N
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sidecar", "beads"])
-def test_a_protocol_is_left_without_a_keeper(world: World, path: Path, protocol: str) -> None:
+def test_every_protocol_has_its_keeper(world: World, path: Path, protocol: str) -> None:
     target = path.parent / "target"
     target.mkdir()
     shell = world.sh('$H try -p "$2" "$1" && echo held; read line; $H release -p "$2" "$1"; echo $?; read line',

@@ -105,14 +105,14 @@ def look(world: World, how: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["ls", "ls -r -j", "status"])
-def test_a_look_changes_what_it_looks_at(world: World, place: Path, how: str) -> None:
+def test_a_look_does_not_change_what_it_looks_at(world: World, place: Path, how: str) -> None:
     before = as_it_is(place)
     look(world, how, place)
     assert as_it_is(place) == before
 
 
 @pytest.mark.parametrize("how", ["ls", "ls -r -j", "status"])
-def test_a_look_from_a_shell_wakes_those_who_wait(world: World, place: Path, how: str) -> None:
+def test_a_look_from_a_shell_wakes_no_waiter(world: World, place: Path, how: str) -> None:
     """Each file is watched as who waits for it watches it; for a lock of the kernel, that hears of readers, too."""
     env = LinuxEnvironment()
     watches = {}
@@ -128,7 +128,7 @@ def test_a_look_from_a_shell_wakes_those_who_wait(world: World, place: Path, how
             watch.close()
 
 
-def test_what_is_not_read_for_the_sake_of_those_who_wait_is_not_said(world: World, place: Path, holder: Peer) -> None:
+def test_what_is_not_read_for_the_sake_of_the_waiters_is_said(world: World, place: Path, holder: Peer) -> None:
     """Who holds a lock of the kernel is seen without its file; the tag is not, and the verdict says why."""
     path = target(place, "flock")
     seen = json.loads(world.do("status", "-j", "-p", "flock", path).stdout)

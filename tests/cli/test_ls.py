@@ -48,7 +48,7 @@ def names(world: World, *words: object) -> list[str]:
     return [os.path.relpath(one["path"], world.directory) for one in listed(world, *words)]
 
 
-def test_a_lock_file_is_overlooked_or_called_wrongly(world: World, place: Path, path: Path, held: int) -> None:
+def test_every_lock_file_is_found_and_called_rightly(world: World, place: Path, path: Path, held: int) -> None:
     found = {os.path.relpath(one["path"], place): one for one in listed(world)}
     assert {name: (one["protocol"], one["condition"]) for name, one in found.items()} == {
         "old": ("sema", "stale"),
@@ -80,17 +80,17 @@ def test_a_lock_file_is_overlooked_or_called_wrongly(world: World, place: Path, 
         (["deep"], []),
     ],
 )
-def test_more_or_less_is_listed_than_asked_for(world: World, place: Path, words: list[str], wanted: list[str]) -> None:
+def test_what_was_asked_for_is_listed(world: World, place: Path, words: list[str], wanted: list[str]) -> None:
     assert names(world, *words) == wanted
 
 
-def test_a_pattern_in_a_name_is_expanded(world: World, tmp_path: Path) -> None:
+def test_a_pattern_in_a_name_is_not_expanded(world: World, tmp_path: Path) -> None:
     (tmp_path / "[a]").write_text(f"pid=1\ntimestamp={NOW}\n")
     (tmp_path / "a").write_text(f"pid=1\ntimestamp={NOW}\n")
     assert names(world, "[a]") == ["[a]"]
 
 
-def test_what_waits_or_queues_is_not_counted(world: World, path: Path, held: int) -> None:
+def test_waiters_are_counted_and_tickets_not_listed(world: World, path: Path, held: int) -> None:
     waiter = world.start([*HOLDFAST, "wait", path])
     deadline = time.monotonic() + 20
     while not (waiters := listed(world)[0]["waiters"]):
@@ -99,14 +99,14 @@ def test_what_waits_or_queues_is_not_counted(world: World, path: Path, held: int
     assert len(listed(world)) == 1, "a ticket is listed"
 
 
-def test_nothing_is_told_as_an_error_or_not_at_all(world: World, tmp_path: Path) -> None:
+def test_nothing_found_is_said_and_is_no_error(world: World, tmp_path: Path) -> None:
     done = world.do("ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "holdfast: no lock files in .\n")
     done = world.do("ls", "-q", "--stale", "-j")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_is_not_there_or_no_lock_is_passed_over_in_silence(world: World, place: Path) -> None:
+def test_what_is_not_there_or_no_lock_is_reported(world: World, place: Path) -> None:
     done = world.do("ls", "nowhere", "old", "README.txt")
     assert done.returncode == 3
     assert "nowhere: No such file or directory" in done.stderr
@@ -118,14 +118,14 @@ def test_what_is_not_there_or_no_lock_is_passed_over_in_silence(world: World, pl
 
 
 @pytest.mark.parametrize("words", [["--sort", "colour"], ["--no-such"], ["--js"], ["--sort"]], ids=" ".join)
-def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[str]) -> None:
+def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: list[str]) -> None:
     done = world.do("ls", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     assert "usage: holdfast ls" in done.stderr
 
 
-def test_a_directory_without_permission_ends_the_rest(world: World, place: Path) -> None:
+def test_a_directory_without_permission_does_not_end_the_rest(world: World, place: Path) -> None:
     (place / "deep").chmod(0o300)
     done = world.do("ls", "-r", "-j", preexec_fn=without_privileges)
     (place / "deep").chmod(0o700)
@@ -134,7 +134,7 @@ def test_a_directory_without_permission_ends_the_rest(world: World, place: Path)
     assert [os.path.basename(json.loads(line)["path"]) for line in done.stdout.splitlines()][:2] == ["bad.lock", "free"]
 
 
-def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+def test_no_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
     names = []
     for text in HOSTILE.values():
         name = text.replace(b"/", b"").replace(b"\n", b"\\n").replace(b"\0", b"")[:200]
@@ -159,7 +159,7 @@ def on_terminal(world: World, width: int, *words: object, **env: str) -> Started
     return world.terminal([*HOLDFAST, *words], env={"TERM": "xterm", **env}, size=(width, 24))
 
 
-def test_a_line_is_wider_than_the_terminal_or_cut_in_a_pipe(world: World, place: Path) -> None:
+def test_a_line_is_cut_to_the_terminal_and_whole_in_a_pipe(world: World, place: Path) -> None:
     long = "x" * 150
     (place / long).write_text(f"pid={os.getpid()}\ntimestamp={NOW}\ntag={'y' * 300}\n")
     assert long in world.do("ls").stdout
@@ -172,14 +172,14 @@ def test_a_line_is_wider_than_the_terminal_or_cut_in_a_pipe(world: World, place:
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
-def test_colours_are_shown_where_they_are_not_wanted(
+def test_colours_are_shown_only_where_they_are_wanted(
     world: World, place: Path, more: dict[str, str], coloured: bool
 ) -> None:
     assert ("\x1b[" in on_terminal(world, 80, "ls", **more).rest()) == coloured
     assert "\x1b[" not in world.do("ls", env={"TERM": "xterm"}).stdout
 
 
-def test_ten_thousand_locks_are_too_many(world: World, tmp_path: Path) -> None:
+def test_ten_thousand_locks_are_listed(world: World, tmp_path: Path) -> None:
     record = f"pid={os.getpid()}\ntimestamp={NOW + 10}\ntag=job\n"
     for number in range(10_000):
         with open(f"{tmp_path}/l{number:05d}", "w") as file:
@@ -189,7 +189,7 @@ def test_ten_thousand_locks_are_too_many(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["-j"]], ids=["table", "json"])
-def test_nothing_is_shown_until_the_last_directory_was_seen(
+def test_what_is_seen_is_shown_before_the_last_directory(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes long shows what it has, in the order of the paths; with another order, at the end."""
@@ -219,7 +219,7 @@ def test_nothing_is_shown_until_the_last_directory_was_seen(
     assert [line.startswith("lists") for line in events] == [True] * 4 + [False] * (3 + len(titles))
 
 
-def test_an_interruption_waits_for_the_end(world: World, tmp_path: Path) -> None:
+def test_an_interruption_ends_it_at_once(world: World, tmp_path: Path) -> None:
     """Ctrl-C ends it as it ends any command, here while nobody reads what it writes."""
     for number in range(2000):
         (tmp_path / f"l{number}").write_text(f"pid=4294967295\ntimestamp={NOW}\n")
@@ -230,7 +230,7 @@ def test_an_interruption_waits_for_the_end(world: World, tmp_path: Path) -> None
     assert one.complaint() == ""
 
 
-def test_an_output_that_ends_early_is_an_error(world: World, place: Path) -> None:
+def test_an_output_that_ends_early_is_no_error(world: World, place: Path) -> None:
     done = world.shell("$H ls -r | head -n 1; echo end")
     assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "end")
 
@@ -241,7 +241,7 @@ COLUMNS = (Column("A", right=True), Column("PATH", cut="start", least=4), Column
 
 
 @pytest.mark.parametrize("width", [None, *range(1, 60)])
-def test_a_table_does_not_fit_or_is_not_aligned(width: int | None) -> None:
+def test_a_table_fits_and_is_aligned(width: int | None) -> None:
     rows = [["1", "/a/long/path/to/日本語", "short"], ["12345", "/x", "a tag that is long"]]
     found = lines(COLUMNS, rows, Screen(width))
     assert len(found) == 3
@@ -267,16 +267,16 @@ def test_a_table_does_not_fit_or_is_not_aligned(width: int | None) -> None:
         ("e\u0301e\u0301", 2, "end", "e\u0301e\u0301"),
     ],
 )
-def test_a_text_is_cut_to_another_width(text: str, width: int, cut: str, wanted: str) -> None:
+def test_a_text_is_cut_to_its_width(text: str, width: int, cut: str, wanted: str) -> None:
     assert fit(text, width, cut) == wanted
 
 
-def test_an_age_is_told_in_the_wrong_unit() -> None:
+def test_an_age_is_shown_in_the_right_unit() -> None:
     ages = [None, 0, 59.4, 119, 120, 7199, 7200, 86400 * 2, 1e9]
     assert [age_of(age) for age in ages] == ["-", "0s", "59s", "119s", "2m", "120m", "2h", "2d", "11574d"]
 
 
-def test_what_is_no_terminal_has_a_width() -> None:
+def test_what_is_no_terminal_has_no_width() -> None:
     assert screen(None) == Screen(None, False)
     with open(os.devnull, "w") as file:
         assert screen(file) == Screen(None, False)

@@ -33,13 +33,13 @@ def rendered(text: str) -> str:
 
 @TROFF
 @pytest.mark.parametrize("name", PAGES)
-def test_troff_warns_of_a_page(name: str) -> None:
+def test_troff_does_not_warn_of_any_page(name: str) -> None:
     assert "SEE ALSO" in rendered(PAGES[name])
 
 
 @MAN
 @pytest.mark.parametrize("name", PAGES)
-def test_man_warns_of_a_page(tmp_path: Path, name: str) -> None:
+def test_man_does_not_warn_of_any_page(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(PAGES[name])
     done = subprocess.run(["man", "--warnings=w", "-E", "UTF-8", "-l", tmp_path / name], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ def test_man_warns_of_a_page(tmp_path: Path, name: str) -> None:
 
 @TROFF
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name.replace(" ", "-"))
-def test_a_page_lacks_something_that_help_has(command: object) -> None:
+def test_every_page_has_what_help_has(command: object) -> None:
     """Each option with its help, each operand, and every word of the notes."""
     page = rendered(PAGES[f"holdfast-{command.name.replace(' ', '-')}.1"])
     for option in command.options:
@@ -62,7 +62,7 @@ def test_a_page_lacks_something_that_help_has(command: object) -> None:
 
 
 @TROFF
-def test_the_overview_lacks_a_command() -> None:
+def test_the_overview_has_every_command() -> None:
     page = rendered(PAGES["holdfast.1"])
     for command in commands():
         assert f"holdfast-{command.name.replace(' ', '-')}(1) {command.summary}" in page
@@ -71,7 +71,7 @@ def test_the_overview_lacks_a_command() -> None:
     }
 
 
-def test_the_same_source_makes_different_pages(tmp_path: Path) -> None:
+def test_the_same_source_makes_the_same_pages(tmp_path: Path) -> None:
     """No date and no path in them: whoever packages them gets the same bytes."""
     for place in ("one", "two"):
         subprocess.run([sys.executable, "-m", "holdfast.cli.manual", tmp_path / place], check=True)
@@ -84,7 +84,7 @@ def test_the_same_source_makes_different_pages(tmp_path: Path) -> None:
     "text", [".TH hostile", "'br", "\\fBbold\\fR", "a\\", "\n.br", "ümlaut → 😀", "`x` ~ ^", "--long -s"]
 )
 @TROFF
-def test_text_becomes_a_command_of_troff(text: str) -> None:
+def test_text_does_not_become_a_command_of_troff(text: str) -> None:
     page = rendered(f".TH X 1\n.SH NAME\n{manual._text(f'before {text}')}\n.PP\n{manual._text(text)}")
     wanted = " ".join(text.split())
     assert page.count(wanted) == 2, page

@@ -14,7 +14,7 @@ import pytest
 
 from cli.support import HOLDFAST, World, eventually
 from holdfast._platform import environment
-from holdfast.cli import keeper
+from holdfast.cli import owner
 
 INTERPRETER = f"{sys.executable} -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))'"
 
@@ -46,7 +46,7 @@ WRAPPED = {
 
 @pytest.mark.needs("proc")
 @pytest.mark.parametrize("words", WRAPPED.values(), ids=WRAPPED.keys())
-def test_a_caller_that_ends_at_once_is_given_a_lock(words: str, world: World, tmp_path: Path, path: Path) -> None:
+def test_a_caller_that_ends_at_once_is_given_no_lock(words: str, world: World, tmp_path: Path, path: Path) -> None:
     """W1, W2: it would be free when its success is heard of. What to do is said."""
     path.with_name("l.parent").mkdir() if "find" in words else None
     text = words.replace("LOCK.parent", str(path.with_name("l.parent"))).replace("LOCK", str(path))
@@ -74,9 +74,7 @@ KEPT = {
 @pytest.mark.needs("proc")
 @pytest.mark.parametrize("shell", [shell for shell in ("/bin/sh", "/bin/bash", "/usr/bin/zsh") if shutil.which(shell)])
 @pytest.mark.parametrize("words", KEPT.values(), ids=KEPT.keys())
-def test_it_is_not_said_to_whom_a_lock_is_bound(
-    words: str, shell: str, world: World, tmp_path: Path, path: Path
-) -> None:
+def test_it_is_said_to_whom_a_lock_is_bound(words: str, shell: str, world: World, tmp_path: Path, path: Path) -> None:
     """W3: the process and its command, in one line."""
     made = script(tmp_path, f"{words.replace('LOCK', str(path))}; echo $$; read line", shell)
     started = world.start([made], stdin=subprocess.PIPE)
@@ -90,7 +88,7 @@ def test_it_is_not_said_to_whom_a_lock_is_bound(
     assert line.endswith("): free when that ends")
 
 
-def test_an_owner_that_is_named_is_refused(world: World, tmp_path: Path, path: Path) -> None:
+def test_an_owner_that_is_named_is_accepted(world: World, tmp_path: Path, path: Path) -> None:
     """However it calls, whatever it is; and it needs no telling."""
     text = (
         f"P='--owner-pid '$$; timeout 20 holdfast try $P {path} && timeout 20 holdfast release $P {path} && echo done"
@@ -104,7 +102,7 @@ def test_an_owner_that_is_named_is_refused(world: World, tmp_path: Path, path: P
 
 
 @pytest.mark.needs("proc")
-def test_a_password_in_the_callers_words_is_cut_and_shown(world: World, tmp_path: Path) -> None:
+def test_a_password_in_the_callers_words_is_not_shown(world: World, tmp_path: Path) -> None:
     for length in range(10, 60, 4):
         url = f"postgresql://{'m' * length}:SECRETSECRETSECRET@127.0.0.1:1/db#name"
         done = world._finish(world.start([script(tmp_path, f"timeout 20 holdfast try '{url}'")]), None)
@@ -113,7 +111,9 @@ def test_a_password_in_the_callers_words_is_cut_and_shown(world: World, tmp_path
 
 
 @pytest.mark.parametrize("option", ["-q", "-j", "-v"])
-def test_a_script_that_asked_for_silence_or_reads_it_elsewhere_is_told(option: str, world: World, path: Path) -> None:
+def test_a_script_that_asked_for_silence_or_reads_it_elsewhere_is_not_told(
+    option: str, world: World, path: Path
+) -> None:
     done = world.shell(f'$H try {option} "$1"', path)
     assert done.returncode == 0
     assert "bound to process" not in done.stderr
@@ -121,7 +121,7 @@ def test_a_script_that_asked_for_silence_or_reads_it_elsewhere_is_told(option: s
 
 @pytest.mark.parametrize("shell", [shell for shell in ("sh", "bash", "zsh") if shutil.which(shell)])
 @pytest.mark.parametrize("option", ["", "--no-keeper"])
-def test_a_shell_that_becomes_its_last_command_is_not_known_by_its_release(
+def test_a_shell_that_becomes_its_last_command_is_known_by_its_release(
     shell: str, option: str, world: World, path: Path
 ) -> None:
     """The process is the same, and our parent is another."""
@@ -164,23 +164,23 @@ CALLERS: list[tuple[str, list[str], bool]] = [
 
 
 @pytest.mark.parametrize(("name", "words", "kept"), CALLERS)
-def test_a_shell_is_taken_for_something_else(
+def test_a_shell_is_told_from_what_ends_at_once(
     name: str, words: list[str], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1, W2."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: (name, words))
     monkeypatch.setattr(sys, "argv", ["/usr/bin/holdfast", "try", "l"])
-    assert (keeper._why_not(4711) is None) is kept
+    assert (owner._why_not(4711) is None) is kept
 
 
-def test_what_cannot_be_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_known_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """W3."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: None)
-    assert keeper._why_not(4711) is None
+    assert owner._why_not(4711) is None
 
 
 @pytest.mark.parametrize("variant", ["linux", "generic"])
-def test_a_program_is_not_known_by_its_name(variant: str, within: Callable[..., object]) -> None:
+def test_a_program_is_known_by_its_name(variant: str, within: Callable[..., object]) -> None:
     """A script is its interpreter; a process that is gone is nothing."""
     from holdfast._platform.portable import GenericEnvironment
 

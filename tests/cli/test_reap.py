@@ -50,7 +50,7 @@ def hold() -> Iterator[Callable[[Path], Peer]]:
         one.destroy()
 
 
-def test_a_foreign_waiter_waits_for_its_timeout(
+def test_a_foreign_waiter_gets_in_before_its_timeout(
     world: World, path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     """A shell that creates its lock file exclusively, and knows nothing of proofs."""
@@ -65,7 +65,7 @@ def test_a_foreign_waiter_waits_for_its_timeout(
     assert path.read_text() == "mine\n"
 
 
-def test_a_living_lock_is_removed(path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]) -> None:
+def test_a_living_lock_is_not_removed(path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]) -> None:
     """Its holder stops, forks, and hands its guard on: none of that is death."""
     reap()
     living = hold(path)
@@ -79,7 +79,7 @@ def test_a_living_lock_is_removed(path: Path, reap: Callable[..., Started], hold
     assert path.with_name("inherited").exists()
 
 
-def test_a_command_that_outlives_its_wrapper_loses_its_lock(
+def test_a_command_that_outlives_its_wrapper_keeps_its_lock(
     world: World, path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     """`holdfast run` is killed, and its command goes on: the guard is the command's, too."""
@@ -96,7 +96,9 @@ def test_a_command_that_outlives_its_wrapper_loses_its_lock(
     eventually(lambda: not path.exists())
 
 
-def test_a_storm_of_contenders_and_deaths_robs_somebody(world: World, path: Path, reap: Callable[..., Started]) -> None:
+def test_a_storm_of_contenders_and_deaths_robs_no_holder(
+    world: World, path: Path, reap: Callable[..., Started]
+) -> None:
     """Two reapers beside contenders that are killed again and again: whoever is inside stays there."""
     reapers = [reap(), reap()]
     code = """
@@ -131,14 +133,14 @@ def test_a_storm_of_contenders_and_deaths_robs_somebody(world: World, path: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_does_not_end_it_at_once(number: int, reap: Callable[..., Started]) -> None:
+def test_a_signal_ends_it_at_once(number: int, reap: Callable[..., Started]) -> None:
     reaper = reap()
     eventually(lambda: dormant(reaper.pid))
     reaper.signal(number)
     assert reaper.wait() == -number
 
 
-def test_a_thousand_locks_of_one_process_stay(
+def test_a_thousand_locks_of_one_process_go(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     code = """
@@ -157,7 +159,7 @@ def test_a_thousand_locks_of_one_process_stay(
     assert reaper.process.poll() is None
 
 
-def test_it_is_busy_while_nothing_happens(
+def test_it_sleeps_while_nothing_happens(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     for name in "abc":
@@ -170,7 +172,7 @@ def test_it_is_busy_while_nothing_happens(
     assert switches(reaper.pid) - before < 30
 
 
-def test_a_directory_that_is_made_anew_is_forgotten(
+def test_a_directory_that_is_made_anew_is_remembered(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     place = tmp_path / "locks"
@@ -184,14 +186,14 @@ def test_a_directory_that_is_made_anew_is_forgotten(
     eventually(lambda: not (place / "l").exists())
 
 
-def test_a_missing_directory_is_waited_for_from_the_start(world: World, tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error_at_the_start(world: World, tmp_path: Path) -> None:
     done = world.do("reap", tmp_path / "missing")
     assert done.returncode == 3
     assert "missing" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_the_service_manager_hears_nothing(
+def test_the_service_manager_hears_of_start_and_end(
     kind: str, tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     place = tmp_path / "locks"
@@ -208,12 +210,12 @@ def test_the_service_manager_hears_nothing(
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "relative", "@", "/" + "x" * 300])
-def test_a_service_manager_that_does_not_listen_ends_it(address: str, reap: Callable[..., Started]) -> None:
+def test_a_deaf_service_manager_does_not_end_it(address: str, reap: Callable[..., Started]) -> None:
     reaper = reap(env={"NOTIFY_SOCKET": address})
     eventually(lambda: dormant(reaper.pid))
 
 
-def test_a_hostile_name_or_tag_writes_lines_of_its_own_to_the_log(
+def test_no_hostile_name_or_tag_writes_lines_of_its_own_to_the_log(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     reaper = reap()

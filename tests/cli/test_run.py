@@ -56,13 +56,13 @@ def test_no_exit_status_is_changed(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75, 126, 127, 128, 143, 255])
-def test_the_command_changes_an_exit_status(world: World, path: Path, code: int) -> None:
+def test_an_exit_status_is_passed_on(world: World, path: Path, code: int) -> None:
     assert world.do("run", path, "--", "sh", "-c", f"exit {code}").returncode == code
     assert not path.exists()
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGINT", "SIGPIPE"])
-def test_death_by_a_signal_is_not_turned_into_an_exit_status(world: World, path: Path, name: str) -> None:
+def test_death_by_a_signal_is_passed_on(world: World, path: Path, name: str) -> None:
     number = signal.Signals[name]
     done = world.do("run", path, "--", "sh", "-c", f"kill -{number:d} $$")
     assert done.returncode == -number
@@ -254,7 +254,7 @@ def test_a_lost_lock_ends_the_command_and_says_so(world: World, path: Path, how:
     assert path.exists() == (how != "removed"), "the other's file is left alone"
 
 
-def test_a_lock_lost_by_the_command_itself_is_told_at_the_end(world: World, path: Path) -> None:
+def test_a_lock_lost_by_the_command_itself_is_reported_at_the_end(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "sh", "-c", "rm $HOLDFAST_LOCK")
     assert done.returncode == 4
     assert "removed, replaced, written over or closed" in done.stderr

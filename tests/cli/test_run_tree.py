@@ -44,8 +44,8 @@ def pid_of(line: str) -> int:
     return int(line.split()[1])
 
 
-def test_a_lost_lock_leaves_a_part_of_the_tree_at_work(world: World, path: Path) -> None:
-    """C6, C8."""
+def test_a_lost_lock_ends_every_part_of_the_tree(world: World, path: Path) -> None:
+    """CT1, CT3."""
     other = world.start(["sleep", "600"])
     run = world.run(path, TREE, "--kill-after", "0.3")
     lines = {line.split()[0]: pid_of(line) for line in (run.hear(""), run.hear(""), run.hear(""))}
@@ -61,7 +61,7 @@ def test_a_lost_lock_leaves_a_part_of_the_tree_at_work(world: World, path: Path)
     assert "the command ended with signal SIGTERM" in said
 
 
-def test_a_command_that_ignores_term_works_on_without_a_lock(world: World, path: Path) -> None:
+def test_a_command_that_ignores_term_is_killed(world: World, path: Path) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     run = world.run(path, code, "--kill-after", "0")
     run.hear("ready")
@@ -70,7 +70,7 @@ def test_a_command_that_ignores_term_works_on_without_a_lock(world: World, path:
     assert "ended with signal SIGKILL" in run.complaint()
 
 
-def test_a_stopped_part_of_the_tree_never_hears_of_it(world: World, path: Path) -> None:
+def test_a_stopped_part_of_the_tree_is_ended(world: World, path: Path) -> None:
     code = "import os, time; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19); time.sleep(600)"
     run = world.run(path, code, "--kill-after", "60")
     run.hear("ready")
@@ -79,8 +79,8 @@ def test_a_stopped_part_of_the_tree_never_hears_of_it(world: World, path: Path) 
     assert "ended with signal SIGTERM" in run.complaint()
 
 
-def test_a_tree_that_grows_while_it_is_stopped_goes_on_growing(world: World, path: Path) -> None:
-    """C8: each one that gets TERM starts another before it ends."""
+def test_a_tree_that_grows_while_it_is_stopped_is_ended(world: World, path: Path) -> None:
+    """CT3: each one that gets TERM starts another before it ends."""
     code = """
 import os, signal, time
 def again(*_):
@@ -99,8 +99,8 @@ while True:
     assert [pid for pid in world.mine() if not ended(pid)] == []
 
 
-def test_what_the_shell_had_started_before_is_stopped_as_well(world: World, path: Path) -> None:
-    """C6: `exec` makes a shell's background jobs children of `run`; they are not the command's."""
+def test_what_the_shell_had_started_before_is_left_alone(world: World, path: Path) -> None:
+    """CT1: `exec` makes a shell's background jobs children of `run`; they are not the command's."""
     script = 'sleep 600 & echo "job $!"; exec $H run --kill-after 1 "$1" -- sh -c \'sleep 600 & echo "two $!"; wait\''
     run = world.sh(script, path)
     job, two = pid_of(run.hear("job")), pid_of(run.hear("two"))
@@ -110,7 +110,7 @@ def test_what_the_shell_had_started_before_is_stopped_as_well(world: World, path
     assert not ended(job)
 
 
-def test_what_outlives_the_command_is_ended_or_waited_for(world: World, path: Path) -> None:
+def test_what_outlives_the_command_is_neither_ended_nor_waited_for(world: World, path: Path) -> None:
     """As long as the lock is not lost, what the command leaves behind is nobody's business."""
     run = world.run(path, _DAEMON + "branch('left'); time.sleep(0.1)", stdout=-1)
     left = pid_of(run.hear("left"))
@@ -118,7 +118,7 @@ def test_what_outlives_the_command_is_ended_or_waited_for(world: World, path: Pa
     assert not ended(left)
 
 
-def test_an_orphan_that_ends_stays_a_zombie_or_ends_the_run(world: World, path: Path) -> None:
+def test_an_orphan_that_ends_is_reaped_and_does_not_end_the_run(world: World, path: Path) -> None:
     """G1, C5: it is the guardian's child, and somebody must wait for it."""
     code = """
 import os, sys
@@ -142,10 +142,10 @@ sys.stdin.readline()
     assert run.wait() == 0
 
 
-def test_where_processes_cannot_be_seen_the_command_goes_on(world: World, path: Path) -> None:
+def test_where_processes_cannot_be_seen_the_command_is_still_ended(world: World, path: Path) -> None:
     """Without `/proc` the command alone is stopped, which is known to be ours."""
     code = (
-        "import holdfast._platform.tree as t, sys; t._proc_is_ours = lambda: False; "
+        "import holdfast._platform.procfs as p, sys; p.is_ours = lambda: False; "
         f"from holdfast.cli import main; main(['run', '--kill-after', '1', {str(path)!r}, '--', 'sleep', '600'])"
     )
     run = world.start([sys.executable, "-c", code])
@@ -155,7 +155,7 @@ def test_where_processes_cannot_be_seen_the_command_goes_on(world: World, path: 
     assert run.wait() == 4
 
 
-def test_the_kernels_lists_lack_somebody() -> None:
+def test_the_kernels_lists_have_every_process() -> None:
     """What they say and what all processes say is the same, and nobody is spared by mistake."""
     child = subprocess.Popen(["sh", "-c", "sleep 600 & echo; wait"], stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -177,7 +177,7 @@ def test_the_kernels_lists_lack_somebody() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_command_does_not_know_its_token(world: World, path: Path, protocol: str) -> None:
+def test_a_command_knows_its_token(world: World, path: Path, protocol: str) -> None:
     words = ["run", "-p", protocol, "--fencing", path, "--", "sh", "-c", "echo $HOLDFAST_TOKEN"]
     tokens = [int(world.do(*words).stdout) for _ in range(3)]
     assert tokens == list(range(tokens[0], tokens[0] + 3))
@@ -187,7 +187,7 @@ def test_a_command_does_not_know_its_token(world: World, path: Path, protocol: s
     assert without.stdout == "\n"
 
 
-def test_a_shell_does_not_hear_its_token(world: World, path: Path) -> None:
+def test_a_shell_hears_its_token(world: World, path: Path) -> None:
     import json
 
     done = world.shell('$H try -j --fencing "$1"; $H acquire --help >/dev/null; $H release "$1"', path)

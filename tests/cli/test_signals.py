@@ -64,7 +64,7 @@ EARLY = """
 """
 
 
-def test_a_signal_while_signals_begin_to_be_heeded_ends_in_a_traceback(world: World, path: Path) -> None:
+def test_a_signal_while_signals_begin_to_be_heeded_makes_no_traceback(world: World, path: Path) -> None:
     """C1: it comes when the first of them is heeded, and the others are not yet."""
     started = world.start([sys.executable, "-c", textwrap.dedent(EARLY), path])
     assert (started.wait(), started.rest(), started.complaint()) == (-signal.SIGTERM, "", "")
@@ -100,7 +100,7 @@ DROPPED = """
 
 
 @pytest.mark.parametrize("moment", ["acquired", "waiting"])
-def test_a_signal_whose_exception_python_drops_is_lost(
+def test_a_signal_whose_exception_python_drops_is_heeded(
     world: World, path: Path, moment: str, request: pytest.FixtureRequest
 ) -> None:
     """C1: it comes while an import cleans up, in the midst of the acquisition or before the wait."""
@@ -141,7 +141,7 @@ def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
     assert not path.exists()
 
 
-def test_a_lost_terminal_is_told_to_the_command(world: World, path: Path) -> None:
+def test_a_lost_terminal_is_reported_to_the_command(world: World, path: Path) -> None:
     """The kernel tells only the session's leader: the wrapper, under `ssh -t host holdfast run …`."""
     script = "trap 'echo hup >>heard; exit 3' HUP; echo ready; while :; do sleep 0.01; done"
     started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", script])

@@ -24,7 +24,7 @@ def occupy(world: World, path: Path, slots: int, *options: object) -> Started:
     return world.run(path, SHOW, "--slots", slots, *options, stdin=-1)
 
 
-def test_more_run_at_once_than_there_are_slots(world: World, path: Path) -> None:
+def test_no_more_run_at_once_than_there_are_slots(world: World, path: Path) -> None:
     first, second = occupy(world, path, 2), occupy(world, path, 2)
     lines = sorted([first.hear("slot"), second.hear("slot")])
     assert lines == [f"slot {number} {path}.{number}.lock" for number in range(2)]
@@ -42,7 +42,7 @@ def test_more_run_at_once_than_there_are_slots(world: World, path: Path) -> None
     assert [*path.parent.iterdir()] == []
 
 
-def test_a_killed_wrapper_frees_the_slot_of_a_command_that_goes_on(world: World, path: Path) -> None:
+def test_a_killed_wrapper_does_not_free_the_slot_of_its_command(world: World, path: Path) -> None:
     """The command inherits the kernel lock of its slot; when it ends, too, the next one gets the slot, and is told."""
     holder = occupy(world, path, 1)
     holder.hear("slot 0")
@@ -56,28 +56,28 @@ def test_a_killed_wrapper_frees_the_slot_of_a_command_that_goes_on(world: World,
     assert told.stdout.split() == ["0", str(holder.pid)]
 
 
-def test_the_slot_of_an_outer_run_is_taken_for_that_of_an_inner_one(world: World, path: Path) -> None:
+def test_an_inner_run_does_not_see_the_slot_of_an_outer_one(world: World, path: Path) -> None:
     inner = f'$H run "{path}" -- sh -c "echo inner [\\$HOLDFAST_SLOT]"'
     done = world.shell(f"$H run --slots 3 '{path}' -- sh -c 'echo outer [$HOLDFAST_SLOT]; {inner}'")
     assert done.stdout.splitlines() == ["outer [0]", "inner []"]
 
 
 @pytest.mark.parametrize("slots", ["0", "-1", "1001", "2.0", "x", ""])
-def test_a_number_that_makes_no_sense_runs_the_command(world: World, path: Path, slots: str) -> None:
+def test_a_number_that_makes_no_sense_is_refused(world: World, path: Path, slots: str) -> None:
     done = world.do("run", f"--slots={slots}", path, "--", "touch", path)
     assert done.returncode == 2
     assert "from 1 to 1000" in done.stderr
     assert not path.exists()
 
 
-def test_shared_slots_are_promised(world: World, path: Path) -> None:
+def test_shared_slots_are_refused(world: World, path: Path) -> None:
     done = world.do("run", "-p", "flock", "--shared", "--slots", 2, path, "--", "true")
     assert done.returncode == 2
     assert "more slots" in done.stderr
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_protocol_is_not_heeded(world: World, path: Path, protocol: str) -> None:
+def test_every_protocol_is_heeded(world: World, path: Path, protocol: str) -> None:
     done = world.do("run", "-v", "-p", protocol, "--slots", 2, path, "--", "sh", "-c", 'ls "$HOLDFAST_LOCK"')
     assert done.stdout.strip() == f"{path}.0.lock"
     assert f"got {path}.0.lock" in done.stderr

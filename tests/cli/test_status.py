@@ -12,7 +12,7 @@ import pytest
 
 from cli.support import HOLDFAST, World
 from holdfast._admin.scan import _CONDITIONS_OF_OTHERS as CONDITIONS
-from holdfast._admin.scan import Outlook, in_words
+from holdfast._admin.scan import Staleness, staleness_text
 
 NOW = int(time.time())
 
@@ -24,7 +24,7 @@ def of(world: World, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_who_has_the_kernel_lock_and_who_waits_is_not_told(world: World, path: Path, held: int) -> None:
+def test_the_holder_of_the_kernel_lock_and_the_waiters_are_shown(world: World, path: Path, held: int) -> None:
     waiter = world.start([*HOLDFAST, "run", "-t", "next in line", path, "--", "true"])
     deadline = time.monotonic() + 20
     while not (waiters := of(world, path)["waiters"]) or waiters[0]["position"] is None:
@@ -55,7 +55,7 @@ def test_who_has_the_kernel_lock_and_who_waits_is_not_told(world: World, path: P
         ("l", "something else", "sema", "nothing in it says"),
     ],
 )
-def test_the_protocol_has_to_be_given(
+def test_the_protocol_need_not_be_given(
     world: World, tmp_path: Path, name: str, content: str, protocol: str, wanted: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -67,7 +67,7 @@ def test_the_protocol_has_to_be_given(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_protocol_that_is_given_is_overruled_by_the_content(world: World, tmp_path: Path) -> None:
+def test_a_protocol_that_is_given_is_not_overruled_by_the_content(world: World, tmp_path: Path) -> None:
     (tmp_path / "l.lock").write_text(f"pid=1\ntimestamp={NOW}\n")
     done = world.do("status", "-p", "sidecar", "l")
     assert done.returncode == world.do("run", "-p", "sidecar", "l", "--", "true").returncode == 3
@@ -77,7 +77,7 @@ def test_a_protocol_that_is_given_is_overruled_by_the_content(world: World, tmp_
     assert "note" not in world.do("status", "-p", "semats", "l.lock").stdout
 
 
-def test_acquiring_takes_the_protocol_from_the_content(world: World, tmp_path: Path) -> None:
+def test_acquiring_does_not_take_the_protocol_from_the_content(world: World, tmp_path: Path) -> None:
     (tmp_path / ".exclusive-lock").write_text(
         '{"holder":"x","pid":1,"hostname":"h","started_at":"2026-01-01T00:00:00Z","version":""}'
     )
@@ -89,17 +89,17 @@ def test_acquiring_takes_the_protocol_from_the_content(world: World, tmp_path: P
 @pytest.mark.parametrize(
     ("one", "wanted"),
     [
-        (Outlook("sema", 1000.0 + 2460, ""), "sema would call it stale at "),
-        (Outlook("sema", 1000.0 + 2460, ""), ", in 41 min"),
-        (Outlook("sema", 900.0, ""), "sema calls it stale since "),
-        (Outlook("semats", 900.0, "if its process has ended by then"), "ended by now"),
-        (Outlook("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
-        (Outlook("sema", 1.8e19, ""), "in "),
-        (Outlook("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
+        (Staleness("sema", 1000.0 + 2460, ""), "sema would call it stale at "),
+        (Staleness("sema", 1000.0 + 2460, ""), ", in 41 min"),
+        (Staleness("sema", 900.0, ""), "sema calls it stale since "),
+        (Staleness("semats", 900.0, "if its process has ended by then"), "ended by now"),
+        (Staleness("beads", None, "as soon as its process has ended"), "beads calls it stale as soon as"),
+        (Staleness("sema", 1.8e19, ""), "in "),
+        (Staleness("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
     ],
 )
-def test_a_moment_is_told_in_the_wrong_words(one: Outlook, wanted: str) -> None:
-    assert wanted in in_words(one, 1000.0)
+def test_a_moment_is_put_into_words(one: Staleness, wanted: str) -> None:
+    assert wanted in staleness_text(one, 1000.0)
 
 
 def elsewhere(acquired: float | None) -> str:

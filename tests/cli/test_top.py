@@ -90,7 +90,7 @@ def seen(world: World, path: Path, held: int) -> Seen:
 # -- what is seen ------------------------------------------------------------------------------------------------------
 
 
-def test_a_holder_is_not_seen(seen: Seen, path: Path, held: int) -> None:
+def test_a_holder_is_seen(seen: Seen, path: Path, held: int) -> None:
     found = seen.shows(str(held)).splitlines()
     assert found[0].startswith("1 held, 0 waiting, 0 stale; 0 events/s; by longest wait")
     assert found[1].startswith("in /")
@@ -99,7 +99,7 @@ def test_a_holder_is_not_seen(seen: Seen, path: Path, held: int) -> None:
     assert found[3].split()[6] == path.name
 
 
-def test_what_happens_is_not_seen(world: World, seen: Seen, path: Path, held: int) -> None:
+def test_what_happens_is_seen(world: World, seen: Seen, path: Path, held: int) -> None:
     waiter = world.hold(path)
     seen.shows("1 held, 1 waiting", str(waiter.pid))
     other = world.hold(world.directory / "other", "-t", "why")
@@ -116,7 +116,7 @@ def test_what_happens_is_not_seen(world: World, seen: Seen, path: Path, held: in
     seen.shows("1 held, 0 waiting, 1 stale")
 
 
-def test_a_time_stands_still(seen: Seen) -> None:
+def test_time_goes_on(seen: Seen) -> None:
     """And it wakes no more than once a second, besides for what the test does."""
     number = int(seen.now().splitlines()[3].split()[3].removesuffix("s"))
     seen.shows(f" {number + 1}s ")
@@ -125,7 +125,7 @@ def test_a_time_stands_still(seen: Seen) -> None:
     assert switches(seen.started.pid) - before <= 4
 
 
-def test_nothing_to_see_is_an_empty_screen(world: World) -> None:
+def test_nothing_to_see_is_said(world: World) -> None:
     seen = top(world, world.directory)
     seen.shows("0 held, 0 waiting, 0 stale", "nobody holds or waits for a lock here", "q quit")
     lock = world.hold(world.directory / "l")
@@ -133,7 +133,9 @@ def test_nothing_to_see_is_an_empty_screen(world: World) -> None:
 
 
 @pytest.mark.parametrize("size", [(20, 5), (40, 8), (80, 24), (250, 50)])
-def test_a_screen_of_another_size_is_overrun(world: World, path: Path, held: int, size: tuple[int, int]) -> None:
+def test_a_screen_of_another_size_is_filled_and_not_overrun(
+    world: World, path: Path, held: int, size: tuple[int, int]
+) -> None:
     seen = top(world, world.directory, size=size)
     found = seen.shows("1 held", path.name)
     assert "HELD" in found
@@ -145,7 +147,7 @@ def test_a_screen_of_another_size_is_overrun(world: World, path: Path, held: int
     assert len(seen.now().splitlines()) <= size[1]
 
 
-def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+def test_no_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
     for text in HOSTILE.values():
         name = text.replace(b"/", b"").replace(b"\0", b"")[:200]
         record = b"pid=%d\ntimestamp=%d\ntag=" % (os.getpid(), NOW + 9) + text.replace(b"\n", b" ") + b"\n"
@@ -168,7 +170,7 @@ def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path
     assert all(character.isprintable() for line in once.splitlines() for character in line)
 
 
-def test_more_locks_than_fit_cannot_be_reached(world: World, tmp_path: Path) -> None:
+def test_more_locks_than_fit_can_be_reached(world: World, tmp_path: Path) -> None:
     record = f"pid={os.getpid()}\ntimestamp={NOW}\ntag=job\n"
     for number in range(500):
         (tmp_path / f"l{number:03d}").write_text(record)
@@ -184,7 +186,7 @@ def test_more_locks_than_fit_cannot_be_reached(world: World, tmp_path: Path) -> 
     assert seen.started.wait() == 0
 
 
-def test_keys_do_nothing(seen: Seen, path: Path) -> None:
+def test_keys_change_the_order(seen: Seen, path: Path) -> None:
     seen.type(b"?")
     seen.shows("any key goes back")
     seen.type(b"q")
@@ -195,14 +197,14 @@ def test_keys_do_nothing(seen: Seen, path: Path) -> None:
     seen.shows("by most waiters, backwards")
 
 
-def test_something_else_that_was_written_stays(seen: Seen, path: Path) -> None:
+def test_something_else_that_was_written_is_drawn_over(seen: Seen, path: Path) -> None:
     seen._stream.feed(b"\x1b[1;1Hnoise from elsewhere")
     seen.type(b"\x0c")
     eventually(lambda: "noise" not in seen.now())
     seen.shows("1 held", path.name)
 
 
-def test_colours_are_shown_where_they_are_not_wanted(world: World, path: Path, held: int) -> None:
+def test_colours_are_shown_only_where_they_are_wanted(world: World, path: Path, held: int) -> None:
     coloured, plain = top(world), top(world, NO_COLOR="1")
     for one in (coloured, plain):
         one.shows("1 held")
@@ -211,7 +213,7 @@ def test_colours_are_shown_where_they_are_not_wanted(world: World, path: Path, h
     assert b"\x1b[1m" not in plain.raw
 
 
-def test_a_directory_that_vanishes_ends_it(world: World) -> None:
+def test_a_directory_that_vanishes_does_not_end_it(world: World) -> None:
     place = world.directory / "d"
     place.mkdir()
     seen = top(world, place)
@@ -223,14 +225,14 @@ def test_a_directory_that_vanishes_ends_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("environment", [{"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}])
-def test_without_events_nothing_is_seen(world: World, path: Path, environment: dict[str, str]) -> None:
+def test_without_events_changes_are_seen(world: World, path: Path, environment: dict[str, str]) -> None:
     seen = top(world, world.directory, **environment)
     seen.shows("looked at 4 times a second")
     world.hold(path, env=environment).hear("held")
     seen.shows("1 held", path.name)
 
 
-def test_what_happens_is_not_recorded(world: World, path: Path, held: int) -> None:
+def test_what_happens_is_recorded(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     seen = top(world, "--record", file)
     seen.shows("1 held")
@@ -245,27 +247,27 @@ def test_what_happens_is_not_recorded(world: World, path: Path, held: int) -> No
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"q", 0), (b"Q", 0), (b"\x04", 0), (b"\x03", -signal.SIGINT)])
-def test_a_key_that_ends_it_leaves_the_terminal_changed(seen: Seen, key: bytes, status: int) -> None:
+def test_a_key_that_ends_it_restores_the_terminal(seen: Seen, key: bytes, status: int) -> None:
     seen.type(key)
     assert seen.started.wait() == status
     assert seen.is_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_that_ends_it_leaves_the_terminal_changed(seen: Seen, number: int) -> None:
+def test_a_signal_that_ends_it_restores_the_terminal(seen: Seen, number: int) -> None:
     seen.started.signal(number)
     assert seen.started.wait() == -number
     assert seen.is_left()
 
 
-def test_signals_that_come_together_leave_the_terminal_changed(seen: Seen) -> None:
+def test_signals_that_come_together_restore_the_terminal(seen: Seen) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         seen.started.signal(number)
     assert seen.started.wait() in (-signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
     assert seen.is_left()
 
 
-def test_a_signal_that_was_ignored_ends_it(world: World, path: Path, held: int) -> None:
+def test_a_signal_that_was_ignored_does_not_end_it(world: World, path: Path, held: int) -> None:
     seen = Seen(world, "sh", "-c", 'trap "" HUP; exec "$@"', "sh", *HOLDFAST, "top")
     seen.shows("1 held")
     seen.started.signal(signal.SIGHUP)
@@ -273,7 +275,7 @@ def test_a_signal_that_was_ignored_ends_it(world: World, path: Path, held: int) 
     seen.shows("by longest hold")
 
 
-def test_an_exception_leaves_the_terminal_changed(world: World, path: Path, held: int) -> None:
+def test_an_exception_restores_the_terminal(world: World, path: Path, held: int) -> None:
     """Of a record that cannot be written any more, for one."""
     seen = Seen(world, "sh", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "sh", *HOLDFAST, "top", "--record", "r")
     seen.shows("1 held")
@@ -284,12 +286,12 @@ def test_an_exception_leaves_the_terminal_changed(world: World, path: Path, held
     assert "File too large" in seen.raw[seen.raw.rindex(LEAVE) :].decode()
 
 
-def test_a_closed_terminal_leaves_it_running(world: World, seen: Seen) -> None:
+def test_a_closed_terminal_ends_it(world: World, seen: Seen) -> None:
     world.hang_up(seen.started)
     assert seen.started.wait() == -signal.SIGHUP
 
 
-def test_a_terminal_that_is_not_read_keeps_it_from_its_end(world: World, path: Path, held: int) -> None:
+def test_an_unread_terminal_does_not_keep_it_from_its_end(world: World, path: Path, held: int) -> None:
     seen = top(world, world.directory, size=(200, 60))
     seen.shows("1 held")
     for _ in range(200):
@@ -300,7 +302,7 @@ def test_a_terminal_that_is_not_read_keeps_it_from_its_end(world: World, path: P
     assert termios.tcgetattr(seen.started.source) == seen.started.modes
 
 
-def test_ctrl_z_leaves_the_terminal_changed(world: World, path: Path, held: int) -> None:
+def test_ctrl_z_restores_the_terminal(world: World, path: Path, held: int) -> None:
     """The shell gets its terminal as it was, and what that writes there is gone when the view comes back."""
     script = 'set -m; "$@"; echo stopped; read go; fg >/dev/null; echo done $?'
     seen = Seen(world, "sh", "-c", script, "sh", *HOLDFAST, "top")
@@ -317,7 +319,7 @@ def test_ctrl_z_leaves_the_terminal_changed(world: World, path: Path, held: int)
     assert seen.is_left()
 
 
-def test_after_a_stop_by_force_the_screen_is_not_drawn_again(seen: Seen, path: Path) -> None:
+def test_after_a_stop_by_force_the_screen_is_drawn_again(seen: Seen, path: Path) -> None:
     seen.started.signal(signal.SIGSTOP)
     eventually(lambda: state(seen.started.pid) == "T")
     modes = termios.tcgetattr(seen.started.source)
@@ -332,7 +334,7 @@ def test_after_a_stop_by_force_the_screen_is_not_drawn_again(seen: Seen, path: P
 # -- without a terminal ------------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_gets_a_screen(world: World, path: Path, held: int) -> None:
+def test_a_pipe_gets_a_table(world: World, path: Path, held: int) -> None:
     for words in ([], ["--once"]):
         done = world.do("top", *words, env={"TERM": "xterm"})
         assert (done.returncode, done.stderr) == (0, "")
@@ -345,7 +347,7 @@ def test_a_pipe_gets_a_screen(world: World, path: Path, held: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 held, 0 waiting, 0 stale\n", "")
 
 
-def test_once_on_a_terminal_takes_the_screen(world: World, path: Path, held: int) -> None:
+def test_once_on_a_terminal_leaves_the_screen(world: World, path: Path, held: int) -> None:
     seen = top(world, "--once")
     assert seen.started.wait() == 0
     assert path.name in seen.now()
@@ -353,7 +355,7 @@ def test_once_on_a_terminal_takes_the_screen(world: World, path: Path, held: int
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])
-def test_a_terminal_that_cannot_be_drawn_on_is_drawn_on(world: World, path: Path, held: int, term: str) -> None:
+def test_a_terminal_that_cannot_be_drawn_on_gets_a_table(world: World, path: Path, held: int, term: str) -> None:
     seen = top(world, TERM=term)
     assert seen.started.wait() == 0
     assert "cannot be drawn on" in seen.now()
@@ -361,7 +363,7 @@ def test_a_terminal_that_cannot_be_drawn_on_is_drawn_on(world: World, path: Path
     assert b"\x1b" not in seen.raw
 
 
-def test_json_is_not_that_of_ls(world: World, path: Path, held: int) -> None:
+def test_json_is_that_of_ls(world: World, path: Path, held: int) -> None:
     (world.directory / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     done = world.do("top", "-j")
     (one,) = map(json.loads, done.stdout.splitlines())
@@ -372,7 +374,7 @@ def test_json_is_not_that_of_ls(world: World, path: Path, held: int) -> None:
     assert world.do("top", "--once", "--json", "*.nothing").stdout == ""
 
 
-def test_the_order_of_a_snapshot_is_another(world: World) -> None:
+def test_a_snapshot_has_the_order_asked_for(world: World) -> None:
     for number, age in enumerate((10, 30, 20)):
         (world.directory / f"l{number}").write_text(f"pid={os.getpid()}\ntimestamp={NOW + 100 - age}\n")
 
@@ -385,7 +387,7 @@ def test_the_order_of_a_snapshot_is_another(world: World) -> None:
     assert names("--sort", "path", "l[12]") == ["l1", "l2"]
 
 
-def test_what_cannot_be_watched_is_passed_over(world: World) -> None:
+def test_what_cannot_be_watched_is_an_error(world: World) -> None:
     (world.directory / "closed").mkdir(mode=0o300)
     for place, message in (("nowhere/l", "No such file"), ("q*/l", "no directory fits"), ("closed", "denied")):
         for words in ([], ["--json"]):
@@ -403,20 +405,20 @@ def test_what_cannot_be_watched_is_passed_over(world: World) -> None:
     [["--sort", "colour"], ["--sort"], ["--no-such"], ["--once", "--record", "f"], ["--record", "f", "-j"]],
     ids=" ".join,
 )
-def test_a_mistake_in_the_call_is_told_with_status_2(world: World, words: list[str]) -> None:
+def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: list[str]) -> None:
     done = world.do("top", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: holdfast top" in done.stderr
     assert not (world.directory / "f").exists()
 
 
-def test_a_record_without_a_terminal_is_forgotten(world: World) -> None:
+def test_a_record_without_a_terminal_is_refused(world: World) -> None:
     done = world.do("top", "--record", "f")
     assert (done.returncode, done.stdout) == (2, "")
     assert "watch --record" in done.stderr
 
 
-def test_somebody_who_waits_is_woken(world: World, path: Path, held: int) -> None:
+def test_no_waiter_is_woken(world: World, path: Path, held: int) -> None:
     waiter = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])  # -q: it does not wake to say that it waits
     eventually(lambda: [*world.directory.glob(".holdfast-*")] and dormant(waiter.pid))
     seen = top(world, world.directory)

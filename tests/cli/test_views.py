@@ -19,7 +19,7 @@ STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_long_row_is_folded_anywhere_or_below_the_names(world: World, path: Path, width: int) -> None:
+def test_a_long_row_is_folded_between_words_beside_the_names(world: World, path: Path, width: int) -> None:
     tag = " ".join(f"word{number}" for number in range(30))
     path.write_text(f"pid={os.getpid()}\ntimestamp={NOW}\ntag={tag}\n")
     whole = world.do("status", path).stdout
@@ -36,26 +36,26 @@ def test_a_long_row_is_folded_anywhere_or_below_the_names(world: World, path: Pa
 
 
 @pytest.mark.parametrize("command", ["ls", "clean"])
-def test_what_could_not_be_looked_at_is_called_empty(world: World, command: str) -> None:
+def test_what_could_not_be_looked_at_is_an_error(world: World, command: str) -> None:
     done = world.do(command, "nowhere")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"holdfast: {world.directory}/nowhere: No such file or directory\n"
 
 
-def test_who_asks_for_a_directory_is_told_to_remove_it(world: World) -> None:
+def test_a_directory_in_place_of_a_lock_is_not_to_be_removed(world: World) -> None:
     done = world.do("status", world.directory)
     assert (done.returncode, done.stdout) == (3, "")
     assert "holdfast ls" in done.stderr
     assert "remove" not in done.stderr
 
 
-def test_a_command_is_hidden_behind_its_interpreter(world: World, path: Path, held: int) -> None:
+def test_a_command_is_shown_without_the_path_of_its_interpreter(world: World, path: Path, held: int) -> None:
     row = world.do("ls").stdout.splitlines()[1]
     assert "  python -m holdfast run" in row
     assert "/python" in json.loads(world.do("ls", "-j").stdout)["holder"]["command"]
 
 
-def test_a_refusal_is_told_twice(world: World, path: Path, held: int) -> None:
+def test_a_refusal_is_reported_once(world: World, path: Path, held: int) -> None:
     """Nobody is shown what they are not asked about."""
     text = on_terminal(world, 80, "break", path).rest()
     assert text.count("process") < 4
@@ -63,7 +63,7 @@ def test_a_refusal_is_told_twice(world: World, path: Path, held: int) -> None:
     assert "liveness" not in text
 
 
-def test_a_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
+def test_no_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Path) -> None:
     place = os.path.join(os.fsencode(tmp_path), b"\x1b[2J\xff\n.d")
     os.mkdir(place)
     locks = []

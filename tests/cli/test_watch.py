@@ -31,13 +31,13 @@ def recorded(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_what_is_held_at_the_start_is_taken_for_news(world: World, path: Path, held: int) -> None:
+def test_what_is_held_at_the_start_is_reported_as_a_first_look(world: World, path: Path, held: int) -> None:
     one = heard(world.start([*HOLDFAST, "watch", path]), "held")
     assert [*one] == [*FIELDS, "first_look"]
     assert (one["first_look"], one["pid"], one["path"], one["protocol"]) == (True, held, str(path), "sema")
 
 
-def test_an_event_is_kept_in_a_buffer(world: World, path: Path) -> None:
+def test_an_event_is_written_at_once(world: World, path: Path) -> None:
     watching = watch(world, world.directory)
     holder = world.hold(path, "-t", "why")
     acquired = heard(watching, "acquired")
@@ -47,7 +47,7 @@ def test_an_event_is_kept_in_a_buffer(world: World, path: Path) -> None:
     assert heard(watching, "released")["pid"] == holder.pid
 
 
-def test_a_killed_holder_is_not_told_of_until_somebody_wants_its_lock(world: World, path: Path) -> None:
+def test_a_killed_holder_is_reported_at_once(world: World, path: Path) -> None:
     watching = watch(world, world.directory)
     holder = world.start([*HOLDFAST, "acquire", "--no-keeper", "--owner-pid", os.getpid(), path])
     holder.wait()
@@ -61,14 +61,14 @@ def test_a_killed_holder_is_not_told_of_until_somebody_wants_its_lock(world: Wor
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_a_traceback(world: World, number: int) -> None:
+def test_a_signal_ends_it_without_a_traceback(world: World, number: int) -> None:
     watching = watch(world, world.directory)
     watching.signal(number)
     assert watching.wait() == -number
     assert watching.complaint() == ""
 
 
-def test_it_goes_on_when_nobody_reads_any_more(world: World) -> None:
+def test_it_ends_when_its_reader_has_gone(world: World) -> None:
     watching = watch(world, world.directory)
     assert watching.process.stdout is not None
     watching.process.stdout.close()
@@ -77,26 +77,26 @@ def test_it_goes_on_when_nobody_reads_any_more(world: World) -> None:
     assert watching.complaint() == ""
 
 
-def test_it_does_not_end_with_its_time(world: World) -> None:
+def test_it_ends_with_its_time(world: World) -> None:
     done = world.do("watch", "--seconds", "0.05", world.directory)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_cannot_be_watched_is_passed_over(world: World) -> None:
+def test_what_cannot_be_watched_is_an_error(world: World) -> None:
     done = world.do("watch", world.directory / "nowhere" / "l")
     assert done.returncode == 3
     assert "nowhere" in done.stderr
 
 
 @pytest.mark.parametrize("environment", [{"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}])
-def test_without_events_nothing_is_seen(world: World, path: Path, environment: dict[str, str]) -> None:
+def test_without_events_changes_are_seen(world: World, path: Path, environment: dict[str, str]) -> None:
     watching = world.start([*HOLDFAST, "watch", world.directory], env=environment)
     eventually(lambda: dormant(watching.pid))
     world.hold(path, env=environment).hear("held")
     assert heard(watching, "acquired")["path"] == str(path)
 
 
-def test_a_tag_with_line_ends_and_escapes_breaks_the_lines(world: World, path: Path) -> None:
+def test_a_tag_with_line_ends_and_escapes_does_not_break_the_lines(world: World, path: Path) -> None:
     tag = "\x1b[31m\u202e </script> \N{SNOWMAN} \udc80".encode("utf-8", "surrogateescape")
     watching = watch(world, world.directory)
     world.start([*HOLDFAST, "run", "-t", tag, path, "--", "sleep", "60"])
@@ -105,7 +105,7 @@ def test_a_tag_with_line_ends_and_escapes_breaks_the_lines(world: World, path: P
     assert b"\x1b" not in watching.text
 
 
-def test_several_processes_that_record_mix_their_lines(world: World, path: Path) -> None:
+def test_several_processes_that_record_keep_their_lines_apart(world: World, path: Path) -> None:
     file = world.directory / "events.jsonl"
     tag = "x" * 5000
     many = [
@@ -119,7 +119,7 @@ def test_several_processes_that_record_mix_their_lines(world: World, path: Path)
     assert {one["command"] for one in found} == {"true"}
 
 
-def test_a_wait_of_run_is_not_recorded(world: World, path: Path, held: int) -> None:
+def test_a_wait_of_run_is_recorded(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     done = world.do("run", "--record", file, "-w", "0.1", path, "--", "true")
     assert done.returncode == 75
@@ -129,7 +129,7 @@ def test_a_wait_of_run_is_not_recorded(world: World, path: Path, held: int) -> N
     assert float(str(found[1]["waited"])) >= 0.1
 
 
-def test_a_loss_is_not_recorded(world: World, path: Path) -> None:
+def test_a_loss_is_recorded(world: World, path: Path) -> None:
     file = world.directory / "events.jsonl"
     holder = world.start([*HOLDFAST, "run", "--record", file, path, "--", "sleep", "60"])
     eventually(lambda: file.exists() and file.read_text())
@@ -138,7 +138,7 @@ def test_a_loss_is_not_recorded(world: World, path: Path) -> None:
     assert "lost" in [one["kind"] for one in recorded(file)]
 
 
-def test_a_record_that_cannot_be_written_lets_the_command_run_all_the_same(world: World, path: Path) -> None:
+def test_where_the_record_cannot_be_written_the_command_does_not_run(world: World, path: Path) -> None:
     for command in (["run", "--record", world.directory, path, "--", "touch", "ran"], ["watch", "--record", "/", "."]):
         done = world.do(*command)
         assert done.returncode == 3
@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_written_lets_the_command_run_all_the_same(world
     assert not path.exists()
 
 
-def test_what_watch_tells_is_not_recorded(world: World, path: Path, held: int) -> None:
+def test_what_watch_tells_is_recorded(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     for _ in range(2):
         done = world.do("watch", "--seconds", "0.01", "--record", file, path)

@@ -28,7 +28,7 @@ from holdfast.errors import MalformedRecord
 from holdfast.model import Identity, Liveness, Marker, Record
 from holdfast.protocols import get
 from holdfast.protocols.base import clean_tag
-from holdfast.protocols.moments import rfc3339_text
+from holdfast.protocols.dates import rfc3339_text
 
 BEADS = get("beads")
 OURS = vectors_of("beads")
@@ -61,7 +61,7 @@ def test_the_vectors_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("vector", OURS, ids=lambda v: v["id"])
-def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any]) -> None:
+def test_a_record_is_read_as_the_vectors_say(vector: dict[str, Any]) -> None:
     data = input_of(vector)
     if "error" in vector["want"]:
         with pytest.raises(MalformedRecord, match=r"^(malformed|invalid) lock file: "):
@@ -93,7 +93,7 @@ def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any])
         (written()[:12], "malformed lock file: unexpected end of JSON input"),
     ],
 )
-def test_a_refusal_is_worded_otherwise_than_beads_does(data: bytes, said: str) -> None:
+def test_a_refusal_is_worded_as_beads_words_it(data: bytes, said: str) -> None:
     with pytest.raises(MalformedRecord) as caught:
         BEADS.decode(data)
     assert str(caught.value) == said
@@ -112,7 +112,7 @@ def test_a_refusal_is_worded_otherwise_than_beads_does(data: bytes, said: str) -
         with_members('"a":' + "[" * 200 + "]" * 200),
     ],
 )
-def test_what_go_cannot_parse_is_a_record(data: bytes) -> None:
+def test_what_go_cannot_parse_is_no_record(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match=r"^malformed lock file: "):
         BEADS.decode(data)
 
@@ -135,7 +135,7 @@ def test_what_go_cannot_parse_is_a_record(data: bytes) -> None:
         (written(pid=2**63 - 1), {"pid": 2**63 - 1}),
     ],
 )  # fmt: skip
-def test_what_go_reads_is_refused_or_read_otherwise(data: bytes, changes: dict[str, object]) -> None:
+def test_what_go_reads_is_read_the_same(data: bytes, changes: dict[str, object]) -> None:
     assert BEADS.decode(data).fields == {**CANONICAL, **changes}
 
 
@@ -151,13 +151,13 @@ def test_what_go_reads_is_refused_or_read_otherwise(data: bytes, changes: dict[s
         ('"holdfast":5', ("vc-executor", True, None)),
     ],
 )
-def test_our_own_members_are_read_otherwise(text: str, fields: tuple[object, ...]) -> None:
+def test_our_own_members_are_read(text: str, fields: tuple[object, ...]) -> None:
     record = BEADS.decode(with_members(text))
     assert (record.tag, record.marked, record.marker) == fields
 
 
 @given(st.binary())
-def test_arbitrary_bytes_crash_the_reader(data: bytes) -> None:
+def test_arbitrary_bytes_do_not_crash_the_reader(data: bytes) -> None:
     read_or_refused(BEADS, data)
 
 
@@ -167,17 +167,17 @@ pieces = st.sampled_from([*names, *signs, b'"2025-10-25T12:00:00Z"', b"1", b'"x"
 
 
 @given(st.lists(pieces, max_size=30).map(b"".join))
-def test_almost_a_record_crashes_the_reader(data: bytes) -> None:
+def test_almost_a_record_does_not_crash_the_reader(data: bytes) -> None:
     read_or_refused(BEADS, data)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_large_record_stalls_the_reader(shape: str) -> None:
+def test_a_large_record_does_not_stall_the_reader(shape: str) -> None:
     assert_linear(lambda data: read_or_refused(BEADS, data), SHAPES[shape])
 
 
 @pytest.mark.parametrize("digit", ["9", "0"])
-def test_a_long_fraction_stalls_the_reader(digit: str) -> None:
+def test_a_long_fraction_does_not_stall_the_reader(digit: str) -> None:
     def shape(size: int) -> bytes:
         return written(started_at=f"2025-10-25T12:00:00.{digit * (size - 200)}Z")
 
@@ -188,7 +188,7 @@ def test_a_long_fraction_stalls_the_reader(digit: str) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_is_not_laid_out_as_go_does() -> None:
+def test_a_record_is_laid_out_as_go_does() -> None:
     data = BEADS.compose(
         who(7), 1735689600.25, None, None, {"holder": 'a<b>&"\\\u2028\u2029é\x7f\n\t\x01', "version": "2"}
     )
@@ -198,7 +198,7 @@ def test_a_record_is_not_laid_out_as_go_does() -> None:
     )
 
 
-def test_our_own_members_are_before_those_of_the_protocol() -> None:
+def test_our_own_members_come_after_those_of_the_protocol() -> None:
     data = BEADS.compose(who(7), 0.0, "t", MARKER, {})
     assert list(json.loads(data)) == ["holder", "pid", "hostname", "started_at", "version", "tag", "holdfast"]
     assert (json.loads(data)["holder"], json.loads(data)["version"]) == ("holdfast", "")
@@ -210,7 +210,7 @@ pids = st.integers(1, 2**31 - 1)
 
 
 @given(pids, st.floats(0, 2e11), tags, hosts, holders, texts, st.none() | markers(st.just(0)))
-def test_what_a_holder_writes_is_read_otherwise(
+def test_what_a_holder_writes_is_read_back(
     pid: int, now: float, tag: str | None, host: str, holder: str, version: str, marker: Marker | None
 ) -> None:
     options = {"holder": holder, "version": version}
@@ -230,7 +230,7 @@ def test_what_a_holder_writes_is_read_otherwise(
 
 
 @given(pids, st.integers(-62135596799, 253402300799), st.integers(0, 10**9 - 1), tags, st.none() | markers(st.just(0)))
-def test_a_record_changes_on_its_way(
+def test_a_record_survives_its_way(
     pid: int, second: int, nanosecond: int, tag: str | None, marker: Marker | None
 ) -> None:
     started = rfc3339_text(second)[:-1] + f".{nanosecond:09}".rstrip("0").rstrip(".") + "Z"
@@ -256,13 +256,13 @@ def test_a_record_changes_on_its_way(
         *({"version": value} for value in (None, 5, "\ud800", "x" * MIB)),
     ],
 )
-def test_what_beads_cannot_express_is_written_all_the_same(changes: dict[str, object]) -> None:
+def test_what_beads_cannot_express_is_not_written(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"beads|text|larger"):
         BEADS.encode(Record("beads", {**CANONICAL, **changes}))
 
 
 @pytest.mark.parametrize(("tag", "error"), [("\ud800", ValueError), ("t", None), (None, None)])
-def test_a_tag_that_nobody_can_read_is_written(tag: str | None, error: type[Exception] | None) -> None:
+def test_a_tag_that_cannot_be_read_is_not_written(tag: str | None, error: type[Exception] | None) -> None:
     record = Record("beads", CANONICAL, tag=tag)
     if error is None:
         assert BEADS.decode(BEADS.encode(record)).tag == (tag or "vc-executor")
@@ -284,13 +284,13 @@ def test_a_tag_that_nobody_can_read_is_written(tag: str | None, error: type[Exce
         ({"version": "x" * MIB}, ValueError),
     ],
 )
-def test_options_that_no_record_can_carry_are_accepted(options: dict[str, Any], error: type[Exception]) -> None:
+def test_options_that_no_record_can_carry_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(options))):
         BEADS.check_options(options)
 
 
 @given(holders, texts, tags, hosts)
-def test_flipping_the_marker_changes_something_else(holder: str, version: str, tag: str | None, host: str) -> None:
+def test_flipping_the_marker_changes_nothing_else(holder: str, version: str, tag: str | None, host: str) -> None:
     """publish.py, P3: one byte in place."""
     assume(len(holder) < 1000)
     who = Identity(7, "b", "n", "s", host)
@@ -306,14 +306,14 @@ def test_flipping_the_marker_changes_something_else(holder: str, version: str, t
 # -- the rules ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_rules_of_beads_are_others() -> None:
+def test_the_rules_are_those_of_beads() -> None:
     assert (BEADS.mode, BEADS.stale_after, BEADS.resolves) == (0o644, math.inf, "nothing")
     assert (BEADS.suffix, BEADS.padding, BEADS.options) == ("/.exclusive-lock", b"\n", {"holder", "version"})
     assert not any((BEADS.fails_closed, BEADS.ages_by_mtime, BEADS.has_rivals, BEADS.makes_parents))
 
 
 @pytest.mark.parametrize("liveness", Liveness)
-def test_such_a_lock_becomes_stale_by_its_age(liveness: Liveness) -> None:
+def test_a_lock_of_beads_becomes_stale_by_death_and_not_by_age(liveness: Liveness) -> None:
     record = BEADS.decode(written())
     assert BEADS.is_stale(record, liveness, 1e12, 0.0) is (liveness is Liveness.DEAD)
     assert BEADS.is_stale(record, liveness, 0.0, math.inf) is (liveness is Liveness.DEAD)

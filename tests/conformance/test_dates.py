@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support import assert_linear
-from holdfast.protocols import date_text
-from holdfast.protocols.date_text import date_parse
-from holdfast.protocols.moments import CANONICAL_LENGTH, canonical, civil, days, is_canonical, rfc3339, rfc3339_text
+from holdfast.protocols.dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601, rfc3339, rfc3339_text
 
 SEEN = json.loads(Path(__file__).with_name("date_parse.json").read_text())
 """[text, milliseconds or null], as Node.js 20 says, in two time zones."""
+
+
+ISO = re.compile(
+    r"(?!0000)\d{4}(-\d\d(-([01]\d|2[0-8]))?)?(T([01]\d|2[0-3]):\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII
+)
+"""What is read of them for certain. JavaScript reads many more, also the year 0, 24:00 and February 30."""
 
 
 @pytest.fixture
@@ -35,22 +40,23 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.parametrize(("place", "tz", "least"), [("utc", "UTC0", 450), ("new_york", "EST5EDT,M3.2.0,M11.1.0", 20)])
-def test_a_date_is_read_otherwise_than_javascript_does(
-    zone: Callable[[str], None], place: str, tz: str, least: int
-) -> None:
+def test_a_date_is_read_as_javascript_does(zone: Callable[[str], None], place: str, tz: str, least: int) -> None:
     zone(tz)
     assert len(SEEN[place]) >= least
-    wrong = []
-    for text, milliseconds in SEEN[place]:
-        found = date_parse(text)
-        if (None if found is None else round(found * 1000)) != milliseconds:
-            wrong.append((text, milliseconds, found))
+    read = {text: milliseconds for text, milliseconds in SEEN[place] if iso8601(text) is not None}
+    wrong = [
+        (text, wanted, found)
+        for text, wanted in read.items()
+        if round((found := iso8601(text) or 0.0) * 1000) != wanted
+    ]
     assert not wrong
+    unread = [text for text, wanted in SEEN[place] if wanted is not None and text not in read and ISO.fullmatch(text)]
+    assert not unread
 
 
 @given(st.text())
-def test_a_text_crashes_the_reader_of_dates(text: str) -> None:
-    found = date_parse(text)
+def test_no_text_crashes_the_reader_of_dates(text: str) -> None:
+    found = iso8601(text)
     assert found is None or abs(found) <= 8.64e12
 
 
@@ -70,34 +76,26 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_text_stalls_the_reader_of_dates(name: str) -> None:
-    assert_linear(lambda data: date_parse(data.decode()), lambda size: LONG[name](size).encode())
+def test_a_long_text_does_not_stall_the_reader_of_dates(name: str) -> None:
+    assert_linear(lambda data: iso8601(data.decode()), lambda size: LONG[name](size).encode())
 
 
 @given(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)))
-def test_the_calendar_is_wrong(moment: datetime.datetime) -> None:
-    day = moment.date().toordinal() - datetime.date(1970, 1, 1).toordinal()
-    assert days(moment.year, moment.month, moment.day) == day
-    assert civil(day) == (moment.year, moment.month, moment.day)
+def test_the_calendar_is_right(moment: datetime.datetime) -> None:
     second = moment.replace(microsecond=0, tzinfo=datetime.UTC)
     assert canonical(second.timestamp()) == second.strftime("%Y-%m-%dT%H:%M:%S.000Z").rjust(CANONICAL_LENGTH, "0")
 
 
-@given(st.integers(-(10**8), 10**8))
-def test_a_day_does_not_come_back(day: int) -> None:
-    assert days(*civil(day)) == day
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_timestamp_changes_its_length(now: float) -> None:
+def test_a_timestamp_keeps_its_length(now: float) -> None:
     text = canonical(now)
     assert len(text) == CANONICAL_LENGTH
     assert is_canonical(text)
 
 
 @given(st.floats(-62135596799, 253402300799))
-def test_a_timestamp_does_not_come_back(now: float) -> None:
-    found = date_parse(canonical(now))
+def test_a_timestamp_comes_back(now: float) -> None:
+    found = iso8601(canonical(now))
     assert found is not None
     assert -1e-6 <= now - found < 0.0011
     again = rfc3339(rfc3339_text(now))
@@ -117,10 +115,9 @@ def test_a_timestamp_does_not_come_back(now: float) -> None:
         ("2025-10-25T12:00:00-02:30", 1761402600.0, "2025-10-25T12:00:00-02:30"),
         ("2025-10-25T12:00:00-00:00", 1761393600.0, "2025-10-25T12:00:00Z"),
         ("2024-02-29T00:00:00Z", 1709164800.0, "2024-02-29T00:00:00Z"),
-        ("0000-02-29T00:00:00Z", -62162121600.0, "0000-02-29T00:00:00Z"),
     ],
 )
-def test_a_time_is_read_otherwise_than_go_does(text: str, at: float, written: str) -> None:
+def test_a_time_is_read_as_go_does(text: str, at: float, written: str) -> None:
     assert rfc3339(text) == (at, written)
 
 
@@ -144,25 +141,26 @@ def test_a_time_is_read_otherwise_than_go_does(text: str, at: float, written: st
             "2025-13-25T12:00:00Z",
         ),
         *("2025-10-00T12:00:00Z", "2025-10-25T12:00:00+24:00", "2025-10-25T12:00:00+02:60", "2025-10-25T12:00:00+0200"),
-        *("10000-01-01T00:00:00Z", " 2025-10-25T12:00:00Z", "2025-10-25T12:00:00Z\n", "\u0662025-10-25T12:00:00Z"),
+        *(
+            "0000-02-29T00:00:00Z",
+            "10000-01-01T00:00:00Z",
+            " 2025-10-25T12:00:00Z",
+            "2025-10-25T12:00:00Z\n",
+            "\u0662025-10-25T12:00:00Z",
+        ),
     ],
 )
-def test_what_go_refuses_is_a_time(text: str) -> None:
+def test_what_go_refuses_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match=r"RFC 3339|no such"):
         rfc3339(text)
 
 
-def test_gos_zero_time_counts_as_one() -> None:
+def test_gos_zero_time_counts_as_none() -> None:
     assert rfc3339("0001-01-01T00:00:00Z") is None
     assert rfc3339("0001-01-01T01:00:00.000+01:00") is None
     assert rfc3339("0001-01-01T00:00:00.000000001Z") is not None
 
 
-def test_a_moment_that_the_system_knows_no_local_time_for_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a system whose clock ends in 2038: it is taken for one of UTC."""
-
-    def unknown(_seconds: float) -> None:
-        raise OverflowError("timestamp out of range for platform time_t")
-
-    monkeypatch.setattr(date_text.time, "localtime", unknown)
-    assert date_parse("2040-01-01T00:00") == date_parse("2040-01-01T00:00Z") == 2208988800.0
+def test_a_moment_without_a_local_time_ends_the_reader(zone: Callable[[str], None]) -> None:
+    zone("JST-9")
+    assert iso8601("0001-01-01T00:00") is None

@@ -27,7 +27,7 @@ def who(pid: int) -> Identity:
     now=st.floats(0, 2**40),
     tag=st.none() | st.text(max_size=200).map(clean_tag).filter(bool),
 )
-def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None) -> None:
+def test_a_record_survives_its_way(pid: int, now: float, tag: str | None) -> None:
     """What is taken for our own and removed must be, byte for byte, what we wrote."""
     data = FLOCK.compose(who(pid), now, tag, MARKER)
     record = FLOCK.decode(data)
@@ -38,14 +38,14 @@ def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None) -> N
 
 
 @given(st.binary(max_size=400))
-def test_data_is_taken_for_a_record(data: bytes) -> None:
+def test_data_is_not_taken_for_a_record(data: bytes) -> None:
     if not data.startswith(b"protocol=flock\n"):
         with pytest.raises(MalformedRecord):
             FLOCK.decode(data)
 
 
 @given(st.binary(max_size=400))
-def test_anything_behind_the_first_line_hangs_or_fails_in_another_way(data: bytes) -> None:
+def test_anything_behind_the_first_line_is_read_or_malformed(data: bytes) -> None:
     try:
         record = FLOCK.decode(b"protocol=flock\n" + data)
     except MalformedRecord:
@@ -53,14 +53,14 @@ def test_anything_behind_the_first_line_hangs_or_fails_in_another_way(data: byte
     assert record.pid is not None
 
 
-def test_a_lock_file_of_sema_is_taken_for_one_of_flock() -> None:
+def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
     data = SEMA.compose(who(12), 1.0, "x", MARKER)
     assert recognise(data) == "sema"
     with pytest.raises(MalformedRecord):
         FLOCK.decode(data)
 
 
-def test_such_a_lock_becomes_stale_or_is_beaten() -> None:
+def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
     """The kernel frees it; no age does."""
     record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER))
     assert FLOCK.stale_after == math.inf
@@ -70,7 +70,7 @@ def test_such_a_lock_becomes_stale_or_is_beaten() -> None:
     assert FLOCK.refreshed(FLOCK.encode(record), 1e9) is None
 
 
-def test_another_protocol_is_taken_for_one_of_the_kernel() -> None:
+def test_only_flock_is_taken_for_a_lock_of_the_kernel() -> None:
     assert [name for name in names() if is_persistent(name)] == ["flock"]
     assert not is_persistent("postgresql")
     assert [name for name in names() if get(name).shareable] == ["flock"]

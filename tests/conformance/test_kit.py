@@ -65,7 +65,7 @@ def finds(fault: Fault, script: Path, found: Results) -> None:
 # -- what is sound -----------------------------------------------------------------------------------------------------
 
 
-def test_holdfast_does_not_keep_to_a_protocol(tmp_path: Path) -> None:
+def test_holdfast_keeps_to_every_protocol(tmp_path: Path) -> None:
     """All at once, as each run has moments in which it only waits."""
     running = {}
     for protocol in DIALECTS:
@@ -83,7 +83,7 @@ def test_holdfast_does_not_keep_to_a_protocol(tmp_path: Path) -> None:
     assert not processes_of(HOLDFAST_ADAPTER)
 
 
-def test_the_example_of_the_page_does_not_work(kit: Kit) -> None:
+def test_the_example_of_the_page_works(kit: Kit) -> None:
     """It does not serve: each question is a process."""
     status, results = kit.results("sema", "--", sys.executable, "-S", PLAIN)
     assert not failures(results)
@@ -93,12 +93,12 @@ def test_the_example_of_the_page_does_not_work(kit: Kit) -> None:
     assert all("release" in results[name]["happened"] for name in releases)
 
 
-def test_the_example_of_the_page_is_not_the_one_that_was_tested() -> None:
+def test_the_example_of_the_page_is_the_one_that_was_tested() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert PLAIN.read_text() in blocks
 
 
-def test_one_that_never_reclaims_fails(kit: Kit, tmp_path: Path) -> None:
+def test_an_implementation_that_never_reclaims_passes(kit: Kit, tmp_path: Path) -> None:
     """Which sections 6 and 9 of the page of sema permit. What it does not say it can, it is not asked for."""
     script = broken(PLAIN, PLAIN_SEMA["never reclaims"], tmp_path)
     script.write_text(script.read_text().replace("hold reclaim try", "hold try"))
@@ -113,7 +113,7 @@ def test_one_that_never_reclaims_fails(kit: Kit, tmp_path: Path) -> None:
     assert all("reclaim" in results[name]["happened"] for name in reclaiming)
 
 
-def test_the_example_in_node_does_not_work(kit: Kit) -> None:
+def test_the_example_in_node_works(kit: Kit) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
@@ -126,12 +126,12 @@ def test_the_example_in_node_does_not_work(kit: Kit) -> None:
     }
 
 
-def test_the_example_in_node_is_not_the_one_that_was_tested() -> None:
+def test_the_example_in_node_is_the_one_that_was_tested() -> None:
     blocks = re.findall(r"^```js\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert (SAMPLES / "plain_sema.mjs").read_text() in blocks
 
 
-def test_an_adapter_without_abilities_is_not_asked_for_what_each_has(kit: Kit, tmp_path: Path) -> None:
+def test_an_adapter_without_abilities_is_asked_for_what_each_has(kit: Kit, tmp_path: Path) -> None:
     script = tmp_path / "adapter.py"
     script.write_text(PLAIN.read_text().replace('operation == "abilities"', "False").replace("decode-lines", "-"))
     only = ("--only", "record:sema-c*", "--only", "a-free*")
@@ -144,13 +144,13 @@ def test_an_adapter_without_abilities_is_not_asked_for_what_each_has(kit: Kit, t
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN_SEMA if name not in SLOWLY_FOUND])
-def test_a_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) -> None:
+def test_no_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) -> None:
     fault = PLAIN_SEMA[name]
     script = broken(PLAIN, fault, tmp_path)
     finds(fault, script, kit.results("sema", *looking_for(fault, script)))
 
 
-def test_a_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path) -> None:
+def test_no_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path) -> None:
     """All at once, as each is waited for."""
     running = []
     for number, name in enumerate(SLOWLY_FOUND):
@@ -168,20 +168,22 @@ def test_a_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path)
 @pytest.mark.parametrize(
     ("protocol", "name"), [(protocol, name) for protocol in HOLDFAST for name in HOLDFAST[protocol]]
 )
-def test_a_broken_one_of_another_protocol_passes(kit: Kit, tmp_path: Path, protocol: str, name: str) -> None:
+def test_no_broken_implementation_of_another_protocol_passes(
+    kit: Kit, tmp_path: Path, protocol: str, name: str
+) -> None:
     fault = HOLDFAST[protocol][name]
     script = broken(HOLDFAST_ADAPTER, fault, tmp_path)
     finds(fault, script, kit.results(protocol, *looking_for(fault, script, protocol)))
 
 
-def test_sema_passes_for_semats(kit: Kit) -> None:
+def test_sema_does_not_pass_for_semats(kit: Kit) -> None:
     """Same records, other rules: what each scenario is for shows in what the wrong implementation fails."""
     only = [word for name in SEMA_FOR_SEMATS for word in ("--only", name)]
     _, results = kit.results("semats", *only, "--", sys.executable, "-S", PLAIN)
     assert failures(results).keys() | (skipped(results) & DEPENDS_ON_THE_MACHINE) == SEMA_FOR_SEMATS
 
 
-def test_a_failure_does_not_say_what_was_found(kit: Kit, tmp_path: Path) -> None:
+def test_a_failure_says_what_was_found(kit: Kit, tmp_path: Path) -> None:
     script = broken(PLAIN, PLAIN_SEMA["writes blanks"], tmp_path)
     only = ("--only", "a-free-lock-is-acquired")
     status, said, _ = kit.finish(kit.start("--protocol", "sema", *only, "--", sys.executable, script))
@@ -197,7 +199,7 @@ def test_a_failure_does_not_say_what_was_found(kit: Kit, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_kit_leaves_processes_or_files(kit: Kit, tmp_path: Path, number: int) -> None:
+def test_an_interrupted_kit_leaves_neither_processes_nor_files(kit: Kit, tmp_path: Path, number: int) -> None:
     script = broken(PLAIN, PLAIN_SEMA["does not end"], tmp_path)
     process = kit.start("--protocol", "sema", "--timeout", "60", "--only", "a-*", "--", sys.executable, script)
     try:
@@ -211,7 +213,7 @@ def test_an_interrupted_kit_leaves_processes_or_files(kit: Kit, tmp_path: Path, 
         process.communicate()
 
 
-def test_processes_that_an_adapter_starts_are_left(kit: Kit, tmp_path: Path) -> None:
+def test_processes_that_an_adapter_starts_are_ended(kit: Kit, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "import subprocess, sys\n"
@@ -225,7 +227,7 @@ def test_processes_that_an_adapter_starts_are_left(kit: Kit, tmp_path: Path) -> 
     assert not processes_of(script)
 
 
-def test_an_adapter_that_never_stops_talking_fills_the_memory(kit: Kit, tmp_path: Path) -> None:
+def test_an_adapter_that_never_stops_talking_fails(kit: Kit, tmp_path: Path) -> None:
     script = tmp_path / "talker.py"
     script.write_text("import sys\nwhile True: sys.stdout.write('x' * 65536)\n")
     only = ("--only", "a-free-lock-is-acquired", "--timeout", "1")
@@ -265,12 +267,12 @@ def pid_of_answer(adapter: Adapter) -> int:
     return asked.pid
 
 
-def test_each_question_starts_a_process_although_the_adapter_serves(serving: Callable[[str], Adapter]) -> None:
+def test_an_adapter_that_serves_is_started_once(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES)
     assert len({pid_of_answer(adapter) for _ in range(20)}) == 1
 
 
-def test_two_questions_at_once_are_asked_of_one_process(serving: Callable[[str], Adapter]) -> None:
+def test_questions_at_once_are_asked_of_processes_of_their_own(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES)
     asked = [adapter.ask("try", "/x") for _ in range(3)]
     assert len({running.pid for running in asked}) == 3
@@ -279,13 +281,13 @@ def test_two_questions_at_once_are_asked_of_one_process(serving: Callable[[str],
         adapter.end(running)
 
 
-def test_a_late_word_passes_for_the_answer_to_the_next_question(serving: Callable[[str], Adapter]) -> None:
+def test_a_late_word_does_not_pass_for_the_answer_to_the_next_question(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES.replace("exit 1", "exit 1\\nheld"))
     assert len({pid_of_answer(adapter) for _ in range(3)}) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_has_ended_is_asked(serving: Callable[[str], Adapter], number: int) -> None:
+def test_a_process_that_has_ended_is_not_asked(serving: Callable[[str], Adapter], number: int) -> None:
     adapter = serving(SERVES)
     first = pid_of_answer(adapter)
     os.kill(first, number)
@@ -293,7 +295,7 @@ def test_a_process_that_has_ended_is_asked(serving: Callable[[str], Adapter], nu
     assert pid_of_answer(adapter) != first
 
 
-def test_one_that_does_not_end_is_asked_something_else(serving: Callable[[str], Adapter]) -> None:
+def test_a_process_that_does_not_end_is_asked_nothing_else(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES.replace("exit 1", "exit one"))
     asked = adapter.ask("try", "/x")
     assert asked.line(10) == "refused"
@@ -320,25 +322,25 @@ def test_one_that_does_not_end_is_asked_something_else(serving: Callable[[str], 
         (["--protocol", "sema", "--", "/"], "cannot be run"),
     ],
 )
-def test_a_mistake_in_the_arguments_passes_for_a_result(kit: Kit, arguments: list[str], complaint: str) -> None:
+def test_a_mistake_in_the_arguments_does_not_pass_for_a_result(kit: Kit, arguments: list[str], complaint: str) -> None:
     status, said, complained = kit.run(*arguments)
     assert (status, said) == (2, "")
     assert complaint in complained
 
 
-def test_the_list_runs_something(kit: Kit) -> None:
+def test_the_list_runs_nothing(kit: Kit) -> None:
     status, said, _ = kit.run("--protocol", "beads", "--list", "--", "/no/such/command")
     assert status == 0
     assert re.findall(r"^\S+", said, re.MULTILINE) == [each.name for each in scenarios("beads")]
 
 
-def test_two_scenarios_have_one_name_or_no_reason() -> None:
+def test_every_scenario_has_its_own_name_and_a_reason() -> None:
     for protocol in DIALECTS:
         every = scenarios(protocol)
         assert len({each.name for each in every}) == len(every)
         assert all(re.fullmatch(r"[A-Z0`].*\.", each.why) for each in every)
 
 
-def test_the_page_lists_other_scenarios() -> None:
+def test_the_page_lists_the_scenarios() -> None:
     _, _, rest = PAGE.read_text().partition("<!-- scenarios -->\n")
     assert rest.strip() == runner.as_markdown().strip()

@@ -33,7 +33,7 @@ def adapter(version: str) -> list[str | Path]:
         pytest.skip(str(reason))
 
 
-def test_the_kit_asks_for_what_fs_safe_does_not_do(kit: Kit) -> None:
+def test_the_kit_asks_for_nothing_that_fs_safe_does_not_do(kit: Kit) -> None:
     status, results = kit.results("sidecar", "--", *adapter("0.21.0"))
     assert not failures(results)
     assert status == 0
@@ -41,7 +41,7 @@ def test_the_kit_asks_for_what_fs_safe_does_not_do(kit: Kit) -> None:
     assert not left_out
 
 
-def test_the_kit_overlooks_how_fs_safe_0_3_differs(kit: Kit) -> None:
+def test_the_kit_finds_how_fs_safe_0_3_differs(kit: Kit) -> None:
     only = [word for name in DIFFERS_IN_0_3 for word in ("--only", name)]
     status, results = kit.results("sidecar", "--timeout", "4", *only, "--", *adapter("0.3.0"))
     assert (status, failures(results).keys()) == (1, DIFFERS_IN_0_3)

@@ -23,7 +23,7 @@ def test_the_vectors_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("vector", OURS, ids=lambda v: v["id"])
-def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any]) -> None:
+def test_a_record_is_read_as_the_vectors_say(vector: dict[str, Any]) -> None:
     data = input_of(vector)
     if "error" in vector["want"]:
         with pytest.raises(MalformedRecord) as caught:
@@ -37,20 +37,20 @@ def test_a_record_is_read_otherwise_than_the_vectors_say(vector: dict[str, Any])
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 2**40), st.none() | texts.map(clean_tag), st.none() | st.just(MARKER))
-def test_a_record_changes_on_its_way(pid: int, now: float, tag: str | None, marker: str | None) -> None:
+def test_a_record_survives_its_way(pid: int, now: float, tag: str | None, marker: str | None) -> None:
     data = SEMATS.compose(who(pid), now, tag, marker, {})
     assert data == SEMA.compose(who(pid), now, tag, marker, {})
     assert SEMATS.encode(SEMATS.decode(data)) == data
 
 
 @given(st.binary())
-def test_sema_and_semats_disagree_about_a_content(data: bytes) -> None:
+def test_sema_and_semats_agree_about_every_content(data: bytes) -> None:
     ours, theirs = read_or_refused(SEMATS, data), read_or_refused(SEMA, data)
     assert (ours and ours.fields) == (theirs and theirs.fields)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_large_record_stalls_the_reader(shape: str) -> None:
+def test_a_large_record_does_not_stall_the_reader(shape: str) -> None:
     assert_linear(lambda data: read_or_refused(SEMATS, data), SHAPES[shape])
 
 
@@ -59,13 +59,13 @@ def test_a_large_record_stalls_the_reader(shape: str) -> None:
 
 @pytest.mark.parametrize("liveness", Liveness)
 @pytest.mark.parametrize(("age", "old"), [(0, False), (3600, False), (3600.9, False), (3601, True), (-500, False)])
-def test_a_lock_is_stale_by_its_age_or_its_death_alone(age: float, old: bool, liveness: Liveness) -> None:
+def test_a_lock_is_stale_only_by_its_age_and_its_death_together(age: float, old: bool, liveness: Liveness) -> None:
     now = 2_000_000_000.0
     record = SEMATS.decode(b"pid=1\ntimestamp=%d\n" % (now - int(age)))
     assert SEMATS.is_stale(record, liveness, now + age % 1, 3600.0) is (old and liveness is Liveness.DEAD)
 
 
-def test_the_moment_when_time_decides_is_missed() -> None:
+def test_the_moment_when_time_decides_is_known() -> None:
     record = SEMATS.decode(b"pid=1\ntimestamp=1000\n")
     at = SEMATS.stale_at(record, 3600.0)
     assert at is not None
@@ -73,7 +73,7 @@ def test_the_moment_when_time_decides_is_missed() -> None:
     assert not SEMATS.is_stale(record, Liveness.DEAD, at - 0.001, 3600.0)
 
 
-def test_a_heartbeat_damages_the_record() -> None:
+def test_a_heartbeat_does_not_damage_the_record() -> None:
     data = SEMATS.compose(who(7), 1.7e9, "timestamp=1", MARKER, {})
     fresh = SEMATS.refreshed(data, 1.8e9)
     assert fresh is not None
@@ -82,7 +82,7 @@ def test_a_heartbeat_damages_the_record() -> None:
     assert after == SEMATS.compose(who(7), 1.8e9, "timestamp=1", MARKER, {})
 
 
-def test_the_rules_of_semats_are_others() -> None:
+def test_the_rules_are_those_of_semats() -> None:
     assert (SEMATS.mode, SEMATS.stale_after, SEMATS.resolves, SEMATS.suffix) == (0o600, 3600.0, "path", "")
     assert SEMATS.refuses_parent_components
     assert SEMATS.has_rivals
@@ -120,11 +120,11 @@ RIVALS = [
 
 
 @pytest.mark.parametrize(("name", "pid"), RIVALS)
-def test_a_file_beside_the_lock_is_taken_for_a_rival_or_a_rival_is_overlooked(name: str, pid: int | None) -> None:
+def test_only_the_file_of_a_rival_is_taken_for_a_rival(name: str, pid: int | None) -> None:
     assert SEMATS.rival(name, "l.lock") == pid
     assert SEMA.rival(name, "l.lock") == pid  # one family: its lock files are the same
 
 
-def test_a_lock_with_an_odd_name_has_no_rivals() -> None:
+def test_a_lock_with_an_odd_name_has_rivals() -> None:
     for lock in ("a.tmp", "5", "l.5", "[x]*", "\udcff"):
         assert SEMATS.rival(f"{lock}.5.{TOKEN}.tmp", lock) == 5

@@ -93,7 +93,7 @@ holdfast run -w 3 -t "a b" --slots=2 lock -- make -n install # as root
 """
 
 
-def test_a_good_page_fails(tmp_path: Path) -> None:
+def test_a_good_page_passes(tmp_path: Path) -> None:
     report = checked(tmp_path, GOOD)
     assert report.failures == []
     assert report.skipped == []
@@ -138,7 +138,7 @@ def test_a_good_page_fails(tmp_path: Path) -> None:
         ("```python\nx = 1\n```\n<!-- new session -->\n```python\nprint(x)\n```\n", 6, "NameError"),
     ],
 )
-def test_what_is_wrong_is_not_found(page: str, line: int, said: str, tmp_path: Path, monkeypatch: object) -> None:
+def test_what_is_wrong_is_found(page: str, line: int, said: str, tmp_path: Path, monkeypatch: object) -> None:
     if "sleep" in page:
         monkeypatch.setattr("docs.session._END", 0.1)  # type: ignore[attr-defined]
     found = failure(tmp_path, page)
@@ -146,18 +146,18 @@ def test_what_is_wrong_is_not_found(page: str, line: int, said: str, tmp_path: P
     assert said in found
 
 
-def test_a_block_that_hangs_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("docs.session.LIMIT", 0.3)
     assert "did not end within 0.3 s" in failure(tmp_path, "```console\n$ echo begun; sleep 1000\n```\n")
     assert "did not end within 0.3 s" in failure(tmp_path, "```python\nimport time\n\ntime.sleep(1000)\n```\n")
 
 
-def test_what_a_page_may_leave_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_may_leave_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("docs.session._END", 0.1)
     assert checked(tmp_path, "<!-- leaves running: a daemon -->\n```sh\nsleep 1000 &\n```\n").failures == []
 
 
-def test_what_a_page_leaves_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_leaves_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("docs.session._END", 0.1)
     session = Session()
     session.shell("setsid sh -c 'echo $$; exec sleep 1000' & until [ -s tmp/.output ]; do :; done")
@@ -165,7 +165,7 @@ def test_what_a_page_leaves_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session._processes() == {}
 
 
-def test_a_skipped_block_is_not_mentioned(tmp_path: Path) -> None:
+def test_a_skipped_block_is_mentioned(tmp_path: Path) -> None:
     page = "<!-- needs: etcd -->\n```python\nraise ValueError\n```\n```python\nx = 1\n```\n"
     report = checked(tmp_path, page, "etcd is not installed")
     assert report.failures == []
@@ -179,7 +179,7 @@ def test_the_text_of_a_page_stands_for_a_server(tmp_path: Path) -> None:
     assert "got:\n    x\n    SERVER" in found[0]
 
 
-def test_a_unit_with_an_unknown_directive_passes(tmp_path: Path) -> None:
+def test_a_unit_with_an_unknown_directive_fails(tmp_path: Path) -> None:
     unit = "[Unit]\nDescription=x\n[Service]\nExecStart=/nowhere/holdfast\n{}\n"
     page = "<!-- file: /etc/systemd/system/a.service -->\n```ini\n" + unit + "```\n"
     good, bad = checked(tmp_path, page.format("Type=exec")), checked(tmp_path, page.format("Tipe=exec"))
@@ -202,7 +202,7 @@ def test_a_unit_with_an_unknown_directive_passes(tmp_path: Path) -> None:
         ("a\nKilled", "a\nx/shell.sh: line 6:  6205 Killed     sh -c x"),
     ],
 )
-def test_what_varies_is_compared(shown: str, printed: str) -> None:
+def test_what_varies_is_not_compared(shown: str, printed: str) -> None:
     assert matches(shown, printed)
 
 
@@ -218,11 +218,11 @@ def test_what_varies_is_compared(shown: str, printed: str) -> None:
         ("2026-11-21", "7"),
     ],
 )
-def test_what_differs_is_taken_for_equal(shown: str, printed: str) -> None:
+def test_what_differs_is_not_taken_for_equal(shown: str, printed: str) -> None:
     assert not matches(shown, printed)
 
 
-def test_a_page_sees_this_machine_or_shows_it() -> None:
+def test_a_page_neither_sees_this_machine_nor_shows_it() -> None:
     session = Session()
     try:
         status, got = session.shell('cd /run/lock && pwd && echo "$HOME" && cd && exec 9>>x && ls /proc/$$/fd; :')

@@ -14,7 +14,7 @@ PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_does_not_work(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_page_shows_what_works(name: str, request: pytest.FixtureRequest) -> None:
     def servers(engine: str) -> Mapping[str, str] | str:
         try:
             return SERVERS[engine](request)

@@ -34,7 +34,7 @@ def navigation() -> list[str]:
     return [*uris(yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)["nav"])]
 
 
-def test_a_page_is_forgotten_in_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_is_in_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
     path_of = loaded("repository", monkeypatch).path_of
     listed = set()
     for entry in navigation():
@@ -46,7 +46,7 @@ def test_a_page_is_forgotten_in_the_navigation(monkeypatch: pytest.MonkeyPatch) 
     assert set(ROOT.glob("docs/**/*.md")) - listed == set()
 
 
-def test_the_navigation_has_a_page_twice() -> None:
+def test_the_navigation_has_each_page_once() -> None:
     found = navigation()
     assert len(found) == len(set(found))
 
@@ -87,7 +87,7 @@ GOOD = """
         ("<p>so:\n- one\n- two</p>", "a list without a blank line"),
     ],
 )
-def test_what_is_wrong_in_the_site_is_not_found(
+def test_what_is_wrong_in_the_site_is_found(
     wrong: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b").mkdir()
@@ -99,12 +99,12 @@ def test_what_is_wrong_in_the_site_is_not_found(
     assert not wrong or said in found[0]
 
 
-def test_a_stylesheet_that_asks_another_host_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stylesheet_that_asks_another_host_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.css").write_text('@import "https://fonts.example/css"; h1 { background: url("data:x") }')
     assert len(loaded("check", monkeypatch).problems(tmp_path)) == 1
 
 
-def test_a_link_out_of_the_pages_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_out_of_the_pages_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     repository = loaded("repository", monkeypatch)
     text = "[a](../bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](../tests/README.md)\n"
     code = "```text\n[e](../bench/README.md)\n```\n"
@@ -123,7 +123,7 @@ def test_a_link_out_of_the_pages_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "tests/README.md" in repository.reached(["docs/testing.md"])
 
 
-def test_columns_and_invariants_of_a_docstring_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_and_invariants_of_a_docstring_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     griffe = ModuleType("griffe")
     griffe.Extension = griffe.Module = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "griffe", griffe)
@@ -134,7 +134,7 @@ def test_columns_and_invariants_of_a_docstring_run_together(monkeypatch: pytest.
     )
 
 
-def test_what_is_for_the_tests_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_for_the_tests_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "a\n<!-- hidden: sh\n\n```\nx\n-->\n<!-- file: b.py -->\n```python\n<!-- code -->\n```\n"
     shown = loaded("markdown_text", monkeypatch).without_directives(page)
     assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'

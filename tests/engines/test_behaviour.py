@@ -14,10 +14,11 @@ import pytest
 import holdfast
 from faces import Tasks, Threads
 from holdfast import events, plugins
-from holdfast._core import attempt
+from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of
+from holdfast.lock import announce
 from process.support import Peer, eventually
 
 
@@ -35,7 +36,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
     eventually(lambda: not [held for held in environment().holds.values() if held.waits], what="the end of all holds")
 
 
-def test_two_are_inside_at_once(prefix: str, face: Any) -> None:
+def test_one_is_inside_at_a_time(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a", tag="deploy v1")
     hold = lock.acquire(timeout=10)
     assert face.Lock(prefix + "a").try_acquire() is None
@@ -48,14 +49,14 @@ def test_two_are_inside_at_once(prefix: str, face: Any) -> None:
     other.release()
 
 
-def test_a_lock_excludes_one_of_another_name(prefix: str, face: Any) -> None:
+def test_a_lock_does_not_exclude_one_of_another_name(prefix: str, face: Any) -> None:
     one, other = (face.Lock(prefix + name).acquire(timeout=10) for name in "ab")
     one.release()
     other.ensure_held()
     other.release()
 
 
-def test_a_token_is_as_high_as_the_one_before(prefix: str, face: Any) -> None:
+def test_each_token_is_higher_than_the_one_before(prefix: str, face: Any) -> None:
     tokens = []
     for _ in range(5):
         hold = face.Lock(prefix + "a").acquire(timeout=10)
@@ -64,7 +65,7 @@ def test_a_token_is_as_high_as_the_one_before(prefix: str, face: Any) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_a_waiter_is_never_woken(prefix: str, face: Any) -> None:
+def test_a_release_wakes_a_waiter(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     waiter = face.begin(face.Lock(prefix + "a", tag="next one").acquire)
     eventually(lambda: face.Lock(prefix + "a").status().waiters)
@@ -73,7 +74,7 @@ def test_a_waiter_is_never_woken(prefix: str, face: Any) -> None:
     waiter.result().release()
 
 
-def test_waiters_come_in_out_of_order(prefix: str, face: Any) -> None:
+def test_waiters_come_in_in_order(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     order: list[str] = []
     waiters = []
@@ -93,7 +94,7 @@ def test_waiters_come_in_out_of_order(prefix: str, face: Any) -> None:
     assert order == ["0", "1", "2", "3", "4"]
 
 
-def test_who_times_out_stays_in_the_queue(prefix: str, face: Any) -> None:
+def test_a_waiter_that_times_out_leaves_the_queue(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     for _ in range(3):
         with pytest.raises(holdfast.AcquireTimeout):
@@ -104,9 +105,7 @@ def test_who_times_out_stays_in_the_queue(prefix: str, face: Any) -> None:
     face.Lock(prefix + "a").acquire(timeout=1).release()
 
 
-def test_many_that_give_up_at_once_keep_the_event_loop_from_its_work(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_that_give_up_at_once_do_not_search_all_packages(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What took most of the time, and is not done for each of them: a search of all packages that are installed."""
     searched: list[str] = []
     real = plugins._entries
@@ -129,7 +128,7 @@ def test_many_that_give_up_at_once_keep_the_event_loop_from_its_work(
     assert not searched
 
 
-def test_a_cancelled_task_holds_or_waits_on(prefix: str) -> None:
+def test_a_cancelled_task_neither_holds_nor_waits(prefix: str) -> None:
     face = Tasks()
     try:
         hold = face.Lock(prefix + "a").acquire(timeout=10)
@@ -143,7 +142,7 @@ def test_a_cancelled_task_holds_or_waits_on(prefix: str) -> None:
         face.close()
 
 
-def test_the_status_knows_less_than_the_error(prefix: str, face: Any) -> None:
+def test_the_status_knows_what_the_error_knows(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a", tag="deploy v1")
     assert not lock.status().locked
     hold = lock.acquire(timeout=10)
@@ -161,7 +160,7 @@ def test_the_status_knows_less_than_the_error(prefix: str, face: Any) -> None:
     assert lock.status().holder is None
 
 
-def test_waiting_until_it_is_free_takes_it(prefix: str, face: Any) -> None:
+def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a")
     assert lock.wait(timeout=0)
     hold = lock.acquire(timeout=10)
@@ -177,7 +176,7 @@ def test_waiting_until_it_is_free_takes_it(prefix: str, face: Any) -> None:
     assert not lock.status().locked
 
 
-def test_one_waits_for_itself_for_ever(prefix: str, face: Any) -> None:
+def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> None:
     with pytest.raises(holdfast.WouldDeadlock, match="owner="):
         twice(face, prefix + "a")
     with pytest.raises(holdfast.AcquireTimeout):
@@ -185,7 +184,7 @@ def test_one_waits_for_itself_for_ever(prefix: str, face: Any) -> None:
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
 
 
-def test_another_hold_is_broken_than_the_one_that_was_looked_at(prefix: str) -> None:
+def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:
     """The lock changes hands between the look and the end of the hold; the next holder keeps it."""
     lock, env = holdfast.Lock(prefix + "a"), environment()
     first = lock.acquire(timeout=10)
@@ -209,7 +208,7 @@ def test_another_hold_is_broken_than_the_one_that_was_looked_at(prefix: str) -> 
         later[0].release()
 
 
-def test_an_owner_waits_for_itself(prefix: str, face: Any) -> None:
+def test_an_owner_does_not_wait_for_itself(prefix: str, face: Any) -> None:
     twice(face, prefix + "a", owner="me")
     first = face.Lock(prefix + "a", owner="me").acquire(timeout=10)
     second = face.Lock(prefix + "a", owner="me").acquire(timeout=0)
@@ -221,7 +220,7 @@ def test_an_owner_waits_for_itself(prefix: str, face: Any) -> None:
     face.Lock(prefix + "a").acquire(timeout=0).release()
 
 
-def test_an_owner_waits_behind_itself(prefix: str, face: Any) -> None:
+def test_an_owner_does_not_wait_behind_itself(prefix: str, face: Any) -> None:
     """Two calls of one owner wait; the first that gets in lets the other in too."""
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     waiters = [face.begin(face.Lock(prefix + "a", owner="me").acquire) for _ in range(2)]
@@ -234,17 +233,17 @@ def test_an_owner_waits_behind_itself(prefix: str, face: Any) -> None:
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
 
 
-def test_who_waits_behind_its_owner_waits_in_silence_or_in_two_places(
+def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
-    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.05)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.05)
     hold = face.Lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
     heard: list[events.Event] = []
     locks = [face.Lock(prefix + "a", owner="me", on_event=heard.append) for _ in told]
     for lock, notices in zip(locks, told, strict=True):
-        lock._announce(notices.append)
+        announce(lock, notices.append)
     waiters = [face.begin(lock.acquire) for lock in locks]
     eventually(lambda: all(told))
     assert [notices[0].status.holder.tag for notices in told] == ["deploy v1"] * 3
@@ -256,7 +255,7 @@ def test_who_waits_behind_its_owner_waits_in_silence_or_in_two_places(
     assert (kinds.count("waiting"), kinds.count("joined"), kinds.count("acquired")) == (3, 2, 1)
 
 
-def test_a_hold_that_was_broken_is_believed_in_or_its_release_frees_the_next(prefix: str, face: Any) -> None:
+def test_a_hold_that_was_broken_is_lost_and_its_release_frees_no_other(prefix: str, face: Any) -> None:
     lost: list[holdfast.LockLost] = []
     hold = face.Lock(prefix + "a", on_lost=lost.append, tag="one").acquire(timeout=10)
     waiter = face.begin(face.Lock(prefix + "a", tag="two").acquire)
@@ -277,7 +276,7 @@ def test_a_hold_that_was_broken_is_believed_in_or_its_release_frees_the_next(pre
     assert face.Lock(prefix + "a").break_lock() is None
 
 
-def test_events_are_missing_or_have_no_holder(prefix: str, face: Any) -> None:
+def test_every_event_is_reported_with_its_holder(prefix: str, face: Any) -> None:
     told: list[events.Event] = []
     hold = face.Lock(prefix + "a", tag="one").acquire(timeout=10)
     waiter = face.begin(face.Lock(prefix + "a", on_event=told.append).acquire)
@@ -293,7 +292,7 @@ def test_events_are_missing_or_have_no_holder(prefix: str, face: Any) -> None:
     assert told[0].waited == 0
 
 
-def test_the_locks_of_a_prefix_are_not_listed(prefix: str, face: Any) -> None:
+def test_the_locks_of_a_prefix_are_listed(prefix: str, face: Any) -> None:
     names = ["list/a", "list/b", "list%20/c"]
     holds = [face.Lock(prefix + name, tag=name).acquire(timeout=10) for name in names]
     engine = engine_of(prefix)
@@ -308,7 +307,7 @@ def test_the_locks_of_a_prefix_are_not_listed(prefix: str, face: Any) -> None:
     assert drive(engine.survey(env, prefix + "list")) == ()
 
 
-def test_a_child_releases_what_its_parent_holds(prefix: str, face: Any) -> None:
+def test_a_child_does_not_release_what_its_parent_holds(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     other = face.Lock(prefix + "b").acquire(timeout=10)
     other.release()  # its connection may be kept for the next
@@ -332,7 +331,7 @@ def test_a_child_releases_what_its_parent_holds(prefix: str, face: Any) -> None:
     face.Lock(prefix + "b").acquire(timeout=10).release()
 
 
-def test_the_death_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
+def test_the_death_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
     """Within what the engine states: PostgreSQL at once, etcd when the lease has run out."""
     peer = spawn(
         """
@@ -349,7 +348,7 @@ def test_the_death_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., 
         assert hold.token > token
 
 
-def test_the_exit_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
+def test_the_exit_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
     """It releases at exit, so nobody has to wait for anything to run out."""
     peer = spawn(
         """
@@ -363,7 +362,7 @@ def test_the_exit_of_a_holder_keeps_the_lock(prefix: str, spawn: Callable[..., P
     holdfast.Lock(prefix + "a").acquire(timeout=1).release()
 
 
-def test_a_pickled_lock_is_another(prefix: str, face: Any) -> None:
+def test_a_pickled_lock_is_the_same(prefix: str, face: Any) -> None:
     lock = holdfast.Lock(prefix + "a", tag="x")
     again = pickle.loads(pickle.dumps(lock))
     assert again.path == lock.path
@@ -371,7 +370,7 @@ def test_a_pickled_lock_is_another(prefix: str, face: Any) -> None:
         assert again.try_acquire() is None
 
 
-def test_threads_of_one_process_are_inside_together(prefix: str) -> None:
+def test_threads_of_one_process_exclude_each_other(prefix: str) -> None:
     inside, most, total = [0], [0], [0]
 
     def work() -> None:
@@ -390,7 +389,7 @@ def test_threads_of_one_process_are_inside_together(prefix: str) -> None:
     assert (most[0], total[0]) == (1, 80)
 
 
-def test_an_option_without_meaning_is_ignored(prefix: str) -> None:
+def test_an_option_without_meaning_is_refused(prefix: str) -> None:
     for options in ({"mode": 0o600}, {"shared": True}, {"fair": False}, {"durable": True}, {"stale": "never"}):
         with pytest.raises(ValueError, match=r"leave|Leave"):
             holdfast.Lock(prefix + "a", **options)  # type: ignore[arg-type]

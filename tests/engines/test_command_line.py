@@ -49,7 +49,7 @@ def holding(world: World, url: str, *options: str) -> Started:
     return started
 
 
-def test_the_command_of_a_killed_run_works_on_without_a_lock(world: World, url: str) -> None:
+def test_the_command_of_a_killed_run_is_ended(world: World, url: str) -> None:
     """G3: the server has freed the lock, so it was lost."""
     lock = f"{url}a" + ("?ttl=2" if url.startswith("etcd:") else "")  # etcd frees it when the lease ends
     holder = holding(world, lock)
@@ -59,7 +59,7 @@ def test_the_command_of_a_killed_run_works_on_without_a_lock(world: World, url: 
     assert world.do("run", "-w", 20, lock, "--", "true").returncode == 0
 
 
-def test_a_holder_is_not_shown_or_cannot_be_ended(world: World, url: str) -> None:
+def test_a_holder_is_shown_and_can_be_ended(world: World, url: str) -> None:
     holder = holding(world, f"{url}a", "-t", "nightly")
     seen = json.loads(world.do("status", "-j", f"{url}a").stdout)
     assert (seen["result"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", holder.pid, "nightly")
@@ -82,20 +82,20 @@ def test_a_holder_is_not_shown_or_cannot_be_ended(world: World, url: str) -> Non
     assert world.do("status", f"{url}a").returncode == 0
 
 
-def test_a_command_has_no_token_or_a_lower_one(world: World, url: str) -> None:
+def test_a_command_has_a_higher_token_each_time(world: World, url: str) -> None:
     words = ["run", f"{url}a", "--", "sh", "-c", "echo $HOLDFAST_TOKEN"]
     first, second = int(world.do(*words).stdout), int(world.do(*words, env={"HOLDFAST_TOKEN": "x"}).stdout)
     assert first < second
 
 
-def test_the_example_lets_the_late_one_write(world: World, url: str) -> None:
+def test_the_example_refuses_the_late_writer(world: World, url: str) -> None:
     example = Path(__file__).parents[2] / "examples" / "fencing.py"
     said = world.start([sys.executable, example, f"{url}a"]).rest()
     assert "and is refused: token" in said
     assert said.endswith("the report is 'by the second'\n")
 
 
-def test_a_waiter_is_not_woken_or_does_not_end_by_its_signal(world: World, url: str) -> None:
+def test_a_waiter_is_woken_or_ends_by_its_signal(world: World, url: str) -> None:
     holder = holding(world, f"{url}a")
     lock = holdfast.Lock(f"{url}a")
     waiter = world.start([*HOLDFAST, "run", f"{url}a", "--", "echo", "mine"])
@@ -111,7 +111,7 @@ def test_a_waiter_is_not_woken_or_does_not_end_by_its_signal(world: World, url: 
     assert (holder.wait(), waiter.wait()) == (0, 0)
 
 
-def test_a_shells_lock_outlives_it_or_is_released_for_another(world: World, url: str) -> None:
+def test_a_shells_lock_ends_with_it_and_is_not_released_for_another(world: World, url: str) -> None:
     """S7, S9: a keeper has the connection."""
     shell = world.sh('$H acquire -j "$1" && read line; $H release "$1"; echo done; read line', f"{url}a", stdin=-1)
     told = json.loads(shell.hear("{"))
@@ -135,7 +135,7 @@ def test_a_shells_lock_outlives_it_or_is_released_for_another(world: World, url:
     assert not holdfast.Lock(f"{url}b").status().locked
 
 
-def test_a_command_that_is_ended_leaves_a_keeper_that_waits(world: World, url: str) -> None:
+def test_a_command_that_is_ended_leaves_no_keeper_that_waits(world: World, url: str) -> None:
     """S7, S8."""
     lock = holdfast.Lock(f"{url}a")
     numbers = (signal.SIGTERM, signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_command_that_is_ended_leaves_a_keeper_that_waits(world: World, url: s
     eventually(lambda: not world.mine())
 
 
-def test_events_are_missed(world: World, url: str) -> None:
+def test_events_are_reported(world: World, url: str) -> None:
     lock = holdfast.Lock(f"{url}a", tag="mine")
     with lock:
         watch = world.start([*HOLDFAST, "watch", url])
@@ -164,7 +164,7 @@ def test_events_are_missed(world: World, url: str) -> None:
     assert json.loads(watch.hear("{"))["kind"] == "released"
 
 
-def test_doctor_says_all_is_well_without_having_looked(world: World, url: str) -> None:
+def test_doctor_says_all_is_well_after_having_looked(world: World, url: str) -> None:
     done = world.do("doctor", "-j", url)
     assert done.returncode == 0
     seen = json.loads(done.stdout)
@@ -172,7 +172,7 @@ def test_doctor_says_all_is_well_without_having_looked(world: World, url: str) -
 
 
 @pytest.mark.parametrize("options", [["-p", "sema"], ["--parents"], ["--durable"], ["--mode", "600"]])
-def test_an_option_for_files_is_ignored(world: World, options: list[str]) -> None:
+def test_an_option_for_files_is_refused(world: World, options: list[str]) -> None:
     for url in ("postgresql://127.0.0.1:1/db#name", "etcd://127.0.0.1:1/name"):
         done = world.do("run", *options, url, "--", "true")
         assert done.returncode == 2
@@ -195,8 +195,8 @@ for url in sys.argv[1:]:
 """
 
 
-def test_a_password_is_printed(world: World) -> None:
-    """By no command, not where a server cannot be reached, nor in what one is told of a mistake."""
+def test_a_password_is_not_printed(world: World) -> None:
+    """By no command: neither where a server cannot be reached, nor in what one is told of a mistake."""
     urls = ("postgresql://me:SECRET@127.0.0.1:1/db#name", "etcd://me:SECRET@127.0.0.1:1/name")
     started = [world.start([sys.executable, "-c", EVERY, url], stderr=subprocess.STDOUT) for url in urls]
     said = "".join(done.rest() for done in started)
@@ -206,7 +206,7 @@ def test_a_password_is_printed(world: World) -> None:
     assert ends == ["3", "2"] * 18
 
 
-def test_a_password_is_seen_in_the_list_of_processes(world: World, postgresql_prefix: str) -> None:
+def test_a_password_is_not_seen_in_the_list_of_processes(world: World, postgresql_prefix: str) -> None:
     secret = postgresql_prefix.replace("://postgres@", "://postgres:SECRET@")
     assert secret != postgresql_prefix
     with holdfast.Lock(f"{postgresql_prefix}a"):
@@ -220,7 +220,7 @@ def _words(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_a_schema_is_not_made_or_made_twice(world: World, request: pytest.FixtureRequest) -> None:
+def test_a_schema_is_made_once(world: World, request: pytest.FixtureRequest) -> None:
     base = request.getfixturevalue("postgresql_prefix").partition("#")[0]
     url = f"{base}?schema=other#a"
     missing = world.do("run", url, "--", "true")
@@ -236,7 +236,7 @@ def test_a_schema_is_not_made_or_made_twice(world: World, request: pytest.Fixtur
     assert world.do("postgresql", "drop", base).returncode == 2
 
 
-def test_a_role_that_was_granted_locks_may_not_use_them(world: World, postgres: Postgres) -> None:
+def test_a_role_that_was_granted_locks_may_use_them(world: World, postgres: Postgres) -> None:
     """Whoever made the schema, and whatever the role is called. What --print says does the same, and asks no server."""
     name, schema = 'an "ordinary" role', "granted"
     quoted = '"' + name.replace('"', '""') + '"'

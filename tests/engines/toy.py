@@ -14,6 +14,7 @@ from holdfast._core.messages import Refusal
 from holdfast._core.options import Options
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Job, agent
+from holdfast._drivers.background import call_aside
 from holdfast._platform.interface import Environment
 from holdfast.engines import Engine
 from holdfast.engines.file.request import FileRequest
@@ -66,7 +67,7 @@ class ToyHeld(RemoteHeld):
             self.server.beats += 1
             yield Wait((), self.env.monotonic() + 0.05, signal)
             if self.attempt not in self.server.queues.get(self.path, []):
-                agent(self.env).call(lambda: self.lose("the server has revoked it"), "in on_lost")
+                call_aside(lambda: self.lose("the server has revoked it"), "in on_lost")
                 return
 
     def _give_up(self) -> Generator[Wait, None, bool]:

@@ -63,7 +63,7 @@ def blurred(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
-def test_an_example_fails_or_prints_something_else_than_its_page(name: str, start: Start, disk: Path) -> None:
+def test_every_example_runs_and_prints_what_its_page_says(name: str, start: Start, disk: Path) -> None:
     if name == "polyglot.py":
         need_node()
     if name in ("pool.py", "leader.py", "fencing.py"):
@@ -75,7 +75,7 @@ def test_an_example_fails_or_prints_something_else_than_its_page(name: str, star
     assert not list(disk.iterdir())
 
 
-def test_an_example_is_on_no_page() -> None:
+def test_every_example_is_on_the_page() -> None:
     page = (EXAMPLES / "README.md").read_text()
     names = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert {name for name in names if f"({name})" not in page} == {"README.md"}
@@ -98,7 +98,7 @@ def running(start: Start, lock: Path) -> tuple[subprocess.Popen[str], str]:
 
 
 @pytest.mark.needs("flock")
-def test_a_killed_daemon_keeps_the_next_one_out(start: Start, disk: Path) -> None:
+def test_a_killed_daemon_does_not_keep_the_next_one_out(start: Start, disk: Path) -> None:
     lock = disk / "daemon.lock"
     for _ in range(3):
         first, said = running(start, lock)
@@ -116,7 +116,7 @@ def test_a_killed_daemon_keeps_the_next_one_out(start: Start, disk: Path) -> Non
 
 
 @pytest.mark.needs("events")
-def test_a_daemon_runs_on_beside_the_next_one_when_its_lock_file_is_removed(start: Start, disk: Path) -> None:
+def test_a_daemon_ends_when_its_lock_file_is_removed(start: Start, disk: Path) -> None:
     lock = disk / "daemon.lock"
     daemon, _ = running(start, lock)
     lock.unlink()
@@ -129,7 +129,7 @@ def test_a_daemon_runs_on_beside_the_next_one_when_its_lock_file_is_removed(star
 
 
 @pytest.mark.needs("flock")
-def test_half_an_artifact_is_published_when_its_builder_is_killed(start: Start, disk: Path) -> None:
+def test_no_half_artifact_is_published_when_its_builder_is_killed(start: Start, disk: Path) -> None:
     """The file that is being built is a pipe, so that the builder stands still in the midst of it."""
     unfinished = disk / "lib.a.unfinished"
     os.mkfifo(unfinished)
@@ -167,7 +167,7 @@ def commands() -> dict[str, list[object]]:
 
 
 @pytest.mark.needs("flock")
-def test_a_killed_holder_stops_the_languages_that_cannot_prove_its_death(start: Start, disk: Path) -> None:
+def test_a_killed_holder_does_not_stop_languages_that_cannot_prove_its_death(start: Start, disk: Path) -> None:
     counter, lock = disk / "counter", disk / "counter.lock"
     counter.write_text("0\n")
     holder, _ = running(start, lock)
@@ -183,7 +183,7 @@ def test_a_killed_holder_stops_the_languages_that_cannot_prove_its_death(start: 
 
 
 @pytest.mark.parametrize("name", ["sh", "node"])
-def test_a_language_counts_without_the_lock(name: str, start: Start, disk: Path) -> None:
+def test_every_language_counts_with_the_lock(name: str, start: Start, disk: Path) -> None:
     """It waits while Python holds the lock, and says who it is while it holds it itself: the counter is a pipe."""
     counter, path = disk / "counter", disk / "counter.lock"
     os.mkfifo(counter)

@@ -97,7 +97,7 @@ def every_module() -> list[str]:
     import holdfast
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
-    ours = {"linux", "inotify", "probes", "procfs", "tree"}
+    ours = {"linux", "inotify", "proc_locks", "probes", "tree"}
     return [
         name
         for name in names

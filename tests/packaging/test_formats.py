@@ -46,7 +46,7 @@ def of_version_1(data: bytes) -> bytes:
     return older
 
 
-def test_a_marker_of_version_1_proves_a_death_and_its_refreshed_timestamp_is_not_called_the_acquisition(
+def test_a_marker_of_version_1_proves_a_death_and_no_time_of_acquisition(
     disk: Path,
 ) -> None:
     for protocol, path in dead(disk).items():
@@ -63,13 +63,13 @@ def test_a_marker_of_version_1_proves_a_death_and_its_refreshed_timestamp_is_not
 
 
 @pytest.mark.parametrize("moment", ["1", "x.000", "1.0001", "-1.000", "", "1.000.", "1e9.000", "9" * 13 + ".000"])
-def test_a_marker_with_a_damaged_time_of_acquisition_vouches_for_nobody(moment: str) -> None:
+def test_a_marker_with_a_damaged_time_of_acquisition_is_not_decoded(moment: str) -> None:
     assert Marker.decode("2 g boot 1 space t1 1.000 host", 5) is not None
     assert Marker.decode(f"2 g boot 1 space t1 {moment} host", 5) is None
 
 
 @pytest.mark.parametrize("age", [0, 100_000])
-def test_a_marker_of_a_newer_version_is_proof_of_death(disk: Path, age: int) -> None:
+def test_a_marker_of_a_newer_version_is_no_proof_of_death(disk: Path, age: int) -> None:
     for protocol, path in dead(disk).items():
         path.write_bytes(of_next_version(path.read_bytes(), age))
         os.utime(path, (time.time() - age, time.time() - age))

@@ -17,7 +17,7 @@ TYPED = Path(__file__).parent / "typed"
 
 
 @pytest.mark.needs("flock")
-def test_the_code_whose_types_are_right_fails_when_it_runs(disk: Path) -> None:
+def test_the_code_whose_types_are_right_runs(disk: Path) -> None:
     spec = importlib.util.spec_from_file_location("user_code", TYPED / "user_code.py")
     assert spec is not None
     assert spec.loader is not None
@@ -28,13 +28,13 @@ def test_the_code_whose_types_are_right_fails_when_it_runs(disk: Path) -> None:
     assert {path.name for path in disk.iterdir()} == {"flock", "shared", "a.lock.token"}
 
 
-def test_a_public_name_is_in_no_code_whose_types_are_checked() -> None:
+def test_every_public_name_is_in_code_whose_types_are_checked() -> None:
     tree = ast.parse((TYPED / "user_code.py").read_text())
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert set(holdfast.__all__) <= used
 
 
-def test_a_mistake_is_to_be_found_by_one_checker_only() -> None:
+def test_every_mistake_is_to_be_found_by_both_checkers() -> None:
     """Each has an error of its own on each such line, or `make check` says that it ignores nothing."""
     lines = (TYPED / "wrong_uses.py").read_text().splitlines()
     mistakes = [line for line in lines if "ignore" in line and line.startswith("    ")]

@@ -69,7 +69,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     shutil.rmtree(place)
 
 
-def test_two_builds_of_one_commit_differ(first: Built, tmp_path: Path) -> None:
+def test_two_builds_of_one_commit_are_the_same(first: Built, tmp_path: Path) -> None:
     """The second one: of the unpacked sdist, in another place, zone and language, with another umask and times."""
     other = tmp_path / "another name"
     shutil.copytree(first.unpacked, other)
@@ -88,13 +88,13 @@ def names(sdist: Path) -> dict[str, bytes]:
         return {one.name: archive.extractfile(one).read() for one in archive if one.isfile()}  # type: ignore[union-attr]
 
 
-def test_a_file_of_the_repository_is_missing_in_the_sdist(first: Built) -> None:
+def test_every_file_of_the_repository_is_in_the_sdist(first: Built) -> None:
     packed = {name.removeprefix(f"{NAME}/") for name in names(first.sdist)}
     wanted = {name for name in first.sources if not name.startswith(NOT_PACKED)}
     assert packed - {"PKG-INFO"} == wanted - {"PKG-INFO"}
 
 
-def test_the_tests_in_the_sdist_do_not_run(first: Built) -> None:
+def test_the_tests_in_the_sdist_run(first: Built) -> None:
     paths = {"PYTHONPATH": str(first.unpacked / "src")}
     command = [sys.executable, "-m", "pytest", "-q", "tests/conformance/test_flock_records.py"]
     done = subprocess.run(command, cwd=first.unpacked, capture_output=True, text=True, env={**os.environ, **paths})
@@ -102,7 +102,7 @@ def test_the_tests_in_the_sdist_do_not_run(first: Built) -> None:
     assert " passed" in done.stdout
 
 
-def test_a_module_or_the_mark_of_types_is_missing_in_the_wheel(first: Built) -> None:
+def test_every_module_and_the_mark_of_types_are_in_the_wheel(first: Built) -> None:
     with zipfile.ZipFile(first.wheel) as wheel:
         packed = {name for name in wheel.namelist() if not name.startswith(NAME)}
         shared = {name.partition("/data/")[2] for name in wheel.namelist() if "/data/" in name}
@@ -127,7 +127,7 @@ def assert_told_truly(metadata: email.message.Message) -> None:
     assert {one for extra in named for one in extra.split(",")} <= {*metadata.get_all("Provides-Extra", [])}
 
 
-def test_the_wheel_alone_does_not_work_or_names_an_extra_that_does_not_exist(first: Built, disk: Path) -> None:
+def test_the_wheel_alone_works_and_names_only_extras_that_exist(first: Built, disk: Path) -> None:
     with zipfile.ZipFile(first.wheel) as wheel:
         wheel.extractall(disk)
     for words, said in {
@@ -143,7 +143,7 @@ def test_the_wheel_alone_does_not_work_or_names_an_extra_that_does_not_exist(fir
         assert (done.stdout, done.stderr) == (said, "")
 
 
-def test_the_conformance_kit_does_not_run_from_a_wheel(first: Built, disk: Path) -> None:
+def test_the_conformance_kit_runs_from_a_wheel(first: Built, disk: Path) -> None:
     """In an environment that has nothing else: neither pip nor a dependency."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", disk / "venv"], check=True, timeout=60)
     python = disk / "venv" / "bin" / "python"

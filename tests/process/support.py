@@ -47,7 +47,7 @@ def hear():
 def events_only():
     # No wait ends for the sole reason that it has lasted long: a lost event is a hang.
     import holdfast.engines.file.acquire
-    for module in [m for name, m in sys.modules.items() if name.startswith("holdfast._core.")]:
+    for module in [m for name, m in sys.modules.items() if name.startswith(("holdfast._core.", "holdfast.engines."))]:
         for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):
             if hasattr(module, limit):
                 setattr(module, limit, 1e6)
@@ -63,8 +63,8 @@ def become(user):
 
 
 NO_NOTICE = """
-import holdfast._core.attempt
-holdfast._core.attempt._NOTICE_AFTER = 600
+import holdfast._core.wait
+holdfast._core.wait._NOTICE_AFTER = 600
 """
 """Waiting wakes up for nothing else than what it waits for: not to log that it takes long."""
 

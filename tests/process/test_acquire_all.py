@@ -103,7 +103,9 @@ say(rounds, timeouts)
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
-def test_processes_wait_for_each_other_in_a_circle(spawn: Callable[..., Peer], shm: Path, env: dict[str, str]) -> None:
+def test_processes_do_not_wait_for_each_other_in_a_circle(
+    spawn: Callable[..., Peer], shm: Path, env: dict[str, str]
+) -> None:
     """D3, with hundreds of acquisitions by processes that name the same locks in other orders and spellings."""
     env = {**LINUX, **env}
     for name in ("one", "two", "aside"):
@@ -145,7 +147,7 @@ def test_processes_that_nest_with_blocks_do_wait_in_a_circle(spawn: Callable[...
 
 
 @pytest.mark.needs("flock")
-def test_a_process_that_is_killed_keeps_one_of_several(spawn: Callable[..., Peer], tmp_path: Path) -> None:
+def test_a_process_that_is_killed_keeps_none_of_several(spawn: Callable[..., Peer], tmp_path: Path) -> None:
     """D4, as far as a killed process goes: what it had is free at once, what it waited for was never its own."""
     code = """
     locks = [Lock(f"{path}/a"), holdfast.Semaphore(f"{path}/b", 2), Lock(f"{path}/c")]
@@ -215,13 +217,13 @@ def simple(tmp_path: Path) -> list[Any]:
 
 # Between the opening of a file and the `with` that closes it, an interruption leaves it to the garbage collector.
 # Where a lock file can only be created by its own name, one that comes right after that leaves it empty and unfinished:
-# the next contender gets it at once (publish.py, X1), but it is there.
+# the next contender gets it at once (publish.py, P5), but it is there.
 untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @untidy
 @pytest.mark.needs("link")
-def test_a_ctrl_c_while_acquiring_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+def test_a_ctrl_c_while_acquiring_leaves_none_of_them_held(simple: list[Any], tmp_path: Path) -> None:
     """D4: wherever it comes."""
     for result in interruptions(lambda: acquire_all(simple)):
         if result is None:
@@ -232,7 +234,7 @@ def test_a_ctrl_c_while_acquiring_leaves_some_of_them_held(simple: list[Any], tm
 
 @untidy
 @pytest.mark.needs("link")
-def test_a_ctrl_c_after_a_timeout_leaves_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+def test_a_ctrl_c_after_a_timeout_leaves_none_of_them_held(simple: list[Any], tmp_path: Path) -> None:
     """D4: also while those that were acquired are released again."""
 
     def in_vain() -> bool:
@@ -246,7 +248,7 @@ def test_a_ctrl_c_after_a_timeout_leaves_some_of_them_held(simple: list[Any], tm
 
 
 @untidy
-def test_a_ctrl_c_while_releasing_keeps_some_of_them_held(simple: list[Any], tmp_path: Path) -> None:
+def test_a_ctrl_c_while_releasing_leaves_none_of_them_held(simple: list[Any], tmp_path: Path) -> None:
     for step in itertools.count(1):
         holds = acquire_all(simple)
         try:

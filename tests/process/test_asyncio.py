@@ -63,9 +63,7 @@ def peer_files(peer: Peer) -> list[str]:
 @needs_events
 @pytest.mark.parametrize("kind", RUN)
 @pytest.mark.parametrize("how", ["release", "kill"])
-def test_a_waiting_task_sleeps_through_the_end_of_a_hold(
-    spawn: Callable[..., Peer], path: str, kind: str, how: str
-) -> None:
+def test_a_waiting_task_wakes_at_the_end_of_a_hold(spawn: Callable[..., Peer], path: str, kind: str, how: str) -> None:
     holder = spawn("hold = Lock(path).acquire(); say('held'); hear(); hold.release()", path)
     holder.expect("held")
     waiter = spawn("events_only()\n" + RUN[kind] + WAIT + "run(main())", path)
@@ -83,7 +81,7 @@ def test_a_waiting_task_sleeps_through_the_end_of_a_hold(
 
 @needs_events
 @pytest.mark.parametrize("kind", RUN)
-def test_a_waiting_loop_looks_again_and_again(spawn: Callable[..., Peer], path: str, kind: str) -> None:
+def test_a_waiting_loop_sleeps(spawn: Callable[..., Peer], path: str, kind: str) -> None:
     with Lock(path):
         waiter = spawn("events_only()\n" + NO_NOTICE + RUN[kind] + WAIT + "run(main())", path)
         waiter.expect("waiting")
@@ -97,7 +95,7 @@ def test_a_waiting_loop_looks_again_and_again(spawn: Callable[..., Peer], path: 
 
 @pytest.mark.parametrize("kind", RUN)
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}], ids=str)
-def test_a_ctrl_c_leaves_something_of_a_waiting_task(
+def test_a_ctrl_c_leaves_nothing_of_a_waiting_task(
     spawn: Callable[..., Peer], path: str, kind: str, env: dict[str, str]
 ) -> None:
     hold = Lock(path).acquire()
@@ -140,7 +138,7 @@ def test_a_ctrl_c_leaves_something_of_a_waiting_task(
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_a_process_that_ends_leaves_the_lock_of_a_task(spawn: Callable[..., Peer], path: str, threads: bool) -> None:
+def test_a_process_that_ends_releases_the_lock_of_a_task(spawn: Callable[..., Peer], path: str, threads: bool) -> None:
     code = f"holdfast._platform.environment().__class__.may_block = lambda *_: {threads}\n"
     process = spawn(
         RUN["asyncio"] + code + "hold = run(AsyncLock(path).acquire()); say(os.path.exists(path))",
@@ -154,7 +152,7 @@ def test_a_process_that_ends_leaves_the_lock_of_a_task(spawn: Callable[..., Peer
 # -- many tasks, threads and loops -------------------------------------------------------------------------------------
 
 
-def test_an_increment_is_lost_among_five_hundred_tasks(shm: Path, run: Run, events_only: None) -> None:
+def test_no_increment_is_lost_among_five_hundred_tasks(shm: Path, run: Run, events_only: None) -> None:
     path, counter = shm / "l", shm / "counter"
     counter.write_text("0")
 
@@ -174,7 +172,7 @@ def test_an_increment_is_lost_among_five_hundred_tasks(shm: Path, run: Run, even
 
 
 @pytest.mark.parametrize("may_block", [False, True], ids=["inline", "threads"])
-def test_an_increment_is_lost_among_tasks_threads_and_loops(
+def test_no_increment_is_lost_among_tasks_threads_and_loops(
     shm: Path, run: Run, may_block: bool, monkeypatch: pytest.MonkeyPatch, events_only: None
 ) -> None:
     monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: may_block)
@@ -225,7 +223,7 @@ def test_an_increment_is_lost_among_tasks_threads_and_loops(
 
 
 @pytest.mark.parametrize("first", ["the task", "the thread"])
-def test_a_busy_loop_keeps_a_thread_waiting(shm: Path, run: Run, first: str, events_only: None) -> None:
+def test_a_busy_loop_does_not_keep_a_thread_waiting(shm: Path, run: Run, first: str, events_only: None) -> None:
     """A task waits, and then its loop does something else. A thread that waits for another lock is to be served."""
     mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
     served = threading.Event()
@@ -253,9 +251,7 @@ def test_a_busy_loop_keeps_a_thread_waiting(shm: Path, run: Run, first: str, eve
     run(main())
 
 
-def test_a_task_that_waits_keeps_a_plain_lock_on_its_loop_from_its_event(
-    shm: Path, run: Run, events_only: None
-) -> None:
+def test_a_waiting_task_leaves_a_plain_lock_on_its_loop_its_event(shm: Path, run: Run, events_only: None) -> None:
     mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
 
     async def main() -> None:
@@ -270,7 +266,7 @@ def test_a_task_that_waits_keeps_a_plain_lock_on_its_loop_from_its_event(
     run(main())
 
 
-def test_a_stopped_loop_keeps_everybody_waiting(shm: Path, events_only: None) -> None:
+def test_a_stopped_loop_keeps_no_other_waiting(shm: Path, events_only: None) -> None:
     """Its task waits, but nobody runs it; a task on another loop and a thread are to be served."""
     for kind in LOOPS:
         mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
@@ -294,9 +290,7 @@ def test_a_stopped_loop_keeps_everybody_waiting(shm: Path, events_only: None) ->
 # -- fork --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_of_a_running_loop_gives_the_child_a_lock_or_robs_its_parent_of_events(
-    shm: Path, run: Run, events_only: None
-) -> None:
+def test_a_fork_of_a_running_loop_takes_neither_locks_nor_events(shm: Path, run: Run, events_only: None) -> None:
     """The child has a copy of the loop and of all tasks. It drops them, makes its own, and uses the same locks."""
     held, waited = shm / "held", shm / "waited"
 
@@ -343,7 +337,7 @@ def test_a_fork_of_a_running_loop_gives_the_child_a_lock_or_robs_its_parent_of_e
 
 
 @pytest.mark.parametrize("kind", RUN)
-def test_a_child_forked_while_a_step_runs_in_a_thread_shares_its_lock(
+def test_a_child_forked_while_a_step_runs_in_a_thread_shares_no_lock(
     spawn: Callable[..., Peer], path: str, kind: str
 ) -> None:
     process = spawn(
@@ -382,7 +376,7 @@ def test_a_child_forked_while_a_step_runs_in_a_thread_shares_its_lock(
     process.finish()
 
 
-def test_a_release_in_a_thread_waits_behind_threads_that_wait_for_it(disk: Path, run: Run) -> None:
+def test_a_release_in_a_thread_does_not_wait_behind_threads_that_wait_for_it(disk: Path, run: Run) -> None:
     """All threads of the loop's executor wait for the lock that is to be released in a thread."""
 
     def work() -> None:

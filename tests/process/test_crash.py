@@ -60,7 +60,7 @@ PUBLISHING = {
 @pytest.mark.unmeasured("hundreds of forks, each of which would begin to measure anew")
 @pytest.mark.parametrize("env", PUBLISHING.values(), ids=PUBLISHING)
 @pytest.mark.parametrize("operation", ["acquire", "takeover", "release"])
-def test_a_kill_at_some_step_leaves_a_lock_that_nobody_gets(shm: Path, operation: str, env: dict[str, str]) -> None:
+def test_a_kill_at_any_step_leaves_a_lock_that_can_be_acquired(shm: Path, operation: str, env: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, str(STEPS), str(shm / "a.lock"), operation],
         env={**os.environ, **LINUX, **env},
@@ -74,7 +74,7 @@ def test_a_kill_at_some_step_leaves_a_lock_that_nobody_gets(shm: Path, operation
     assert told["steps"] > 5  # else the kill did not reach into the operation
 
 
-def test_a_waiter_sleeps_on_after_the_holder_was_killed(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_waiter_wakes_when_the_holder_is_killed(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(HOLD, path)
     holder.expect("holding")
     waiter = spawn(WAIT, path)
@@ -91,7 +91,7 @@ def test_a_waiter_sleeps_on_after_the_holder_was_killed(spawn: Callable[..., Pee
 
 @pytest.mark.parametrize("stale", ["safe", "protocol"])
 @pytest.mark.needs("flock")
-def test_a_stopped_holder_is_robbed(spawn: Callable[..., Peer], path: str, stale: str) -> None:
+def test_a_stopped_holder_is_not_robbed(spawn: Callable[..., Peer], path: str, stale: str) -> None:
     holder = spawn(OLD_HOLD, path)
     holder.expect("holding")
     holder.kill(signal.SIGSTOP)
@@ -111,7 +111,7 @@ def test_a_stopped_holder_is_robbed(spawn: Callable[..., Peer], path: str, stale
         assert hold.recovered_from is None
 
 
-def test_a_holder_killed_while_it_is_stopped_is_waited_for_for_ever(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_holder_killed_while_it_is_stopped_is_not_waited_for(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(HOLD, path)
     holder.expect("holding")
     holder.kill(signal.SIGSTOP)
@@ -121,7 +121,7 @@ def test_a_holder_killed_while_it_is_stopped_is_waited_for_for_ever(spawn: Calla
     assert waiter.hear().split()[1] == str(holder.pid)
 
 
-def test_a_killed_waiter_takes_the_lock_or_a_file_with_it(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_killed_waiter_takes_neither_the_lock_nor_a_file_with_it(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(HOLD, path)
     holder.expect("holding")
     waiter = spawn(WAIT, path)
@@ -136,7 +136,7 @@ def test_a_killed_waiter_takes_the_lock_or_a_file_with_it(spawn: Callable[..., P
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_dead_holder_that_its_parent_has_not_reaped_counts_as_alive(tmp_path: Path) -> None:
+def test_a_dead_holder_that_its_parent_has_not_reaped_counts_as_dead(tmp_path: Path) -> None:
     path = str(tmp_path / "zombie.lock")
     pid = os.posix_spawn(
         sys.executable,
@@ -154,7 +154,7 @@ def test_a_dead_holder_that_its_parent_has_not_reaped_counts_as_alive(tmp_path: 
 
 
 @pytest.mark.parametrize("pages", [1, 3])
-def test_a_takeover_of_a_long_record_leaves_a_piece_of_it(spawn: Callable[..., Peer], path: str, pages: int) -> None:
+def test_a_takeover_of_a_long_record_leaves_no_piece_of_it(spawn: Callable[..., Peer], path: str, pages: int) -> None:
     holder = spawn("Lock(path, tag='x' * int(sys.argv[2])).acquire(); say('holding'); hear()", path, 3000 * pages)
     holder.expect("holding")
     holder.kill()
@@ -166,7 +166,7 @@ def test_a_takeover_of_a_long_record_leaves_a_piece_of_it(spawn: Callable[..., P
         assert b"x" not in Path(path).read_bytes().split(b"tag=")[1]
 
 
-def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_half_made_lock_that_proves_nothing_is_held(spawn: Callable[..., Peer], path: str) -> None:
     # The one crash that cannot be proven: no record yet, and no kernel lock that would be gone. It stays held, and the
     # message says why and what to do.
     env = {**LINUX, "HOLDFAST_WITHOUT": "unnamed,link,flock"}
@@ -197,7 +197,7 @@ def test_a_half_made_lock_that_proves_nothing_is_taken_for_free(spawn: Callable[
     assert "the record is empty" in message
     assert "if nobody uses it" in message
     contender.finish()
-    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, X3).
+    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, P7).
     assert Lock(path).try_acquire() is None
     Lock(path).break_lock()
     assert not os.path.exists(path)

@@ -40,9 +40,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("operation", EVERY)
 @pytest.mark.parametrize("times", ["once", "twice"])
-def test_nothing_is_left_of_an_operation_that_is_interrupted_before_any_bytecode(
-    operation: str, times: str, shm: Path
-) -> None:
+def test_nothing_is_left_of_an_operation_interrupted_before_any_bytecode(operation: str, times: str, shm: Path) -> None:
     """J1, J2, J3, J4, J5, N7, K7, U2."""
     if SECONDS is None:
         words = ["--every", str(EVERY[operation])] if times == "once" else ["--random", str(PAIRS // FEWER[operation])]

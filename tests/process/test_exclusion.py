@@ -65,11 +65,11 @@ def storm(place: Path, share: float, env: dict[str, str], shell: str = "") -> Ou
     return outcome
 
 
-def test_a_kill_at_any_moment_lets_two_in_or_loses_an_increment(shm: Path) -> None:
+def test_a_kill_at_any_moment_lets_in_one_and_loses_no_increment(shm: Path) -> None:
     storm(shm, 1, {})
 
 
-def test_the_same_on_a_disk(tmp_path: Path) -> None:
+def test_a_kill_on_a_disk_lets_in_one_and_loses_no_increment(tmp_path: Path) -> None:
     storm(tmp_path, SOME, {})
 
 
@@ -84,12 +84,12 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
-def test_a_lesser_way_of_publishing_or_waiting_lets_two_in(shm: Path, env: dict[str, str]) -> None:
+def test_a_lesser_way_of_publishing_or_waiting_lets_in_one(shm: Path, env: dict[str, str]) -> None:
     storm(shm, SOME, {**LINUX, **env})
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_a_shell_script_and_holdfast_are_inside_together(shm: Path, shell: str) -> None:
+def test_a_shell_script_and_holdfast_exclude_each_other(shm: Path, shell: str) -> None:
     if shutil.which(shell) is None or shutil.which("flock") is None:
         pytest.skip(f"needs {shell} and flock(1)")
     outcome = storm(shm, SOME, {}, shell)

@@ -34,7 +34,7 @@ def ids(table: dict[str, object]) -> list[str]:
 
 
 @pytest.mark.parametrize(("ending", "status"), ENDINGS.values(), ids=ids(ENDINGS))
-def test_a_process_that_ends_in_order_leaves_its_lock(
+def test_a_process_that_ends_in_order_releases_its_lock(
     spawn: Callable[..., Peer], path: str, ending: str, status: int
 ) -> None:
     process = spawn(f"hold = Lock(path).acquire()\nsay('holding')\n{ending}", path)
@@ -45,7 +45,7 @@ def test_a_process_that_ends_in_order_leaves_its_lock(
 
 
 @pytest.mark.parametrize("hold", HOLDS.values(), ids=ids(HOLDS))
-def test_some_kind_of_hold_is_forgotten_at_exit(spawn: Callable[..., Peer], path: str, hold: str) -> None:
+def test_every_kind_of_hold_is_released_at_exit(spawn: Callable[..., Peer], path: str, hold: str) -> None:
     process = spawn(hold, path)
     assert process.finish() == ""
     assert os.listdir(os.path.dirname(path)) == []
@@ -54,7 +54,7 @@ def test_some_kind_of_hold_is_forgotten_at_exit(spawn: Callable[..., Peer], path
 @pytest.mark.parametrize(
     "ending", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)"]
 )
-def test_a_process_that_ends_at_once_leaves_a_lock_that_looks_held(
+def test_a_process_that_ends_at_once_leaves_a_lock_proven_dead(
     spawn: Callable[..., Peer], path: str, ending: str
 ) -> None:
     process = spawn(f"hold = Lock(path, tag='gone').acquire(); {ending}", path)
@@ -68,7 +68,7 @@ def test_a_process_that_ends_at_once_leaves_a_lock_that_looks_held(
         assert hold.recovered_from.tag == "gone"
 
 
-def test_a_ctrl_c_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_ctrl_c_releases_the_lock(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         with Lock(path):
@@ -84,7 +84,7 @@ def test_a_ctrl_c_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -
     assert not os.path.exists(path)
 
 
-def test_a_ctrl_c_at_exit_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_ctrl_c_at_exit_releases_the_lock(spawn: Callable[..., Peer], path: str) -> None:
     # It interrupts what else runs at exit, which was registered later and so comes first.
     process = spawn(
         """
@@ -104,7 +104,9 @@ def test_a_ctrl_c_at_exit_leaves_the_lock_taken(spawn: Callable[..., Peer], path
     assert not os.path.exists(path)
 
 
-def test_daemon_threads_that_never_stop_hang_the_exit_or_keep_the_lock(spawn: Callable[..., Peer], path: str) -> None:
+def test_daemon_threads_that_never_stop_neither_hang_the_exit_nor_keep_the_lock(
+    spawn: Callable[..., Peer], path: str
+) -> None:
     for _ in range(3):
         process = spawn(
             """
@@ -130,7 +132,7 @@ def test_daemon_threads_that_never_stop_hang_the_exit_or_keep_the_lock(spawn: Ca
                 pass
 
 
-def test_a_fork_at_exit_frees_the_lock(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_fork_at_exit_does_not_free_the_lock(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         import atexit
@@ -154,7 +156,7 @@ def test_a_fork_at_exit_frees_the_lock(spawn: Callable[..., Peer], path: str) ->
     assert not os.path.exists(path)
 
 
-def test_a_lock_cannot_be_had_at_exit_or_only_with_complaints(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_lock_can_be_acquired_at_exit(spawn: Callable[..., Peer], path: str) -> None:
     # Registered before the first hold, so that it runs when those have been released; no thread starts any more then.
     process = spawn(
         """
@@ -174,13 +176,13 @@ def test_a_lock_cannot_be_had_at_exit_or_only_with_complaints(spawn: Callable[..
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_lock_lost_before_the_end_turns_the_exit_into_a_failure(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_lock_lost_before_the_end_is_reported_at_exit(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn("hold = Lock(path).acquire(); os.unlink(path); Lock(path + '2').acquire()", path)
     assert "another process may be inside" in process.finish()
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_the_library_takes_over_a_signal(spawn: Callable[..., Peer], path: str) -> None:
+def test_the_library_takes_over_no_signal(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         def handlers():
@@ -197,9 +199,7 @@ def test_the_library_takes_over_a_signal(spawn: Callable[..., Peer], path: str) 
     process.finish()
 
 
-def test_a_signal_lands_in_the_keepers_thread_and_does_not_wake_the_main_one(
-    spawn: Callable[..., Peer], path: str
-) -> None:
+def test_a_signal_wakes_the_main_thread_beside_the_keepers(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         with Lock(path, heartbeat=0.001):

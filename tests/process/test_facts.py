@@ -119,7 +119,7 @@ def events() -> Iterator[Callable[[Path], Events]]:
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-def test_linking_an_unnamed_file_replaces_what_is_there(place: Path) -> None:
+def test_linking_an_unnamed_file_replaces_nothing(place: Path) -> None:
     path = place / "l"
     first, second = unnamed(place), unnamed(place)
     try:
@@ -134,12 +134,12 @@ def test_linking_an_unnamed_file_replaces_what_is_there(place: Path) -> None:
         os.close(second)
 
 
-def test_an_unnamed_file_that_is_never_linked_leaves_something(place: Path) -> None:
+def test_an_unnamed_file_that_is_never_linked_leaves_nothing(place: Path) -> None:
     os.close(unnamed(place))
     assert os.listdir(place) == []
 
 
-def test_an_unnamed_file_that_was_opened_exclusively_can_be_linked(place: Path) -> None:
+def test_an_unnamed_file_opened_exclusively_cannot_be_linked(place: Path) -> None:
     # The reason why the engine does not pass O_EXCL there.
     fd = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -149,7 +149,7 @@ def test_an_unnamed_file_that_was_opened_exclusively_can_be_linked(place: Path) 
         os.close(fd)
 
 
-def test_a_guard_taken_before_the_link_is_lost_by_it(place: Path, opened: Callable[..., int]) -> None:
+def test_a_guard_taken_before_the_link_is_kept_by_it(place: Path, opened: Callable[..., int]) -> None:
     path = place / "l"
     fd = unnamed(place)
     try:
@@ -161,7 +161,7 @@ def test_a_guard_taken_before_the_link_is_lost_by_it(place: Path, opened: Callab
     assert free(opened(path, os.O_RDONLY))
 
 
-def test_link_by_an_empty_path_needs_proc(place: Path) -> None:
+def test_link_by_an_empty_path_needs_no_proc(place: Path) -> None:
     fd = unnamed(place)
     try:
         assert libc.linkat(fd, b"", -100, os.fsencode(place / "l"), 0x1000) == 0
@@ -174,7 +174,7 @@ def test_link_by_an_empty_path_needs_proc(place: Path) -> None:
 # -- the guard ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_descriptor_for_reading_gets_no_exclusive_guard(place: Path, opened: Callable[..., int]) -> None:
+def test_a_descriptor_for_reading_gets_an_exclusive_guard(place: Path, opened: Callable[..., int]) -> None:
     path = place / "l"
     path.touch()
     reader, writer = opened(path, os.O_RDONLY), opened(path)
@@ -183,7 +183,7 @@ def test_a_descriptor_for_reading_gets_no_exclusive_guard(place: Path, opened: C
     assert not free(writer, TRY_SHARED)
 
 
-def test_two_probers_take_each_other_for_the_holder(place: Path, opened: Callable[..., int]) -> None:
+def test_two_probers_do_not_exclude_each_other(place: Path, opened: Callable[..., int]) -> None:
     path = place / "l"
     path.touch()
     one, other = opened(path, os.O_RDONLY), opened(path, os.O_RDONLY)
@@ -192,7 +192,7 @@ def test_two_probers_take_each_other_for_the_holder(place: Path, opened: Callabl
     assert not free(other, TRY_EXCLUSIVE)  # which is why probes are shared
 
 
-def test_closing_in_a_child_drops_its_parents_guard_or_unlocking_does_not(
+def test_unlocking_in_a_child_drops_its_parents_guard_and_closing_does_not(
     place: Path, opened: Callable[..., int]
 ) -> None:
     path = place / "l"
@@ -215,7 +215,7 @@ def test_closing_in_a_child_drops_its_parents_guard_or_unlocking_does_not(
     assert free(probe)  # the reason why a child must never unlock
 
 
-def test_a_childs_copy_does_not_keep_the_guard_alive(place: Path, opened: Callable[..., int]) -> None:
+def test_a_childs_copy_keeps_the_guard_unless_it_was_unlocked(place: Path, opened: Callable[..., int]) -> None:
     # It does, until it is closed; an explicit unlock by the parent ends it at once.
     path = place / "l"
     path.touch()
@@ -243,7 +243,7 @@ def test_a_childs_copy_does_not_keep_the_guard_alive(place: Path, opened: Callab
 
 
 @pytest.mark.parametrize("how", ["unlink", "rename over"])
-def test_a_removed_lock_file_whose_holder_still_has_it_open_makes_no_event(
+def test_a_removed_lock_file_that_is_still_open_makes_an_event(
     place: Path, how: str, events: Callable[[Path], Events]
 ) -> None:
     path = place / "l"
@@ -261,9 +261,7 @@ def test_a_removed_lock_file_whose_holder_still_has_it_open_makes_no_event(
         os.close(fd)
 
 
-def test_a_removed_file_that_was_created_by_name_makes_no_event_until_it_is_closed(
-    place: Path, events: Callable[[Path], Events]
-) -> None:
+def test_a_removed_file_created_by_name_makes_an_event_at_once(place: Path, events: Callable[[Path], Events]) -> None:
     path = place / "l"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
     seen = events(path)
@@ -273,7 +271,7 @@ def test_a_removed_file_that_was_created_by_name_makes_no_event_until_it_is_clos
     eventually(lambda: seen.now() == ["CLOSE_WRITE", "DELETE_SELF", "IGNORED"], within=1)
 
 
-def test_an_exchanged_lock_file_makes_no_event(place: Path, events: Callable[[Path], Events]) -> None:
+def test_an_exchanged_lock_file_makes_an_event(place: Path, events: Callable[[Path], Events]) -> None:
     path, other = place / "l", place / "other"
     path.touch()
     other.touch()
@@ -285,7 +283,7 @@ def test_an_exchanged_lock_file_makes_no_event(place: Path, events: Callable[[Pa
     assert seen.now() == ["ATTRIB", "DELETE_SELF", "IGNORED"]
 
 
-def test_writing_and_unlocking_make_events(
+def test_writing_and_unlocking_make_no_events(
     place: Path, opened: Callable[..., int], events: Callable[[Path], Events]
 ) -> None:
     # They make none of those that a waiter asks for: else each heartbeat would wake all waiters.
@@ -302,7 +300,7 @@ def test_writing_and_unlocking_make_events(
 
 
 @pytest.mark.parametrize(("flags", "event"), [("O_RDWR", "CLOSE_WRITE"), ("O_RDONLY", "CLOSE_NOWRITE")])
-def test_a_killed_holder_makes_no_event(
+def test_a_killed_holder_makes_an_event(
     spawn: Callable[..., Peer], place: Path, flags: str, event: str, events: Callable[[Path], Events]
 ) -> None:
     path = place / "l"
@@ -320,7 +318,7 @@ def test_a_killed_holder_makes_no_event(
         os.close(probe)
 
 
-def test_a_second_watch_on_one_inode_is_another_watch(place: Path) -> None:
+def test_a_second_watch_on_one_inode_is_the_same_watch(place: Path) -> None:
     path = place / "l"
     path.touch()
     os.link(path, place / "also")
@@ -340,7 +338,7 @@ def test_a_second_watch_on_one_inode_is_another_watch(place: Path) -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_descriptor_of_a_process_does_not_become_readable_at_its_end() -> None:
+def test_the_descriptor_of_a_process_becomes_readable_at_its_end() -> None:
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
     fd = os.pidfd_open(pid)
     try:
@@ -362,7 +360,7 @@ def test_the_descriptor_of_a_process_does_not_become_readable_at_its_end() -> No
         os.pidfd_open(pid)
 
 
-def test_the_number_of_a_thread_is_taken_for_a_process(spawn: Callable[..., Peer]) -> None:
+def test_the_number_of_a_thread_is_not_a_process(spawn: Callable[..., Peer]) -> None:
     other = spawn(
         """
         thread = threading.Thread(target=hear)
@@ -379,7 +377,7 @@ def test_the_number_of_a_thread_is_taken_for_a_process(spawn: Callable[..., Peer
     other.finish()
 
 
-def test_a_process_started_later_looks_as_old_as_the_record(spawn: Callable[..., Peer]) -> None:
+def test_a_process_looks_no_younger_than_a_record_that_it_wrote(spawn: Callable[..., Peer]) -> None:
     # Start times against the wall clock: never more than the second of slack after a record that the process wrote.
     env = LinuxEnvironment()
     for _ in range(5):
@@ -400,7 +398,7 @@ def need_root(what: str) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_a_bind_mount_has_another_device_or_another_guard(
+def test_a_bind_mount_has_the_same_device_and_guard(
     tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int], events: Callable[[Path], Events]
 ) -> None:
     need_root("mount")
@@ -421,7 +419,7 @@ def test_a_bind_mount_has_another_device_or_another_guard(
         assert Lock(other / "x").status().evidence.proven
 
 
-def test_an_overlay_and_its_upper_directory_share_the_device_but_not_the_guard(
+def test_an_overlay_shares_neither_device_nor_guard_with_its_upper_directory(
     tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
 ) -> None:
     need_root("mount")
@@ -442,7 +440,7 @@ def test_an_overlay_and_its_upper_directory_share_the_device_but_not_the_guard(
     assert os.listdir(merged) == []
 
 
-def test_a_lock_on_an_overlay_of_a_dead_holder_is_not_recovered(
+def test_a_dead_holders_lock_on_an_overlay_is_recovered(
     spawn: Callable[..., Peer], tmp_path: Path, mount: Callable[..., None]
 ) -> None:
     need_root("mount")
@@ -483,7 +481,7 @@ def fused(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 HOLD = "hold = Lock(path).acquire(timeout=5); say('holding'); hear(); hold.release(); say('released'); hear()"
 
 
-def test_fuse_has_unnamed_files_or_another_device_of_the_same_number(fused: tuple[Path, Path]) -> None:
+def test_fuse_has_no_unnamed_files_and_a_device_of_its_own(fused: tuple[Path, Path]) -> None:
     below, above = fused
     with pytest.raises(OSError, match="not supported"):
         unnamed(above)
@@ -492,7 +490,7 @@ def test_fuse_has_unnamed_files_or_another_device_of_the_same_number(fused: tupl
 
 
 @pytest.mark.needs("flock")
-def test_a_lock_on_fuse_excludes_nobody(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
+def test_a_lock_on_fuse_excludes(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
     below, above = fused
     holder = spawn(HOLD, above / "l")
     holder.expect("holding")
@@ -512,7 +510,7 @@ def test_a_lock_on_fuse_excludes_nobody(spawn: Callable[..., Peer], fused: tuple
     assert os.listdir(above) == []
 
 
-def test_a_dead_holder_on_fuse_is_not_recovered(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
+def test_a_dead_holder_on_fuse_is_recovered(spawn: Callable[..., Peer], fused: tuple[Path, Path]) -> None:
     _, above = fused
     holder = spawn(HOLD, above / "l")
     holder.expect("holding")

@@ -217,7 +217,7 @@ def faults(calls: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, traced: Callable[..., Traced]) -> None:
+def test_no_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, traced: Callable[..., Traced]) -> None:
     if operation == "flock":
         need("flock")
     path = tmp_path / "locks" / "l"
@@ -237,7 +237,7 @@ def test_a_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, tr
 @pytest.mark.parametrize(
     "command", [["run", "-n"], ["try"], ["status"], ["release"], ["wait", "-n"]], ids=lambda c: c[0]
 )
-def test_a_command_ends_with_a_traceback(command: list[str], tmp_path: Path) -> None:
+def test_a_command_never_ends_with_a_traceback(command: list[str], tmp_path: Path) -> None:
     """Whatever fails, a command says so in a line, and its status is none of those that mean something else."""
     path = tmp_path / "l"
     more = {"run": ["--", "true"], "try": ["--owner-pid", str(os.getpid())]}  # strace is no shell
@@ -268,7 +268,7 @@ def test_a_command_ends_with_a_traceback(command: list[str], tmp_path: Path) -> 
             assert str(tmp_path) in done.stderr, where
 
 
-def test_a_write_that_the_kernel_cuts_short_leaves_half_a_record(path: str) -> None:
+def test_a_write_that_the_kernel_cuts_short_leaves_no_half_record(path: str) -> None:
     """A limit of the file size: the kernel writes as much as is allowed, and then says EFBIG."""
     child = os.fork()
     if child == 0:

@@ -28,7 +28,7 @@ while True:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_killed_holder_lowers_or_repeats_a_token(disk: Path, protocol: str) -> None:
+def test_a_killed_holder_neither_lowers_nor_repeats_a_token(disk: Path, protocol: str) -> None:
     """TK1, TK3: three that count, one of which is killed at a random moment, again and again."""
     if protocol == "flock" and ("HOLDFAST_OS" in os.environ or "flock" in os.environ.get("HOLDFAST_WITHOUT", "")):
         pytest.skip("kernel locks are switched off (HOLDFAST_OS, HOLDFAST_WITHOUT), and there are no others here")
@@ -55,7 +55,7 @@ def test_a_killed_holder_lowers_or_repeats_a_token(disk: Path, protocol: str) ->
     assert all(one < other for one, other in itertools.pairwise(tokens))
 
 
-def test_the_example_lets_the_late_one_write() -> None:
+def test_the_example_refuses_the_late_writer() -> None:
     example = Path(__file__).parents[2] / "examples" / "fencing.py"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

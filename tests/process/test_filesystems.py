@@ -30,7 +30,7 @@ def _able() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_filesystem_lets_two_in_or_hides_a_death_or_a_release(kind: str) -> None:
+def test_every_filesystem_excludes_and_shows_deaths_and_releases(kind: str) -> None:
     try:
         words = command(kind, [sys.executable, str(SHORT), str(SECONDS), str(int(kind not in POLLED))])
     except Unable as why:
@@ -42,7 +42,7 @@ def test_a_filesystem_lets_two_in_or_hides_a_death_or_a_release(kind: str) -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_a_filesystem_outlives_the_test_that_was_killed(play: Callable[..., Player]) -> None:
+def test_a_filesystem_ends_with_the_test_that_was_killed(play: Callable[..., Player]) -> None:
     """The loop device and the FUSE server end with it, however it ends."""
     try:
         words = command("ext4", ["sh", "-c", 'df --output=source "$HOLDFAST_TEST_PLACE" | tail -n 1; exec sleep 1000'])

@@ -109,7 +109,7 @@ hear()
 # -- others ------------------------------------------------------------------------------------------------------------
 
 
-def test_flock_1_and_holdfast_are_inside_together(path: str, lock: Lock) -> None:
+def test_flock_1_respects_holdfast(path: str, lock: Lock) -> None:
     """A hold, exclusive or shared, means to flock(1) what its own means."""
     with lock:
         assert not try_flock(path)
@@ -121,7 +121,7 @@ def test_flock_1_and_holdfast_are_inside_together(path: str, lock: Lock) -> None
 
 
 @pytest.mark.parametrize("option", ["-x", "-s"])
-def test_holdfast_enters_beside_flock_1(option: str, path: str, lock: Lock, sh: Callable[..., object]) -> None:
+def test_holdfast_respects_flock_1(option: str, path: str, lock: Lock, sh: Callable[..., object]) -> None:
     shell = sh(f'flock {option} "$1" sh -c "echo in; read x"')
     assert hear(shell) == "in"
     assert lock.try_acquire() is None
@@ -140,7 +140,7 @@ def test_holdfast_enters_beside_flock_1(option: str, path: str, lock: Lock, sh: 
 
 
 @pytest.mark.parametrize("option", ["-x", "-s"])
-def test_a_waiter_sleeps_on_when_flock_1_is_done(
+def test_a_waiter_wakes_when_flock_1_is_done(
     option: str, path: str, sh: Callable[..., object], spawn: Callable[..., Peer]
 ) -> None:
     shell = sh(f'flock {option} "$1" sh -c "echo in; read x"')
@@ -154,7 +154,7 @@ def test_a_waiter_sleeps_on_when_flock_1_is_done(
     assert float(waiter.hear()) - ended < PROMPTLY
 
 
-def test_flock_1_sleeps_on_when_holdfast_is_done(path: str, lock: Lock) -> None:
+def test_flock_1_wakes_when_holdfast_is_done(path: str, lock: Lock) -> None:
     for timeout in ([], ["-w", "20"]):
         hold = lock.acquire(timeout=5)
         waiter = subprocess.Popen(["flock", *timeout, path, "true"])
@@ -163,7 +163,7 @@ def test_flock_1_sleeps_on_when_holdfast_is_done(path: str, lock: Lock) -> None:
         assert waiter.wait(PROMPTLY) == 0
 
 
-def test_a_shell_that_unlocks_without_closing_is_waited_for(
+def test_a_shell_that_unlocks_without_closing_is_noticed(
     path: str, sh: Callable[..., object], spawn: Callable[..., Peer]
 ) -> None:
     """`flock -u 9` makes no event."""
@@ -185,7 +185,7 @@ LIBRARIES: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_another_library_and_holdfast_are_inside_together(library: str, path: str, lock: Lock) -> None:
+def test_another_library_and_holdfast_exclude_each_other(library: str, path: str, lock: Lock) -> None:
     theirs = LIBRARIES[library](path)
     for mine in (lock, Lock(path, protocol="flock", shared=True)):
         with mine, pytest.raises((filelock.Timeout, portalocker.LockException)):
@@ -200,7 +200,7 @@ def test_another_library_and_holdfast_are_inside_together(library: str, path: st
         pass
 
 
-def test_a_foreign_user_that_removes_the_file_lets_two_in(path: str, lock: Lock) -> None:
+def test_a_foreign_user_that_removes_the_file_lets_in_one(path: str, lock: Lock) -> None:
     """Some do, when they are done; never two of those who find the path are inside."""
     stop = threading.Event()
 
@@ -239,7 +239,7 @@ def try_open_and_lock(path: str) -> bool:
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["in peace", "with kills"])
-def test_a_reader_and_a_writer_are_inside_together_or_an_increment_is_lost(kill: bool, shm: Path) -> None:
+def test_readers_and_writers_exclude_each_other_and_lose_no_increment(kill: bool, shm: Path) -> None:
     """Four writers and eight readers, a shell with flock(1) and filelock: judged by files that have nothing to do with
     the lock (sharing.py)."""
     (shm / "locks").mkdir()
@@ -294,7 +294,7 @@ while time.monotonic() < end:
 """
 
 
-def test_a_stream_of_overlapping_readers_keeps_a_writer_out(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
+def test_a_stream_of_overlapping_readers_lets_a_writer_in(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
     """There is a reader inside at each moment; but those that come after the writer go behind it."""
     readers = [spawn(STREAM, path) for _ in range(4)]
     for reader in readers:
@@ -305,7 +305,7 @@ def test_a_stream_of_overlapping_readers_keeps_a_writer_out(spawn: Callable[...,
             hold.ensure_held()
 
 
-def test_a_reader_passes_a_writer_that_waits(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
+def test_a_reader_does_not_pass_a_writer_that_waits(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
     """Not even one that asks only once; when the writer has been inside, it may."""
     shared = Lock(path, protocol="flock", shared=True)
     hold = shared.acquire(timeout=5)
@@ -347,7 +347,7 @@ def threaded(lock: Lock, timeout: float) -> None:
 
 
 @pytest.mark.parametrize("how", ["alone", "shared"])
-def test_the_lock_of_a_killed_holder_is_waited_for(how: str, path: str, spawn: Callable[..., Peer]) -> None:
+def test_the_lock_of_a_killed_holder_is_acquired_promptly(how: str, path: str, spawn: Callable[..., Peer]) -> None:
     holder = spawn(HOLD, path, how)
     holder.expect("holding")
     waiter = spawn(WAIT, path, "alone")
@@ -361,7 +361,7 @@ def test_the_lock_of_a_killed_holder_is_waited_for(how: str, path: str, spawn: C
     assert Path(path).read_bytes() == b""
 
 
-def test_a_holder_is_not_told_that_its_file_was_replaced(path: str) -> None:
+def test_a_holder_is_told_that_its_file_was_replaced(path: str) -> None:
     told: list[LockLost] = []
     hold = Lock(path, protocol="flock", on_lost=told.append).acquire(timeout=5)
     Path(path + ".new").touch()
@@ -374,7 +374,7 @@ def test_a_holder_is_not_told_that_its_file_was_replaced(path: str) -> None:
     assert len(told) == 1
 
 
-def test_a_forked_child_keeps_or_frees_the_lock(path: str, spawn: Callable[..., Peer]) -> None:
+def test_a_forked_child_neither_keeps_nor_frees_the_lock(path: str, spawn: Callable[..., Peer]) -> None:
     peer = spawn(
         """
         hold = Lock(path, protocol="flock", shared=True).acquire(timeout=5)
@@ -395,7 +395,7 @@ def test_a_forked_child_keeps_or_frees_the_lock(path: str, spawn: Callable[..., 
     peer.expect("parent True")
 
 
-def test_a_thousand_cycles_leave_a_descriptor_or_a_file(path: str, lock: Lock) -> None:
+def test_a_thousand_cycles_leave_neither_descriptor_nor_file(path: str, lock: Lock) -> None:
     shared = Lock(path, protocol="flock", shared=True, tag="x")
     with lock:
         before = descriptors()
@@ -408,7 +408,7 @@ def test_a_thousand_cycles_leave_a_descriptor_or_a_file(path: str, lock: Lock) -
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
-def test_threads_that_share_are_confused(path: str) -> None:
+def test_threads_that_share_are_kept_apart(path: str) -> None:
     """Several holds of one file in one process, taken and released in any order."""
     shared, alone = Lock(path, protocol="flock", shared=True), Lock(path, protocol="flock")
     readers, problems = 0, []
@@ -442,7 +442,7 @@ def test_threads_that_share_are_confused(path: str) -> None:
     hold.release()
 
 
-def test_tasks_that_share_wait_for_each_other_or_starve_a_writer(path: str) -> None:
+def test_tasks_that_share_do_not_wait_for_each_other_nor_starve_a_writer(path: str) -> None:
     """On one event loop, by the same rules as threads and processes."""
     read, write = AsyncLock(path, protocol="flock", shared=True), AsyncLock(path, protocol="flock")
     inside: list[str] = []

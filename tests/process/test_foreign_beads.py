@@ -28,7 +28,7 @@ def lock_of(database: str) -> Path:
     return Path(database, ".exclusive-lock")
 
 
-def test_each_misses_what_the_other_holds(play: Play, database: str) -> None:
+def test_each_respects_what_the_other_holds(play: Play, database: str) -> None:
     tool, daemon = play("beads", database), play("beads", database)
     assert daemon.ask("cycle") == "proceed"
     with Lock(database, **OURS) as hold:
@@ -44,7 +44,7 @@ def test_each_misses_what_the_other_holds(play: Play, database: str) -> None:
     assert os.listdir(database) == []
 
 
-def test_a_release_of_theirs_is_slept_through(play: Play, database: str) -> None:
+def test_a_release_of_theirs_ends_our_wait(play: Play, database: str) -> None:
     tool, ours = play("beads", database), play("ours", database, "beads")
     tool.ask("create", "theirs")
     ours.say("acquire")
@@ -53,7 +53,7 @@ def test_a_release_of_theirs_is_slept_through(play: Play, database: str) -> None
     ours.expect("acquired")
 
 
-def test_a_tool_that_is_killed_is_waited_for(play: Play, database: str) -> None:
+def test_a_tool_that_is_killed_is_not_waited_for(play: Play, database: str) -> None:
     """The rule of beads: a process of this host that has ended holds nothing."""
     tool, ours = play("beads", database), play("ours", database, "beads")
     tool.ask("create", "theirs")
@@ -65,7 +65,7 @@ def test_a_tool_that_is_killed_is_waited_for(play: Play, database: str) -> None:
     assert ours.ask("lost") == "kept"
 
 
-def test_a_file_that_is_not_yet_written_is_free(play: Play, database: str) -> None:
+def test_a_file_that_is_not_yet_written_is_held(play: Play, database: str) -> None:
     """Empty it is malformed, and held; what is written then is read."""
     tool, daemon = play("beads", database), play("beads", database)
     tool.stop_at("write", "create", "theirs")
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_yet_written_is_free(play: Play, database: str) -> No
 
 
 @pytest.mark.parametrize("step", ["open", "write"])
-def test_a_tool_that_writes_over_our_lock_is_missed(play: Play, database: str, step: str) -> None:
+def test_a_tool_that_writes_over_our_lock_is_noticed(play: Play, database: str, step: str) -> None:
     """Once its file is empty, and once more when it is written; told once, and what is theirs by now stays."""
     tool, told = play("beads", database), []
     hold = None
@@ -104,7 +104,7 @@ def test_a_tool_that_writes_over_our_lock_is_missed(play: Play, database: str, s
     assert lock_of(database).read_bytes() == record
 
 
-def test_a_lock_that_was_written_over_is_seen_as_ours(play: Play, database: str) -> None:
+def test_a_lock_that_was_written_over_is_seen_as_theirs(play: Play, database: str) -> None:
     """Its inode is ours still, and so is the guard on it: who holds it is who is written in it."""
     tool = play("beads", database)
     hold = Lock(database, **OURS).acquire()
@@ -117,7 +117,7 @@ def test_a_lock_that_was_written_over_is_seen_as_ours(play: Play, database: str)
     Lock(database, **OURS).acquire(timeout=0).release()
 
 
-def test_a_tool_that_removes_our_lock_is_missed(play: Play, database: str) -> None:
+def test_a_tool_that_removes_our_lock_is_noticed(play: Play, database: str) -> None:
     tool = play("beads", database)
     hold = Lock(database, **OURS).acquire()
     assert tool.ask("release") == "released"
@@ -126,7 +126,7 @@ def test_a_tool_that_removes_our_lock_is_missed(play: Play, database: str) -> No
         hold.release()
 
 
-def test_a_dead_holder_of_ours_stops_the_daemon(play: Play, database: str) -> None:
+def test_a_dead_holder_of_ours_does_not_stop_the_daemon(play: Play, database: str) -> None:
     holder, daemon = play("ours", database, "beads"), play("beads", database)
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_a_dead_holder_of_ours_stops_the_daemon(play: Play, database: str) -> No
     Lock(database, **OURS).acquire(timeout=0).release()
 
 
-def test_a_lock_is_taken_over_on_top_of_a_daemon_that_removes_it(play: Play, database: str) -> None:
+def test_a_takeover_survives_the_removal_by_a_daemon(play: Play, database: str) -> None:
     """Stopped between its look and its unlink, it finds us settling (T5): then the lock is made anew."""
     holder, daemon, ours = (
         play("ours", database, "beads"),
@@ -156,7 +156,7 @@ def test_a_lock_is_taken_over_on_top_of_a_daemon_that_removes_it(play: Play, dat
     assert daemon.ask("cycle") == "skip ours"
 
 
-def test_a_daemon_that_removes_a_lock_far_too_late_is_missed(play: Play, database: str) -> None:
+def test_a_daemon_that_removes_a_lock_far_too_late_is_noticed(play: Play, database: str) -> None:
     tool, daemon = play("beads", database), play("beads", database)
     tool.ask("create", "theirs")
     tool.kill(signal.SIGKILL)

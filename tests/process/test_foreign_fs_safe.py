@@ -28,7 +28,7 @@ def lock_of(target: str) -> Path:
     return Path(target + ".lock")
 
 
-def test_each_enters_while_the_other_holds(fs_safe: Play, play: Play, target: str) -> None:
+def test_neither_enters_while_the_other_holds(fs_safe: Play, play: Play, target: str) -> None:
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -41,7 +41,7 @@ def test_each_enters_while_the_other_holds(fs_safe: Play, play: Play, target: st
     assert os.listdir(os.path.dirname(target)) == ["state.json.lock"]
 
 
-def test_a_release_of_theirs_is_slept_through(fs_safe: Play, play: Play, target: str) -> None:
+def test_a_release_of_theirs_ends_our_wait(fs_safe: Play, play: Play, target: str) -> None:
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -50,7 +50,7 @@ def test_a_release_of_theirs_is_slept_through(fs_safe: Play, play: Play, target:
     ours.expect("acquired")
 
 
-def test_a_release_of_ours_lets_them_wait_on(fs_safe: Play, target: str) -> None:
+def test_a_release_of_ours_ends_their_wait(fs_safe: Play, target: str) -> None:
     theirs = fs_safe(target)
     with Lock(target, protocol="sidecar"):
         theirs.say("acquire")
@@ -58,7 +58,7 @@ def test_a_release_of_ours_lets_them_wait_on(fs_safe: Play, target: str) -> None
     theirs.expect("acquired")
 
 
-def test_what_they_write_cannot_be_read_by_us(fs_safe: Play, target: str) -> None:
+def test_what_they_write_can_be_read_by_us(fs_safe: Play, target: str) -> None:
     theirs = fs_safe(target)
     theirs.ask("take")
     status = Lock(target, protocol="sidecar").status()
@@ -69,7 +69,7 @@ def test_what_they_write_cannot_be_read_by_us(fs_safe: Play, target: str) -> Non
     assert status.data == lock_of(target).read_bytes()
 
 
-def test_what_we_write_cannot_be_read_by_them(fs_safe: Play, play: Play, target: str) -> None:
+def test_what_we_write_can_be_read_by_them(fs_safe: Play, play: Play, target: str) -> None:
     """They tell whether its process is dead from our record, whose marker is there for us all the same."""
     theirs = fs_safe(target)
     hold = Lock(target, protocol="sidecar", payload={"pid": os.getpid(), "note": "ü"}).acquire()
@@ -82,7 +82,7 @@ def test_what_we_write_cannot_be_read_by_them(fs_safe: Play, play: Play, target:
     hold.release()
 
 
-def test_a_file_that_they_have_yet_to_write_is_free(fs_safe: Play, target: str) -> None:
+def test_a_file_that_they_have_yet_to_write_is_held(fs_safe: Play, target: str) -> None:
     """0.3.0 has created the file when it asks for the payload, 0.21.0 has not."""
     theirs = fs_safe(target)
     theirs.stop_at("payload", "take")
@@ -97,7 +97,7 @@ def test_a_file_that_they_have_yet_to_write_is_free(fs_safe: Play, target: str) 
         hold.release()
 
 
-def test_a_release_takes_the_other_s_lock(fs_safe: Play, target: str) -> None:
+def test_a_release_leaves_the_others_lock(fs_safe: Play, target: str) -> None:
     """Neither removes what has been replaced meanwhile."""
     theirs = fs_safe(target)
     theirs.ask("take")
@@ -115,7 +115,7 @@ def test_a_release_takes_the_other_s_lock(fs_safe: Play, target: str) -> None:
     assert theirs.ask("verify") in ("kept", "unknown")
 
 
-def test_a_dead_holder_of_ours_is_waited_for(fs_safe: Play, play: Play, target: str) -> None:
+def test_a_dead_holder_of_ours_is_recovered_before_they_would(fs_safe: Play, play: Play, target: str) -> None:
     """They wait until it is old, and then fail; we have proof, and get in at once, also before them."""
     holder, theirs = play("ours", target, "sidecar"), fs_safe(target)
     assert holder.ask("take") == "acquired"
@@ -130,7 +130,7 @@ def test_a_dead_holder_of_ours_is_waited_for(fs_safe: Play, play: Play, target: 
     theirs.expect("acquired")
 
 
-def test_a_held_lock_of_ours_becomes_stale_for_them(fs_safe: Play, target: str) -> None:
+def test_a_held_lock_of_ours_never_becomes_stale_for_them(fs_safe: Play, target: str) -> None:
     """A heartbeat refreshes both of the times that they go by."""
     theirs = fs_safe(target, 1000)
     with Lock(target, protocol="sidecar", heartbeat=0.1):
@@ -139,7 +139,7 @@ def test_a_held_lock_of_ours_becomes_stale_for_them(fs_safe: Play, target: str) 
         assert theirs.ask("acquire", 1500) == "held"
 
 
-def test_a_storm_with_both_lets_two_in(fs_safe: Play, play: Play, target: str, tmp_path: Path) -> None:
+def test_a_storm_with_both_lets_in_one_at_a_time(fs_safe: Play, play: Play, target: str, tmp_path: Path) -> None:
     players = {
         "theirs": (fs_safe(target), 0.0),
         "their other": (fs_safe(target), 0.0),

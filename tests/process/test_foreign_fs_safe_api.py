@@ -228,7 +228,7 @@ WANTED: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("scenario", WANTED)
-def test_an_option_or_a_method_of_theirs_does_something_else_here(scenario: str, places: Callable[[str], Path]) -> None:
+def test_every_option_and_method_of_theirs_does_the_same_here(scenario: str, places: Callable[[str], Path]) -> None:
     for who, run in (("ours", ours), ("theirs", lambda *about: theirs(node.VERSIONS[-1], *about))):
         directory = places(who)
         told = run(scenario, directory)
@@ -248,14 +248,16 @@ def _without_repetitions(told: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("who", ["ours", "theirs"])
-def test_a_manager_that_holds_the_target_elsewhere_is_not_known_to(who: str, places: Callable[[str], Path]) -> None:
+def test_a_manager_is_told_that_its_process_holds_the_target_elsewhere(who: str, places: Callable[[str], Path]) -> None:
     """`held_by_this_process`, as in 0.3.0; 0.21.0 asks nobody then, and has the second one wait."""
     directory = places(who)
     told = ours("elsewhere", directory) if who == "ours" else theirs("0.3.0", "elsewhere", directory)
     assert told == [True, False]
 
 
-def test_a_retained_lock_is_taken_for_a_dead_holders(fs_safe_new: Any, places: Callable[[str], Path]) -> None:
+def test_a_retained_lock_is_held_for_us_and_can_be_seized_by_them(
+    fs_safe_new: Any, places: Callable[[str], Path]
+) -> None:
     """Kept by us, judged by them: they are told the payload, find the process dead, and take it."""
     directory = places("both")
     assert ours("retain", directory) is True

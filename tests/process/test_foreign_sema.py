@@ -190,7 +190,7 @@ def test_a_stale_lock_lets_one_in(play: Play, path: str, gone: int, tool: str, p
     assert seen["theirs"] + seen["ours"] > 0
 
 
-def test_a_release_of_ours_lets_them_wait_on(play: Play, path: str) -> None:
+def test_a_release_of_ours_ends_their_wait(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert ours.ask("take") == "acquired"
     theirs.stop_at("create", "acquire")
@@ -200,7 +200,7 @@ def test_a_release_of_ours_lets_them_wait_on(play: Play, path: str) -> None:
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_made_between_their_look_and_their_creation_is_entered_on_top(play: Play, path: str) -> None:
+def test_a_lock_made_between_their_look_and_their_creation_keeps_them_out(play: Play, path: str) -> None:
     theirs = play("sema", path)
     theirs.stop_at("create", "take")
     with Lock(path) as hold:
@@ -209,7 +209,7 @@ def test_a_lock_made_between_their_look_and_their_creation_is_entered_on_top(pla
         hold.ensure_held()
 
 
-def test_a_lock_without_its_content_yet_is_free_or_stale(play: Play, path: str) -> None:
+def test_a_lock_without_its_content_yet_is_held(play: Play, path: str) -> None:
     theirs = play("sema", path)
     theirs.stop_at("write", "take")
     os.utime(path, (0, 0))  # nor does its age matter
@@ -221,7 +221,7 @@ def test_a_lock_without_its_content_yet_is_free_or_stale(play: Play, path: str) 
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_that_they_steal_is_not_missed_by_its_holder(play: Play, path: str) -> None:
+def test_a_lock_that_they_steal_is_noticed_by_its_holder(play: Play, path: str) -> None:
     """The age rule of sema takes a living holder's lock, if nothing refreshes it."""
     theirs, told = play("sema", path, -1), []
     hold = Lock(path, heartbeat=0, on_lost=told.append).acquire()
@@ -237,7 +237,7 @@ def test_a_lock_that_they_steal_is_not_missed_by_its_holder(play: Play, path: st
     assert theirs.ask("release") == "released"
 
 
-def test_a_release_of_theirs_that_hits_our_lock_is_missed(play: Play, path: str) -> None:
+def test_a_release_of_theirs_that_hits_our_lock_is_noticed(play: Play, path: str) -> None:
     """They unlink what lies there, also when it was taken from them long ago."""
     theirs = play("sema", path)
     assert theirs.ask("take") == "acquired"

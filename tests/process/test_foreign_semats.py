@@ -34,7 +34,7 @@ def temporary(path: str) -> Path:
     return found
 
 
-def test_a_rival_that_has_yet_to_write_replaces_our_lock(play: Play, path: str) -> None:
+def test_a_rival_that_has_yet_to_write_sees_our_lock(play: Play, path: str) -> None:
     """Y1: its temporary file is younger than our lock file, so it sees that."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("temporary", "take")
@@ -44,7 +44,7 @@ def test_a_rival_that_has_yet_to_write_replaces_our_lock(play: Play, path: str) 
     assert ours.ask("lost") == "kept"
 
 
-def test_a_rival_that_is_about_to_look_is_not_waited_for(play: Play, path: str) -> None:
+def test_a_rival_that_is_about_to_look_is_waited_for(play: Play, path: str) -> None:
     """Y1: its temporary file is older than our lock file; nobody is let in before it has looked and backed off."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("access", "take")
@@ -60,7 +60,7 @@ def test_a_rival_that_is_about_to_look_is_not_waited_for(play: Play, path: str) 
     assert ours.ask("lost") == "kept"
 
 
-def test_a_rival_that_is_about_to_rename_is_not_waited_for(play: Play, path: str) -> None:
+def test_a_rival_that_is_about_to_rename_is_waited_for(play: Play, path: str) -> None:
     """Y1: it has looked before our lock file was there, and replaces it: then it is inside, and we are not."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("rename", "take")
@@ -75,7 +75,7 @@ def test_a_rival_that_is_about_to_rename_is_not_waited_for(play: Play, path: str
     ours.expect("acquired")
 
 
-def test_a_rival_that_is_stopped_for_ever_stops_everybody(play: Play, path: str) -> None:
+def test_a_rival_that_is_stopped_does_not_stop_the_others(play: Play, path: str) -> None:
     """Y2: an old temporary file is nobody's; and should it come back all the same, the holder is told."""
     theirs, told = play("semats", path), []
     theirs.stop_at("rename", "take")
@@ -98,7 +98,7 @@ def test_a_rival_that_is_stopped_for_ever_stops_everybody(play: Play, path: str)
     assert Path(path).read_bytes() == record
 
 
-def test_the_temporary_file_of_a_dead_process_is_waited_for(play: Play, path: str) -> None:
+def test_the_temporary_file_of_a_dead_process_is_not_waited_for(play: Play, path: str) -> None:
     """Y2: for a second it may be another container's, then it is nobody's."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
@@ -111,7 +111,7 @@ def test_the_temporary_file_of_a_dead_process_is_waited_for(play: Play, path: st
     assert temporary(path).exists()  # not ours to remove
 
 
-def test_a_temporary_file_from_the_future_stops_everybody(play: Play, path: str) -> None:
+def test_a_temporary_file_from_the_future_stops_no_contender(play: Play, path: str) -> None:
     """Y2: after the clock was set back, its age says nothing."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
@@ -120,7 +120,7 @@ def test_a_temporary_file_from_the_future_stops_everybody(play: Play, path: str)
     Lock(path, protocol="semats").acquire(timeout=0).release()
 
 
-def test_a_living_holder_of_ours_is_stolen_from(play: Play, path: str) -> None:
+def test_a_living_holder_of_ours_is_not_stolen_from(play: Play, path: str) -> None:
     """Their rule asks for a dead process, too, and ours lives."""
     theirs = play("semats", path, -1)
     with Lock(path, protocol="semats", heartbeat=0) as hold:

@@ -94,7 +94,7 @@ def sema_shell(path: str, more: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
-def test_the_lock_of_the_sema_example_is_not_a_lock(
+def test_the_lock_of_the_sema_example_is_a_lock(
     bash: Callable[[str], Player], play: Play, path: str, protocol: str
 ) -> None:
     script = bash(sema_shell(path, f"echo made\nread -r _\nrm {path}"))
@@ -112,7 +112,7 @@ def test_the_lock_of_the_sema_example_is_not_a_lock(
     assert ours.ask("lost") == "kept"
 
 
-def test_a_shell_that_has_ended_holds_its_lock_for_less_than_an_hour(bash: Callable[[str], Player], path: str) -> None:
+def test_a_shell_that_has_ended_holds_its_lock_for_an_hour(bash: Callable[[str], Player], path: str) -> None:
     """The example ends with the lock in place, for a caller that goes on: its pid is no proof of death."""
     assert bash(sema_shell(path, "")).wait() == 0
     assert Lock(path).try_acquire() is None
@@ -123,7 +123,7 @@ def test_a_shell_that_has_ended_holds_its_lock_for_less_than_an_hour(bash: Calla
         assert hold.recovered_from.tag == "shell-script"
 
 
-def test_a_lock_that_the_example_is_still_writing_is_free(bash: Callable[[str], Player], path: str) -> None:
+def test_a_lock_that_the_example_is_still_writing_is_held(bash: Callable[[str], Player], path: str) -> None:
     """It appears empty, then with a line, then with two: malformed and held, until it can be read."""
     lines = SEMA_SHELL.replace("/tmp/my.lock", path).splitlines()[1:]
     script = bash(f": > {path}\necho now\nread -r _\n" + "".join(f"{line}\necho now\nread -r _\n" for line in lines))
@@ -135,7 +135,7 @@ def test_a_lock_that_the_example_is_still_writing_is_free(bash: Callable[[str], 
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
-def test_our_record_is_not_what_the_python_example_reads(path: str, protocol: str) -> None:
+def test_our_record_is_what_the_python_example_reads(path: str, protocol: str) -> None:
     with Lock(path, protocol=protocol, tag="a = b, ü c") as hold:
         found = parsed(path)
         assert found["pid"] == str(os.getpid())
@@ -145,7 +145,7 @@ def test_our_record_is_not_what_the_python_example_reads(path: str, protocol: st
         hold.ensure_held()
 
 
-def test_the_sema_example_writes_over_our_lock_unnoticed(bash: Callable[[str], Player], path: str) -> None:
+def test_the_sema_example_that_writes_over_our_lock_is_noticed(bash: Callable[[str], Player], path: str) -> None:
     """It does not ask whether anybody holds the lock."""
     hold = Lock(path).acquire()
     assert bash(sema_shell(path, "")).wait() == 0
@@ -154,7 +154,7 @@ def test_the_sema_example_writes_over_our_lock_unnoticed(bash: Callable[[str], P
     assert parsed(path)["tag"] == "shell-script"
 
 
-def test_the_lock_of_the_beads_example_is_not_a_lock(bash: Callable[[str], Player], play: Play, tmp_path: Path) -> None:
+def test_the_lock_of_the_beads_example_is_a_lock(bash: Callable[[str], Player], play: Play, tmp_path: Path) -> None:
     database = tmp_path / ".beads"
     database.mkdir()
     script = bash(BEADS_SHELL)
@@ -176,7 +176,7 @@ def test_the_lock_of_the_beads_example_is_not_a_lock(bash: Callable[[str], Playe
     assert ours.ask("lost") == "kept"
 
 
-def test_a_killed_beads_example_is_waited_for(bash: Callable[[str], Player], tmp_path: Path) -> None:
+def test_a_killed_beads_example_is_not_waited_for(bash: Callable[[str], Player], tmp_path: Path) -> None:
     database = tmp_path / ".beads"
     database.mkdir()
     script = bash(BEADS_SHELL)
@@ -189,7 +189,7 @@ def test_a_killed_beads_example_is_waited_for(bash: Callable[[str], Player], tmp
         assert list(found)[:5] == ["holder", "pid", "hostname", "started_at", "version"]
 
 
-def test_the_clean_up_that_beads_recommends_finds_our_lock(tmp_path: Path) -> None:
+def test_the_clean_up_that_beads_recommends_is_noticed(tmp_path: Path) -> None:
     """A tool that removes the lock at its end, whosever it is: what is lost is told."""
     (tmp_path / ".beads").mkdir()
     hold = Lock(tmp_path / ".beads", protocol="beads", holder="ours").acquire()

@@ -52,7 +52,7 @@ hear()
 @pytest.mark.parametrize("owner", ["None", "'me'"], ids=["plain", "re-entrant"])
 @pytest.mark.parametrize("heartbeat", ["None", "0.02"], ids=["no-beat", "beating"])
 @pytest.mark.needs("flock")
-def test_a_child_that_releases_frees_its_parents_lock(
+def test_a_child_that_releases_does_not_free_its_parents_lock(
     spawn: Callable[..., Peer], path: str, heartbeat: str, owner: str
 ) -> None:
     process = spawn(f"heartbeat, owner = {heartbeat}, {owner}\n" + CHILD_RELEASES, path)
@@ -71,7 +71,7 @@ def test_a_child_that_releases_frees_its_parents_lock(
         pass
 
 
-def test_a_with_block_left_by_a_child_frees_its_parents_lock(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_with_block_left_by_a_child_does_not_free_its_parents_lock(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         lock = Lock(path)
@@ -94,7 +94,7 @@ def test_a_with_block_left_by_a_child_frees_its_parents_lock(spawn: Callable[...
 
 
 @pytest.mark.needs("events")
-def test_a_childs_copy_of_the_descriptor_keeps_the_lock_after_its_parents_death(
+def test_a_childs_copy_of_the_descriptor_does_not_keep_its_dead_parents_lock(
     spawn: Callable[..., Peer], path: str
 ) -> None:
     process = spawn(
@@ -120,7 +120,7 @@ def test_a_childs_copy_of_the_descriptor_keeps_the_lock_after_its_parents_death(
         assert os.path.exists(f"/proc/{child}")
 
 
-def test_a_child_cannot_take_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_child_can_take_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         other = path + ".other"
@@ -208,7 +208,7 @@ time.sleep(60)
 """
 
 
-def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_fork_beside_an_acquire_leaves_no_guard_in_the_child(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(FORK_STORM, path)
     word, *rest = process.hear(90).split()
     assert word == "taken", rest
@@ -221,7 +221,7 @@ def test_a_fork_beside_an_acquire_leaves_a_guard_in_the_child(spawn: Callable[..
 
 
 @pytest.mark.needs("events")
-def test_a_started_program_inherits_the_descriptor(path: str) -> None:
+def test_a_started_program_does_not_inherit_the_descriptor(path: str) -> None:
     with Lock(path, on_lost=print):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
         try:
@@ -271,15 +271,13 @@ say(rounds > 100, started > 20, held)
 """
 
 
-def test_a_program_between_vfork_and_exec_makes_a_released_lock_look_held(
-    spawn: Callable[..., Peer], path: str
-) -> None:
+def test_between_vfork_and_exec_a_program_does_not_keep_a_released_lock(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(POPEN_STORM, path)
     process.expect("True True 0")
     process.finish()
 
 
-def test_a_child_of_a_waiting_thread_goes_on_waiting_as_its_parent(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_child_of_a_waiting_thread_can_wait_on_its_own(spawn: Callable[..., Peer], path: str) -> None:
     with Lock(path):
         process = spawn(
             """
@@ -308,7 +306,7 @@ def test_a_child_of_a_waiting_thread_goes_on_waiting_as_its_parent(spawn: Callab
 
 
 @pytest.mark.needs("events")
-def test_a_fork_in_the_middle_of_a_wait_gives_the_child_a_lock(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_fork_in_the_middle_of_a_wait_gives_the_child_no_lock(spawn: Callable[..., Peer], path: str) -> None:
     # A signal handler that forks while the main thread waits: the child finds itself inside acquire().
     with Lock(path):
         process = spawn(
@@ -337,7 +335,7 @@ def test_a_fork_in_the_middle_of_a_wait_gives_the_child_a_lock(spawn: Callable[.
     process.finish()
 
 
-def test_a_handle_in_a_child_claims_to_be_held(path: str) -> None:
+def test_a_handle_in_a_child_says_that_it_is_not_held(path: str) -> None:
     hold = Lock(path).acquire()
     read, write = os.pipe()
     pid = os.fork()
@@ -356,7 +354,7 @@ def test_a_handle_in_a_child_claims_to_be_held(path: str) -> None:
     assert sys.exc_info() == (None, None, None)
 
 
-def test_a_thread_forks_while_another_holds_the_holds_mutex(path: str) -> None:
+def test_a_thread_can_fork_while_another_has_the_holds_mutex(path: str) -> None:
     # The child must not wait for a mutex whose owner does not exist there.
     hold = Lock(path, owner="x").acquire()
     again = Lock(path, owner="x").acquire()
@@ -427,7 +425,7 @@ say(len(names) > 0)
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
-def test_a_child_forked_during_an_import_waits_for_it_for_ever(
+def test_a_child_forked_during_an_import_does_not_wait_for_it(
     spawn: Callable[..., Peer], path: str, env: dict[str, str]
 ) -> None:
     with Lock(path):

@@ -47,7 +47,7 @@ hold.release()
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar"])
-def test_since_when_is_the_acquisition_through_heartbeats(spawn: Callable[..., Peer], path: str, protocol: str) -> None:
+def test_since_stays_the_acquisition_through_heartbeats(spawn: Callable[..., Peer], path: str, protocol: str) -> None:
     holder = spawn(LONG_AGO, f"{path}:{protocol}")
     lock_file = holder.hear()
     lock = Lock(path, protocol=protocol)
@@ -74,7 +74,7 @@ def timestamp(path: str) -> int:
     return int(Path(path).read_text().split("timestamp=")[1].split("\n")[0])
 
 
-def test_a_long_hold_grows_old(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_long_hold_is_kept_fresh(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(BEATING, path)
     holder.expect("holding")
     before, first = Path(path).read_bytes(), timestamp(path)
@@ -89,7 +89,7 @@ def test_a_long_hold_grows_old(spawn: Callable[..., Peer], path: str) -> None:
     assert not os.path.exists(path)
 
 
-def test_a_foreign_reader_sees_a_malformed_record_during_a_beat(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_foreign_reader_sees_a_whole_record_during_a_beat(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(CHANGING + BEATING.replace("0.005", "0.0002"), path)
     holder.expect("holding")
     sema = get("sema")
@@ -107,7 +107,7 @@ def test_a_foreign_reader_sees_a_malformed_record_during_a_beat(spawn: Callable[
 
 
 @pytest.mark.needs("events")
-def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -> None:
+def test_waiters_are_not_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(BEATING, path)
     holder.expect("holding")
     waiter = spawn(
@@ -130,9 +130,7 @@ def test_waiters_are_woken_by_each_beat(spawn: Callable[..., Peer], path: str) -
     holder.expect("released")
 
 
-def test_a_thread_runs_though_nothing_needs_it_or_stays_when_nothing_does(
-    spawn: Callable[..., Peer], path: str
-) -> None:
+def test_a_thread_runs_only_while_something_needs_it(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         def keepers():
@@ -184,9 +182,7 @@ THEFTS = [remove, replace, remove_and_create, overwrite]
 @pytest.mark.parametrize("steal", THEFTS)
 @pytest.mark.parametrize("heartbeat", [0, 0.01])
 @pytest.mark.needs("events")
-def test_a_holder_is_not_told_of_its_loss_or_told_twice(
-    path: str, steal: Callable[[str], None], heartbeat: float
-) -> None:
+def test_a_holder_is_told_of_its_loss_once(path: str, steal: Callable[[str], None], heartbeat: float) -> None:
     told: list[tuple[float, LockLost, str]] = []
     lock = Lock(
         path,
@@ -216,7 +212,7 @@ def test_a_holder_is_not_told_of_its_loss_or_told_twice(
 
 
 @pytest.mark.parametrize("steal", THEFTS)
-def test_a_loss_is_noticed_only_by_those_who_asked_to_be_told(path: str, steal: Callable[[str], None]) -> None:
+def test_a_loss_is_noticed_without_asking_to_be_told(path: str, steal: Callable[[str], None]) -> None:
     lock = Lock(path, heartbeat=0).acquire()
     steal(path)
     with pytest.raises(LockLost):
@@ -228,7 +224,7 @@ def test_a_loss_is_noticed_only_by_those_who_asked_to_be_told(path: str, steal: 
         assert Path(path).read_bytes() == THIEF
 
 
-def test_a_beat_writes_into_the_file_of_the_thief(path: str) -> None:
+def test_a_beat_does_not_write_into_the_file_of_the_thief(path: str) -> None:
     lock = Lock(path, heartbeat=0.002).acquire()
     overwrite(path)
     eventually(lambda: lock._held.lost, what="the discovery")
@@ -245,7 +241,7 @@ def beating() -> bool:
     return lock._keeper is not None and any(held.request.beat_every < 1 for held in lock._keeper._kept)
 
 
-def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:
+def test_the_loss_does_not_hide_the_error_of_the_body(path: str) -> None:
     def fail() -> None:
         with Lock(path):
             os.unlink(path)
@@ -256,7 +252,7 @@ def test_a_body_that_fails_hides_behind_the_loss(path: str) -> None:
     assert any("another process may be inside" in note for note in caught.value.__notes__)
 
 
-def test_a_callback_that_raises_ends_the_beats_of_other_holds(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_leaves_the_beats_of_other_holds(path: str, caplog: pytest.LogCaptureFixture) -> None:
     def on_lost(_error: LockLost) -> None:
         raise RuntimeError("the caller's mistake")
 
@@ -271,7 +267,7 @@ def test_a_callback_that_raises_ends_the_beats_of_other_holds(path: str, caplog:
         lock.release()
 
 
-def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str) -> None:
+def test_a_callback_that_takes_its_time_leaves_the_beats_of_other_holds(path: str) -> None:
     go, inside = threading.Event(), threading.Event()
 
     def on_lost(_error: LockLost) -> None:
@@ -292,7 +288,7 @@ def test_a_callback_that_takes_its_time_stops_the_beats_of_other_holds(path: str
         lock.release()
 
 
-def test_a_released_handle_says_that_it_was_robbed(path: str) -> None:
+def test_a_released_handle_does_not_say_that_it_was_robbed(path: str) -> None:
     told: list[LockLost] = []
     lock = Lock(path, on_lost=told.append).acquire()
     lock.release()
@@ -305,7 +301,7 @@ def test_a_released_handle_says_that_it_was_robbed(path: str) -> None:
 
 
 @pytest.mark.needs("events")
-def test_a_holder_in_another_process_is_not_told(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_holder_in_another_process_is_told(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(
         """
         hold = Lock(path, on_lost=lambda error: say("lost", time.monotonic())).acquire()

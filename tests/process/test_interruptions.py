@@ -19,7 +19,7 @@ ALL = "HOLDFAST_TEST_SECONDS" in os.environ
 
 @pytest.mark.parametrize("operation", EVERY)
 @pytest.mark.parametrize("kind", KINDS)
-def test_something_is_left_or_broken_by_what_comes_between_two_steps(kind: str, operation: str, shm: Path) -> None:
+def test_nothing_is_left_or_broken_by_what_comes_between_two_steps(kind: str, operation: str, shm: Path) -> None:
     every = str(1 if ALL else EVERY[operation])
     quiet = ["-W", "ignore:This process:DeprecationWarning"]
     done = subprocess.run(

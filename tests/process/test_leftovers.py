@@ -145,7 +145,7 @@ def bystander(project: Path) -> Iterator[subprocess.Popen[bytes]]:
     assert (project / "temporary" / "holdfast-00000abcde").exists()
 
 
-def test_something_is_left_and_nobody_says_so(project: Path) -> None:
+def test_whatever_is_left_is_reported(project: Path) -> None:
     """LO1, LO2, LO3, LO5."""
     done = play(project, LEAVES, "-n", "2")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -175,27 +175,27 @@ def test_something_is_left_and_nobody_says_so(project: Path) -> None:
             shutil.rmtree(directory)  # which shows that nothing is mounted there any more
 
 
-def test_a_tidy_run_is_blamed(project: Path, bystander: subprocess.Popen[bytes]) -> None:
-    """LO2, LO4: neither for what another run has, nor for what is about to end or ends with this interpreter."""
+def test_a_tidy_run_is_not_blamed(project: Path, bystander: subprocess.Popen[bytes]) -> None:
+    """LO2, LO4: for what another run has, or for what is about to end or ends with this interpreter."""
     done = play(project, TIDY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in (project / "temporary").iterdir()] == ["holdfast-00000abcde"]
 
 
-def test_a_part_of_nothing_is_blamed(project: Path) -> None:
+def test_an_empty_run_is_not_blamed(project: Path) -> None:
     done = play(project, TIDY, "-k", "nonesuch")
     assert done.returncode == 5, done.stdout
     assert list((project / "temporary").iterdir()) == []
 
 
-def test_the_evidence_of_a_failure_is_removed_or_taken_for_a_leftover(project: Path) -> None:
+def test_the_evidence_of_a_failure_is_kept_and_is_no_leftover(project: Path) -> None:
     done = play(project, FAILS)
     assert (done.returncode, done.stdout.count("left behind")) == (1, 0), done.stdout
     (evidence,) = (project / "temporary").rglob("evidence")
     assert evidence.parent.name == "test_that_fails0"
 
 
-def test_temporary_files_are_made_where_nobody_looks() -> None:
+def test_temporary_files_are_made_only_in_known_places() -> None:
     """LO2: another place than `tempfile`'s own is one of `places`."""
     named = re.compile(r"""dir=(?!places\.)\S*["']/(?:tmp|var/tmp|dev/shm)\b""")
     sources = [path for path in TESTS.rglob("*.py") if path.name not in ("container.py", "faults_table.py")]

@@ -46,7 +46,7 @@ def run(context: BaseContext, target: Callable[..., object], *arguments: object)
     return status
 
 
-def test_a_lock_changes_when_it_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_keeps_its_options_when_it_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock = Lock("a.lock", tag="sent", timeout=0.01, stale="never", mode=0o600, owner=("who", 1))
     monkeypatch.chdir("/")
@@ -68,7 +68,7 @@ def environment_holds_nothing(lock: Lock) -> None:
     assert not os.path.exists(lock.path)
 
 
-def test_a_pickled_lock_takes_its_holds_along(path: str) -> None:
+def test_a_pickled_lock_takes_no_holds_along(path: str) -> None:
     lock = Lock(path, timeout=0)
     with lock:
         copy = pickle.loads(pickle.dumps(lock))
@@ -79,11 +79,11 @@ def test_a_pickled_lock_takes_its_holds_along(path: str) -> None:
         pass
 
 
-def test_a_subclass_turns_into_a_plain_lock(path: str) -> None:
+def test_a_subclass_stays_a_subclass(path: str) -> None:
     assert type(pickle.loads(pickle.dumps(targets.Named(path)))) is targets.Named
 
 
-def test_a_hold_is_sent_to_a_process_that_does_not_hold_it(path: str) -> None:
+def test_a_hold_cannot_be_sent_to_another_process(path: str) -> None:
     with Lock(path) as hold:
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             with pytest.raises(TypeError, match=r"belongs to this process .* send the Lock"):
@@ -93,7 +93,7 @@ def test_a_hold_is_sent_to_a_process_that_does_not_hold_it(path: str) -> None:
         hold.ensure_held()
 
 
-def test_a_child_has_its_parents_holds_or_can_take_none(path: str, context: BaseContext) -> None:
+def test_a_child_has_none_of_its_parents_holds_and_can_take_its_own(path: str, context: BaseContext) -> None:
     lock = Lock(path)
     with lock as hold, context.Pool(1) as pool:
         assert pool.apply(targets.look_and_take, (lock,)) == (0, True, True, path)
@@ -105,7 +105,7 @@ def test_a_child_has_its_parents_holds_or_can_take_none(path: str, context: Base
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_handle_that_a_child_inherits_frees_the_lock(path: str) -> None:
+def test_a_handle_that_a_child_inherits_does_not_free_the_lock(path: str) -> None:
     with Lock(path) as hold:
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _keep_in_child, (hold,)) as pool:
             assert pool.submit(_touch_kept).result(20) == (False, True)
@@ -124,7 +124,7 @@ def _touch_kept() -> tuple[bool, bool]:
 _kept: object = None
 
 
-def test_an_increment_is_lost_in_a_pool(shm: Path, context: BaseContext) -> None:
+def test_no_increment_is_lost_in_a_pool(shm: Path, context: BaseContext) -> None:
     counter = shm / "counter"
     counter.write_text("0")
     lock = Lock(shm / "pool.lock", timeout=60)
@@ -136,7 +136,7 @@ def test_an_increment_is_lost_in_a_pool(shm: Path, context: BaseContext) -> None
     assert os.listdir(shm) == ["counter"]
 
 
-def test_an_increment_is_lost_between_an_executor_and_its_parent(shm: Path, context: BaseContext) -> None:
+def test_no_increment_is_lost_between_an_executor_and_its_parent(shm: Path, context: BaseContext) -> None:
     counter = shm / "counter"
     counter.write_text("0")
     lock = Lock(shm / "pool.lock", timeout=60)
@@ -149,21 +149,21 @@ def test_an_increment_is_lost_between_an_executor_and_its_parent(shm: Path, cont
 
 
 @pytest.mark.parametrize(("how", "status"), [("a return", 0), ("an exception", 1), ("sys.exit", 3)])
-def test_a_child_that_ends_in_order_leaves_its_lock(
+def test_a_child_that_ends_in_order_releases_its_lock(
     path: str, context: BaseContext, how: str, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(context, targets.take_and_end, Lock(path), how) == status
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_child_releases_at_its_end_while_its_thread_still_works(path: str, context: BaseContext) -> None:
+def test_a_child_keeps_its_locks_while_its_thread_still_works(path: str, context: BaseContext) -> None:
     said = path + ".said"
     assert run(context, targets.end_before_a_thread, Lock(path), said) == 0
     assert Path(said).read_text() == "kept"
     assert not os.path.exists(path)
 
 
-def test_a_killed_worker_keeps_the_lock(path: str, context: BaseContext) -> None:
+def test_a_killed_worker_does_not_keep_the_lock(path: str, context: BaseContext) -> None:
     with ProcessPoolExecutor(2, context) as pool:
         with pytest.raises(BrokenProcessPool):
             pool.submit(targets.be_killed, Lock(path)).result(20)
@@ -190,7 +190,7 @@ def script_with(method: str, then: str, hold: str = "hold = Lock(path, tag='pare
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_parents_death_frees_its_lock_only_when_its_children_are_gone(
+def test_a_parents_death_frees_its_lock_though_its_children_live(
     spawn: Callable[..., Peer], shm: Path, method: str
 ) -> None:
     path = str(shm / "the.lock")
@@ -206,7 +206,9 @@ def test_a_parents_death_frees_its_lock_only_when_its_children_are_gone(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_childs_death_frees_its_parents_lock(spawn: Callable[..., Peer], path: str, method: str, number: int) -> None:
+def test_a_childs_death_does_not_free_its_parents_lock(
+    spawn: Callable[..., Peer], path: str, method: str, number: int
+) -> None:
     then = "child.join(); hold.ensure_held(); say('held'); hear(); hold.release()"
     parent = spawn(script_with(method, then), path)
     child = int(heard(parent, "child"))
@@ -228,7 +230,7 @@ def heard(parent: Peer, word: str) -> str:
 
 @pytest.mark.parametrize("first", ["child", "hold"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_process_that_ends_frees_the_lock_while_it_waits_for_its_child(
+def test_a_process_that_waits_for_its_child_at_its_end_keeps_the_lock(
     spawn: Callable[..., Peer], path: str, method: str, first: str
 ) -> None:
     # Whoever starts a child and ends waits for the child at exit, which may work under the lock of its parent.
@@ -243,7 +245,7 @@ def test_a_process_that_ends_frees_the_lock_while_it_waits_for_its_child(
 
 
 @pytest.mark.unmeasured("coverage.py loads multiprocessing")
-def test_multiprocessing_is_loaded_for_nothing(spawn: Callable[..., Peer], path: str) -> None:
+def test_multiprocessing_is_not_loaded(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn("with Lock(path): pass\nsay('multiprocessing' in sys.modules)", path, real=True)
     process.expect("False")
     assert process.finish() == ""

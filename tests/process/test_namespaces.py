@@ -92,7 +92,7 @@ def end(peer: Peer) -> None:
     ],
 )
 @pytest.mark.needs("flock")
-def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
+def test_a_holder_in_another_container_is_respected_and_recovered_when_dead(
     spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...]
 ) -> None:
     rename = "import socket; socket.sethostname('elsewhere')\n" if where is ABROAD else ""
@@ -116,7 +116,7 @@ def test_a_living_holder_in_another_container_is_robbed_or_a_dead_one_stays(
 
 
 @pytest.mark.needs("flock")
-def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_released_lock_is_seen_from_another_container(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(HOLD, path, prefix=CONTAINER)
     holder.hear()
     contender = spawn(CONTEND, path, prefix=CONTAINER)
@@ -133,7 +133,7 @@ def test_a_released_lock_is_not_seen_from_another_container(spawn: Callable[...,
 
 
 @pytest.mark.needs("flock")
-def test_the_first_process_of_a_new_container_takes_its_dead_predecessor_for_itself(
+def test_a_new_containers_first_process_recovers_its_dead_predecessors_lock(
     spawn: Callable[..., Peer], path: str
 ) -> None:
     first = spawn(HOLD, path, prefix=CONTAINER)
@@ -146,7 +146,7 @@ def test_the_first_process_of_a_new_container_takes_its_dead_predecessor_for_its
     second.finish()
 
 
-def test_a_holder_without_a_kernel_lock_is_judged_by_a_number_from_another_container(
+def test_a_holder_without_a_kernel_lock_is_not_judged_by_a_foreign_number(
     spawn: Callable[..., Peer], path: str
 ) -> None:
     # Its pid 1 is somebody else's out here, and a pid from out here is nobody in there: unknown, and so held.
@@ -180,7 +180,7 @@ def test_a_holder_without_a_kernel_lock_is_judged_by_a_number_from_another_conta
     outside.expect("released")
 
 
-def test_a_foreign_record_of_a_process_that_proc_hides_counts_as_dead(spawn: Callable[..., Peer], shm: Path) -> None:
+def test_a_foreign_record_of_a_process_that_proc_hides_counts_as_alive(spawn: Callable[..., Peer], shm: Path) -> None:
     path = str(shm / "the.lock")
     foreign = spawn("hear()")
     Path(path).write_text(f"pid={foreign.pid}\ntimestamp={int(time.time()) - 10}\n")
@@ -202,7 +202,7 @@ def test_a_foreign_record_of_a_process_that_proc_hides_counts_as_dead(spawn: Cal
 
 
 @pytest.mark.needs("flock")
-def test_without_proc_nothing_can_be_locked(spawn: Callable[..., Peer], path: str) -> None:
+def test_without_proc_locks_still_exclude(spawn: Callable[..., Peer], path: str) -> None:
     bare = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
     holder = spawn(HOLD, path, prefix=bare)
     assert holder.hear().startswith("holding")
@@ -238,7 +238,7 @@ def _events(path: str) -> None:
 @pytest.mark.usefixtures("_events")
 @pytest.mark.parametrize("dies", [True, False], ids=["death", "release"])
 @pytest.mark.parametrize(("where", "from_where"), [(ABROAD, CONTAINER), (HERE, CONTAINER), (CONTAINER, HERE)])
-def test_an_event_does_not_reach_another_container(
+def test_an_event_reaches_another_container(
     spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...], dies: bool
 ) -> None:
     """A waiter behind another one, too: the first waits for the lock file, the second for the first's ticket."""
@@ -270,7 +270,7 @@ def test_an_event_does_not_reach_another_container(
 @pytest.mark.parametrize(
     "wheres", [(OTHER_CLOCK, HERE), (HERE, OTHER_CLOCK)], ids=["later clock first", "later clock second"]
 )
-def test_a_waiter_whose_clock_is_shifted_is_served_out_of_turn(
+def test_a_waiter_whose_clock_is_shifted_is_served_in_its_turn(
     spawn: Callable[..., Peer], path: str, wheres: tuple[tuple[str, ...], ...]
 ) -> None:
     """A time namespace shifts the monotonic clock, by which those who wait are told apart; five days here."""
@@ -294,10 +294,10 @@ def test_a_waiter_whose_clock_is_shifted_is_served_out_of_turn(
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
-def test_a_process_older_than_its_clock_was_started_in_the_future(
+def test_a_process_older_than_its_clock_counts_as_alive(
     spawn: Callable[..., Peer], path: str, env: dict[str, str]
 ) -> None:
-    """Then it could not have written its record, and would count as dead: a foreign lock would be taken from it."""
+    """Started in the future, it could not have written its record: a foreign lock would be taken from it."""
     offsets = Path("/proc/self/timens_offsets")
     if not offsets.exists():
         pytest.skip("this kernel has no time namespaces")
@@ -317,7 +317,7 @@ BOUND = ("unshare", "--mount", "sh", "-c", 'mount --bind "$1" /media && shift &&
 
 
 @pytest.mark.needs("flock")
-def test_a_directory_that_is_mounted_elsewhere_has_locks_of_its_own(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_directory_that_is_mounted_elsewhere_has_the_same_locks(spawn: Callable[..., Peer], path: str) -> None:
     """A container's volume: the same directory by another path, seen by another mount and PID namespace."""
     holder = spawn(HOLD, "/media/the.lock", prefix=(*CONTAINER, *BOUND, os.path.dirname(path)))
     word, _, _ = holder.hear().split()
@@ -352,7 +352,7 @@ def layers(request: pytest.FixtureRequest, disk: Path, mount: Callable[..., None
 
 
 @pytest.mark.needs("flock")
-def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_gone(
+def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_unknown(
     spawn: Callable[..., Peer], layers: tuple[Path, Path, Path]
 ) -> None:
     """L2: unknown, not dead, whether the holder lives or not: it is held until its protocol's age, and no longer."""
@@ -377,7 +377,7 @@ def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_gone(
     assert os.listdir(merged) == []
 
 
-def test_a_stale_lock_in_an_image_is_never_taken_over(layers: tuple[Path, Path, Path]) -> None:
+def test_a_stale_lock_in_an_image_is_taken_over(layers: tuple[Path, Path, Path]) -> None:
     """It is in the lower layer: writing to it makes another file of it, and removing it leaves a mark."""
     merged, lower, _ = layers
     (lower / "the.lock").write_text(f"pid=2147483647\ntimestamp={int(time.time()) - 7200}\n")
@@ -425,7 +425,7 @@ def dead_lock_of(spawn: Callable[..., Peer], path: str, user: int, mode: str) ->
     return holder
 
 
-def test_another_users_dead_lock_in_a_sticky_directory_is_refused_without_saying_whose_it_is(
+def test_another_users_dead_lock_in_a_sticky_directory_is_refused_and_explained(
     spawn: Callable[..., Peer], shared: str
 ) -> None:
     holder = dead_lock_of(spawn, shared, ALICE, "644")
@@ -436,13 +436,13 @@ def test_another_users_dead_lock_in_a_sticky_directory_is_refused_without_saying
     assert f"process {holder.pid}" in message
     assert f"of {ALICE}" in message
     assert f"may neither write to the lock file nor remove it: it belongs to user {ALICE}" in message
-    assert "Whoever may write to the file can take it over" in message
+    assert "Any user who may write to the file can take it over" in message
     assert Path(shared).read_bytes() == before
     with Lock(shared).acquire(timeout=1) as hold:  # root may
         assert hold.recovered_from is not None
 
 
-def test_another_users_lock_that_may_not_be_read_hides_that_it_is_held(spawn: Callable[..., Peer], shared: str) -> None:
+def test_another_users_lock_that_may_not_be_read_is_refused_as_held(spawn: Callable[..., Peer], shared: str) -> None:
     dead_lock_of(spawn, shared, ALICE, "600")
     bob = spawn(AS_USER, shared, BOB, "644")
     message = bob.hear()
@@ -451,9 +451,7 @@ def test_another_users_lock_that_may_not_be_read_hides_that_it_is_held(spawn: Ca
 
 
 @pytest.mark.parametrize("shared", [0o777], indirect=True)
-def test_another_users_dead_lock_in_a_shared_directory_is_not_recovered(
-    spawn: Callable[..., Peer], shared: str
-) -> None:
+def test_another_users_dead_lock_in_a_shared_directory_is_recovered(spawn: Callable[..., Peer], shared: str) -> None:
     dead_lock_of(spawn, shared, ALICE, "644")
     bob = spawn(AS_USER, shared, BOB, "644")
     assert bob.hear() == f"holding of {ALICE}"
@@ -463,7 +461,7 @@ def test_another_users_dead_lock_in_a_shared_directory_is_not_recovered(
     assert os.listdir(os.path.dirname(shared)) == []
 
 
-def test_another_users_living_lock_is_robbed(spawn: Callable[..., Peer], shared: str) -> None:
+def test_another_users_living_lock_is_respected(spawn: Callable[..., Peer], shared: str) -> None:
     alice = spawn(AS_USER, shared, ALICE, "644")
     alice.expect("holding None")
     bob = spawn(AS_USER, shared, BOB, "644")
@@ -476,7 +474,7 @@ def test_another_users_living_lock_is_robbed(spawn: Callable[..., Peer], shared:
 
 
 @pytest.mark.needs("flock")
-def test_a_file_that_a_sticky_directory_keeps_locks_everybody_out(spawn: Callable[..., Peer], shared: str) -> None:
+def test_a_file_that_a_sticky_directory_keeps_does_not_lock_others_out(spawn: Callable[..., Peer], shared: str) -> None:
     # Mode 0666: Bob can take over in place, but may not remove Alice's file when he leaves. He is told so, and what he
     # leaves is a dead holder's record, which the next one takes over at once.
     dead_lock_of(spawn, shared, ALICE, "666")

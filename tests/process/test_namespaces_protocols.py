@@ -74,7 +74,7 @@ def end(peer: Peer) -> None:
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.needs("flock")
-def test_a_protocol_has_a_false_proof_of_death_across_containers(
+def test_no_protocol_has_a_false_proof_of_death_across_containers(
     spawn: Callable[..., Peer], target: str, protocol: str, host: str
 ) -> None:
     """Both are process 1 of a container, on hosts of the same name and of different ones."""
@@ -120,7 +120,7 @@ def in_the_future(path: Path) -> None:
     os.utime(path, (later, later))
 
 
-def test_a_rival_of_another_container_is_not_waited_for(rival: Player, target: str) -> None:
+def test_a_rival_of_another_container_is_waited_for(rival: Player, target: str) -> None:
     """Y2: its pid is nobody's here, but its temporary file is young."""
     assert ".1." in temporary(target).name
     for pid in ("1", str(NOT_HERE)):  # somebody's here, and nobody's
@@ -135,7 +135,7 @@ def test_a_rival_of_another_container_is_not_waited_for(rival: Player, target: s
     assert Lock(target, protocol="semats").status().holder.pid == 1
 
 
-def test_a_rival_of_another_container_that_slept_robs_without_a_word(rival: Player, target: str) -> None:
+def test_a_rival_of_another_container_that_slept_is_noticed(rival: Player, target: str) -> None:
     """Y2: one that has stood between its look and its rename for long is not waited for; what it does is noticed."""
     path = temporary(target)
     long_ago = time.time() - 3600
@@ -152,7 +152,7 @@ def test_a_rival_of_another_container_that_slept_robs_without_a_word(rival: Play
     assert Path(target).read_bytes() == theirs
 
 
-def test_the_lock_of_a_semats_in_another_container_is_taken_while_it_is_young(rival: Player, target: str) -> None:
+def test_the_young_lock_of_a_semats_in_another_container_is_not_taken(rival: Player, target: str) -> None:
     """Whatever process has its number here: a foreign record says no more than a pid, and the rule wants age, too."""
     rival.go()
     rival.expect("acquired")
@@ -176,7 +176,7 @@ def foreign_sidecar(target: str, host: str | None, age: float) -> bytes:
 
 
 @pytest.mark.parametrize("host", ["elsewhere", None, socket.gethostname()], ids=["other host", "no host", "same name"])
-def test_a_foreign_sidecar_of_another_container_is_removed(target: str, host: str | None) -> None:
+def test_a_foreign_sidecar_of_another_container_is_not_removed(target: str, host: str | None) -> None:
     """Young or old: its rule fails closed, and no evidence about a number opens it."""
     lock = Lock(target, protocol="sidecar")
     data = foreign_sidecar(target, host, 1)
@@ -191,9 +191,7 @@ def test_a_foreign_sidecar_of_another_container_is_removed(target: str, host: st
 
 
 @pytest.mark.parametrize("where", [(), CONTAINER], ids=["outside", "inside"])
-def test_a_beads_lock_of_another_host_counts_as_dead(
-    spawn: Callable[..., Peer], target: str, where: tuple[str, ...]
-) -> None:
+def test_a_beads_lock_of_another_host_is_held(spawn: Callable[..., Peer], target: str, where: tuple[str, ...]) -> None:
     """A container that has a name of its own, as they have; its processes cannot be seen from another one."""
     os.mkdir(target)
     record = {

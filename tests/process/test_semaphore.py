@@ -120,7 +120,7 @@ def storm(place: Path, share: float, env: dict[str, str], *, told: bool = True) 
     assert [name for name in os.listdir(locks) if not name.endswith((".lock", ".claim"))] == []
 
 
-def test_a_kill_at_any_moment_lets_too_many_in_or_loses_a_slot(shm: Path) -> None:
+def test_a_kill_at_any_moment_lets_in_no_more_than_the_slots_and_loses_none(shm: Path) -> None:
     storm(shm, 1 / 3, {})
 
 
@@ -133,12 +133,12 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
-def test_a_lesser_way_of_publishing_or_waiting_lets_too_many_in(shm: Path, env: dict[str, str]) -> None:
+def test_a_lesser_way_of_publishing_or_waiting_lets_in_no_more_than_the_slots(shm: Path, env: dict[str, str]) -> None:
     storm(shm, SOME, {**LINUX, **env})
 
 
 @pytest.mark.needs("flock")
-def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
+def test_locks_of_the_kernel_alone_let_in_no_more_than_the_slots(shm: Path) -> None:
     storm(shm, SOME, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 
 
@@ -146,7 +146,7 @@ def test_the_same_with_locks_of_the_kernel_alone(shm: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_a_killed_holder_keeps_its_slot(
+def test_a_killed_holder_does_not_keep_its_slot(
     slot: int, spawn: Callable[..., Peer], wait: Callable[..., Peer], base: str
 ) -> None:
     holders = [spawn(HOLD, base, 2) for _ in range(2)]
@@ -158,7 +158,7 @@ def test_a_killed_holder_keeps_its_slot(
 
 
 @pytest.mark.needs("flock", "events")
-def test_waiting_processes_get_in_out_of_order_or_wake_each_other(wait: Callable[..., Peer], base: str) -> None:
+def test_waiting_processes_get_in_in_order_and_do_not_wake_each_other(wait: Callable[..., Peer], base: str) -> None:
     """Q7: a release of any slot wakes the first, who passes the wait for the slots on to the second."""
     holds = fill(base)
     waiters = [wait() for _ in range(4)]
@@ -185,7 +185,7 @@ def semaphore_is_free_but(base: str, slot: int) -> bool:
 
 
 @pytest.mark.needs("flock")
-def test_of_two_slots_released_at_once_one_lies_there_until_a_deadline(wait: Callable[..., Peer], base: str) -> None:
+def test_two_slots_released_at_once_let_in_two(wait: Callable[..., Peer], base: str) -> None:
     """Q7, with real processes, again and again."""
     for _ in range(5):
         holds = fill(base)
@@ -203,7 +203,7 @@ def test_of_two_slots_released_at_once_one_lies_there_until_a_deadline(wait: Cal
             waiter.finish()
 
 
-def test_a_killed_waiter_keeps_the_next_one_from_a_slot(wait: Callable[..., Peer], base: str) -> None:
+def test_a_killed_waiter_does_not_keep_the_next_one_from_a_slot(wait: Callable[..., Peer], base: str) -> None:
     holds = fill(base)
     first, second = wait(), wait()
     first.kill()
@@ -213,7 +213,7 @@ def test_a_killed_waiter_keeps_the_next_one_from_a_slot(wait: Callable[..., Peer
     holds[1].release()
 
 
-def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], base: str) -> None:
+def test_a_ctrl_c_while_waiting_leaves_nothing(spawn: Callable[..., Peer], base: str) -> None:
     holds = fill(base)
     waiter = spawn(
         """
@@ -243,13 +243,13 @@ def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], bas
         hold.release()
 
 
-def test_a_process_that_ends_in_order_leaves_its_slots(spawn: Callable[..., Peer], base: str) -> None:
+def test_a_process_that_ends_in_order_releases_its_slots(spawn: Callable[..., Peer], base: str) -> None:
     peer = spawn("holds = [holdfast.Semaphore(path, 3).acquire() for _ in range(3)]", base)
     peer.finish()
     assert os.listdir(os.path.dirname(base)) == []
 
 
-def test_those_who_disagree_on_the_number_stop_or_let_more_in_than_the_largest(
+def test_processes_that_disagree_on_the_number_let_in_no_more_than_the_largest(
     spawn: Callable[..., Peer], wait: Callable[..., Peer], base: str
 ) -> None:
     """Whoever knows of more slots uses them, also past those who wait for the ones that they know of."""
@@ -277,7 +277,7 @@ def inside(semaphore: Semaphore, directory: str, times: int) -> int:
     return most
 
 
-def test_a_pool_of_processes_gets_too_many_slots_at_once(tmp_path: Path, base: str) -> None:
+def test_a_pool_of_processes_has_no_more_slots_than_there_are(tmp_path: Path, base: str) -> None:
     (tmp_path / "inside").mkdir()
     semaphore = Semaphore(base, 2, timeout=60)
     with multiprocessing.get_context("spawn").Pool(4) as pool:

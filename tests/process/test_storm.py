@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
 
 
 @pytest.mark.parametrize("protocol", KINDS)
-def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, protocol: str) -> None:
+def test_contenders_of_every_kind_exclude_each_other(shm: Path, disk: Path, protocol: str) -> None:
     """The lock is on a disk, and what proves that nobody else was inside is elsewhere."""
     if protocol == "flock":
         need("flock")
@@ -32,7 +32,7 @@ def test_contenders_of_some_kind_are_inside_together(shm: Path, disk: Path, prot
         assert result.told["passed"] > seconds / 10
 
 
-def test_one_that_ignores_the_lock_is_not_seen(shm: Path) -> None:
+def test_a_contender_that_ignores_the_lock_is_seen(shm: Path) -> None:
     """The storm itself: its detector and its look at stopped holders find what they are there for."""
     with pytest.raises(AssertionError, match=r"'(overlaps|entered while its holder was stopped)': "):
         storm(shm, shm / "state", "sema", 1.5, ("sync", "sync", "rude"))

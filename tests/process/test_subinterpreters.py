@@ -40,7 +40,7 @@ interpreters.run_string(interpreters.create(), code)
 """
 
 
-def test_a_contended_lock_in_an_isolated_subinterpreter_is_an_import_error(tmp_path: Path) -> None:
+def test_a_contended_lock_works_in_an_isolated_subinterpreter(tmp_path: Path) -> None:
     with Lock(tmp_path / "l") as hold:
         words = [sys.executable, "-c", ISOLATED, str(tmp_path / "l"), str(Path(holdfast.__file__).parent.parent)]
         child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -66,8 +66,8 @@ with lock:
 
 
 @pytest.mark.parametrize("without", ["", "proc"])
-def test_a_wait_without_ctypes_is_an_import_error(tmp_path: Path, without: str) -> None:
-    """Nor is an acquisition where an unnamed file cannot be linked by `/proc`."""
+def test_a_wait_works_without_ctypes(tmp_path: Path, without: str) -> None:
+    """And so does an acquisition where an unnamed file cannot be linked by `/proc`."""
     import os
 
     hold = Lock(tmp_path / "l").acquire()

@@ -1,6 +1,6 @@
-"""What the kernel's tables in `/proc` say, and how: one test for each format that procfs.py reads.
+"""What the kernel's tables in `/proc` say, and how: one test for each format that proc_locks.py reads.
 
-Nothing of holdfast runs here. A test that fails means: this kernel is another; see the head of `_platform/procfs.py`.
+Nothing of holdfast runs here. A test that fails means: this kernel is another; see the head of proc_locks.py.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def first_namespace() -> bool:
     return os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC
 
 
-def test_a_holder_or_a_waiter_looks_otherwise(file: Path, spawn: Callable[..., Peer]) -> None:
+def test_holders_and_waiters_look_as_expected(file: Path, spawn: Callable[..., Peer]) -> None:
     holder = spawn(HOLD, file, "exclusive")
     holder.expect("held")
     stat = file.stat()
@@ -112,7 +112,7 @@ def test_a_holder_or_a_waiter_looks_otherwise(file: Path, spawn: Callable[..., P
     assert re.fullmatch(rf" +-> FLOCK  ADVISORY  READ {other.pid} {name} 0 EOF\n", table(file, 3)[2])
 
 
-def test_shared_holders_are_one_or_exclusive(file: Path, spawn: Callable[..., Peer]) -> None:
+def test_shared_holders_are_listed_one_by_one_as_shared(file: Path, spawn: Callable[..., Peer]) -> None:
     holders = [spawn(HOLD, file, "shared") for _ in range(2)]
     for holder in holders:
         holder.expect("held")
@@ -120,7 +120,7 @@ def test_shared_holders_are_one_or_exclusive(file: Path, spawn: Callable[..., Pe
     assert sorted(int(each[1]) for each in seen if each) == sorted(holder.pid for holder in holders)
 
 
-def test_other_kinds_of_locks_are_called_flock(file: Path, opened: Callable[..., int]) -> None:
+def test_other_kinds_of_locks_are_not_called_flock(file: Path, opened: Callable[..., int]) -> None:
     process, description, lease = opened(file), opened(file), opened(file)
     fcntl.lockf(process, fcntl.LOCK_EX, 1, 0)
     F_OFD_SETLK = 37
@@ -137,7 +137,7 @@ def test_other_kinds_of_locks_are_called_flock(file: Path, opened: Callable[...,
     assert [re.split(" +", each)[1] for each in table(alone)] == ["LEASE"]
 
 
-def test_the_descriptor_of_a_holder_does_not_tell_or_that_of_a_waiter_does(
+def test_the_descriptor_of_a_holder_tells_and_that_of_a_waiter_does_not(
     file: Path, opened: Callable[..., int], spawn: Callable[..., Peer]
 ) -> None:
     fd = opened(file)
@@ -164,7 +164,7 @@ def is_same(pid: int, fd: str, path: Path) -> bool:
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
 
 
-def test_a_lock_is_forgotten_with_the_process_that_took_it(file: Path, spawn: Callable[..., Peer]) -> None:
+def test_a_lock_is_remembered_after_the_process_that_took_it(file: Path, spawn: Callable[..., Peer]) -> None:
     taker = spawn("sys.argv[2:] = [str(os.getpid())]\n" + BEQUEATH, file)
     heir = int(taker.hear())
     taker.wait()
@@ -178,7 +178,7 @@ def test_a_lock_is_forgotten_with_the_process_that_took_it(file: Path, spawn: Ca
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
-def test_a_container_sees_locks_of_the_outside_and_of_the_dead(file: Path, spawn: Callable[..., Peer]) -> None:
+def test_a_container_sees_no_locks_of_the_outside_or_of_the_dead(file: Path, spawn: Callable[..., Peer]) -> None:
     # Neither its own, if the process that took them has ended, nor those from outside, nor who waits for either.
     outside = spawn(HOLD, file, "exclusive")
     outside.expect("held")
@@ -212,7 +212,7 @@ def test_a_container_sees_locks_of_the_outside_and_of_the_dead(file: Path, spawn
     container.expect("0")
 
 
-def test_a_watch_is_shown_otherwise(file: Path, instance: int) -> None:
+def test_a_watch_is_shown_as_expected(file: Path, instance: int) -> None:
     watch, flags = libc.inotify_add_watch, {"EXCL_UNLINK": 0x4000000, "ONESHOT": 0x80000000}
     stat = file.stat()
     device = os.major(stat.st_dev) << 20 | os.minor(stat.st_dev)
@@ -261,14 +261,14 @@ def shown_device(fd: int, instance: int) -> tuple[int, int]:
     return device, int(lock[3])
 
 
-def test_a_file_has_another_device_in_the_tables(file: Path, opened: Callable[..., int], instance: int) -> None:
+def test_a_file_has_the_same_device_in_the_tables(file: Path, opened: Callable[..., int], instance: int) -> None:
     fd = opened(file)
     assert shown_device(fd, instance) == (file.stat().st_dev, file.stat().st_ino)
     assert superblock(fd) == file.stat().st_dev
 
 
 @pytest.mark.parametrize("name", ["new", "copied up"])
-def test_an_overlay_of_two_filesystems_has_one_device(
+def test_an_overlay_of_two_filesystems_has_two_devices(
     overlay: Path, name: str, opened: Callable[..., int], instance: int
 ) -> None:
     path = overlay / name
@@ -279,7 +279,7 @@ def test_an_overlay_of_two_filesystems_has_one_device(
     assert number == path.stat().st_ino
 
 
-def test_subvolumes_of_btrfs_have_one_device_or_numbers_of_their_own(
+def test_subvolumes_of_btrfs_share_a_device_and_numbers_in_the_tables(
     btrfs: Path, opened: Callable[..., int], instance: int
 ) -> None:
     one, other = btrfs / "one" / "l", btrfs / "other" / "l"

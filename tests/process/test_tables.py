@@ -1,4 +1,4 @@
-"""Who is shown as a holder and as a waiter, when they are other processes (procfs.py)."""
+"""Who is shown as a holder and as a waiter, when they are other processes (proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ hear()
 LOOK = """
 import json
 from holdfast._platform.linux import LinuxEnvironment
-import holdfast._platform.procfs, holdfast._platform.inotify
+import holdfast._platform.proc_locks, holdfast._platform.inotify
 if len(sys.argv) > 2:
     become(int(sys.argv[2]))
 while True:
@@ -117,7 +117,7 @@ Spawn = Callable[..., Peer]
 # -- kernel locks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_holder_or_those_who_block_are_not_shown(file: Path, spawn: Spawn) -> None:
+def test_holders_and_blocked_waiters_are_shown(file: Path, spawn: Spawn) -> None:
     assert owners(file) == set()
     holder = spawn(HOLD, file, "exclusive")
     holder.hear()
@@ -132,7 +132,7 @@ def test_a_holder_or_those_who_block_are_not_shown(file: Path, spawn: Spawn) -> 
     assert owners(file) == {(shared.pid, False, False)}
 
 
-def test_several_holders_are_shown_as_one(file: Path, spawn: Spawn) -> None:
+def test_several_holders_are_each_shown(file: Path, spawn: Spawn) -> None:
     holders = [spawn(HOLD, file, "shared") for _ in range(3)]
     for holder in holders:
         holder.hear()
@@ -142,7 +142,7 @@ def test_several_holders_are_shown_as_one(file: Path, spawn: Spawn) -> None:
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
-def test_flock_itself_is_not_shown(file: Path, spawn: Spawn) -> None:
+def test_the_command_flock_is_shown(file: Path, spawn: Spawn) -> None:
     # flock(1) takes the lock, and what it runs inherits the descriptor: it is the flock that is shown.
     holder = subprocess.Popen(["flock", file, "sleep", "100"], start_new_session=True)
     waiter: subprocess.Popen[bytes] | None = None
@@ -171,7 +171,7 @@ def test_flock_itself_is_not_shown(file: Path, spawn: Spawn) -> None:
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
-def test_a_shell_that_locked_by_flock_is_shown_as_the_flock_that_has_ended(file: Path) -> None:
+def test_a_shell_that_locked_by_flock_is_shown_as_the_holder(file: Path) -> None:
     shell = subprocess.Popen(["sh", "-c", f"exec 9>>'{file}'; flock 9; echo held; read line"], stdin=-1, stdout=-1)
     try:
         assert shell.stdout is not None
@@ -181,7 +181,7 @@ def test_a_shell_that_locked_by_flock_is_shown_as_the_flock_that_has_ended(file:
         shell.communicate(b"\n")
 
 
-def test_a_lock_whose_taker_has_ended_is_shown_as_nobodys(file: Path, spawn: Spawn) -> None:
+def test_a_lock_whose_taker_has_ended_is_shown_as_its_heirs(file: Path, spawn: Spawn) -> None:
     taker = spawn(BEQUEATH, file)
     heir = int(taker.hear())
     taker.wait()
@@ -191,7 +191,7 @@ def test_a_lock_whose_taker_has_ended_is_shown_as_nobodys(file: Path, spawn: Spa
         eventually(lambda: owners(file) == {(heir, True, False), (waiter.pid, True, True)}, what="and the waiter")
 
 
-def test_a_lock_that_was_passed_on_is_shown_as_its_takers(file: Path, spawn: Spawn) -> None:
+def test_a_lock_that_was_passed_on_is_shown_as_its_new_holders(file: Path, spawn: Spawn) -> None:
     # The taker lives, but has closed its copy: to name it would be wrong.
     taker = spawn(
         """
@@ -214,7 +214,7 @@ def test_a_lock_that_was_passed_on_is_shown_as_its_takers(file: Path, spawn: Spa
     assert owners(file) == {(child, True, False)}
 
 
-def test_the_guard_of_a_lock_is_not_shown(place: Path, spawn: Spawn) -> None:
+def test_the_guard_of_a_lock_is_shown(place: Path, spawn: Spawn) -> None:
     path = place / "l"
     holder = spawn(KEEP, path, env=LINUX)
     holder.expect("holding")
@@ -228,7 +228,7 @@ def test_the_guard_of_a_lock_is_not_shown(place: Path, spawn: Spawn) -> None:
 # -- watches -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_lock_is_not_shown(place: Path, spawn: Spawn) -> None:
+def test_a_waiter_is_shown_while_it_waits(place: Path, spawn: Spawn) -> None:
     path = place / "l"
     holder = spawn(KEEP, path, env=LINUX)
     holder.expect("holding")
@@ -256,7 +256,7 @@ hear()
 """
 
 
-def test_somebody_who_watches_for_something_else_is_taken_for_a_waiter(file: Path, spawn: Spawn) -> None:
+def test_only_a_watch_for_the_same_thing_is_taken_for_a_waiter(file: Path, spawn: Spawn) -> None:
     kinds = {"ours": "2000c0c", "without DONT_FOLLOW": "c0c", "with CLOSE_NOWRITE": "2000c1c"}
     others = {"tail -f": "c06", "all": "fff", "less": "404", "once": "80000c0c", "linked": "4000c0c"}
     pids = {}
@@ -273,7 +273,7 @@ def test_somebody_who_watches_for_something_else_is_taken_for_a_waiter(file: Pat
 
 
 @pytest.mark.skipif(shutil.which("tail") is None, reason="tail(1) is not installed")
-def test_tail_is_taken_for_a_waiter(file: Path) -> None:
+def test_tail_is_not_taken_for_a_waiter(file: Path) -> None:
     abilities.need_own_device(file)  # nor does tail watch where it knows the filesystem for an overlay
     tail = subprocess.Popen(["tail", "-f", file], stdout=subprocess.DEVNULL)
     try:
@@ -290,7 +290,9 @@ def test_tail_is_taken_for_a_waiter(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["new", "copied up"])
-def test_nobody_is_found_on_an_overlay_of_two_filesystems(overlay: Path, name: str, spawn: Spawn) -> None:
+def test_holders_and_watchers_are_found_on_an_overlay_of_two_filesystems(
+    overlay: Path, name: str, spawn: Spawn
+) -> None:
     path = overlay / name
     holder = spawn(HOLD, path, "exclusive")
     holder.hear()
@@ -302,7 +304,7 @@ def test_nobody_is_found_on_an_overlay_of_two_filesystems(overlay: Path, name: s
     assert watchers(path) == [watcher.pid]
 
 
-def test_nobody_is_found_on_btrfs_or_those_of_another_subvolume(btrfs: Path, spawn: Spawn) -> None:
+def test_on_btrfs_holders_are_found_and_those_of_another_subvolume_told_apart(btrfs: Path, spawn: Spawn) -> None:
     one, other = btrfs / "one" / "l", btrfs / "other" / "l"
     one.touch()
     other.touch()
@@ -324,24 +326,24 @@ def test_nobody_is_found_on_btrfs_or_those_of_another_subvolume(btrfs: Path, spa
     assert watchers(one) == [watcher.pid]
 
 
-def test_a_lock_on_btrfs_is_listed_as_another_protocols_while_somebody_waits(btrfs: Path, spawn: Spawn) -> None:
-    """W8: as if one who waits for it could hear of readers; the file that its holder has open tells that none does."""
+def test_a_lock_on_btrfs_is_listed_as_its_own_protocols_with_a_waiter(btrfs: Path, spawn: Spawn) -> None:
+    """W8: a waiter of it seems to hear of readers; the file that its holder has open tells that none does."""
     path = btrfs / "one" / "l"
     holder = spawn(KEEP, path, env=LINUX)
     holder.expect("holding")
     waiter = spawn(WAIT, path, env=LINUX)
-    eventually(lambda: LinuxEnvironment().census().watchers(identity(path)) == [waiter.pid], what="the waiter")
-    assert not LinuxEnvironment().census().heeds_readers(identity(path))
+    eventually(lambda: LinuxEnvironment().proc_locks().watchers(identity(path)) == [waiter.pid], what="the waiter")
+    assert not LinuxEnvironment().proc_locks().heeds_readers(identity(path))
     (one,) = Survey(LinuxEnvironment()).directory(str(path.parent))
     assert isinstance(one, Found)
     assert (one.status.protocol, one.status.holder.pid) == ("sema", holder.pid)
     assert [each.pid for each in one.status.waiters] == [waiter.pid]
 
 
-def test_each_file_of_a_source_tree_on_btrfs_is_asked_about(btrfs: Path, spawn: Spawn) -> None:
+def test_the_files_of_a_source_tree_on_btrfs_are_not_asked_about(btrfs: Path, spawn: Spawn) -> None:
     """W8: directories list the numbers of the tables there, too."""
     path = btrfs / "one" / "l.py"
-    assert LinuxEnvironment().census().locked_numbers(path.parent.stat().st_dev) is not None
+    assert LinuxEnvironment().proc_locks().locked_numbers(path.parent.stat().st_dev) is not None
     (path.parent / "other.py").write_text("pid=1\ntimestamp=1\n")
     holder = spawn(HOLD, path, "exclusive")
     holder.hear()
@@ -350,7 +352,7 @@ def test_each_file_of_a_source_tree_on_btrfs_is_asked_about(btrfs: Path, spawn: 
 
 
 @root
-def test_a_stranger_finds_nobody_on_an_overlay_unless_the_file_is_open(overlay: Path, spawn: Spawn) -> None:
+def test_on_an_overlay_a_stranger_finds_the_holder_of_an_open_file_only(overlay: Path, spawn: Spawn) -> None:
     path = overlay / "new"
     holder = spawn(HOLD, path, "exclusive")
     holder.hear()
@@ -369,7 +371,7 @@ def test_a_stranger_finds_nobody_on_an_overlay_unless_the_file_is_open(overlay: 
 
 
 @root
-def test_a_stranger_is_told_nothing_or_nonsense(file: Path, spawn: Spawn) -> None:
+def test_a_stranger_is_told_what_is_permitted(file: Path, spawn: Spawn) -> None:
     abilities.need_own_device(file)
     looker = spawn(LOOK, file, STRANGER)
     holder = spawn(HOLD, file, "exclusive")
@@ -388,7 +390,7 @@ def test_a_stranger_is_told_nothing_or_nonsense(file: Path, spawn: Spawn) -> Non
 
 
 @root
-def test_a_stranger_is_told_the_number_of_a_process_that_has_ended(file: Path, spawn: Spawn) -> None:
+def test_a_stranger_is_not_told_the_number_of_a_process_that_has_ended(file: Path, spawn: Spawn) -> None:
     abilities.need_own_device(file)
     looker = spawn(LOOK, file, STRANGER)
     taker = spawn(BEQUEATH, file)
@@ -401,7 +403,7 @@ def test_a_stranger_is_told_the_number_of_a_process_that_has_ended(file: Path, s
 
 
 @root
-def test_processes_that_proc_hides_are_taken_for_ended(file: Path, spawn: Spawn) -> None:
+def test_processes_that_proc_hides_are_not_taken_for_ended(file: Path, spawn: Spawn) -> None:
     abilities.need_own_device(file)
     holder = spawn(HOLD, file, "exclusive")
     holder.hear()
@@ -412,7 +414,7 @@ def test_processes_that_proc_hides_are_taken_for_ended(file: Path, spawn: Spawn)
 
 
 @container
-def test_a_container_sees_the_numbers_of_the_outside(file: Path, spawn: Spawn) -> None:
+def test_a_container_does_not_see_the_numbers_of_the_outside(file: Path, spawn: Spawn) -> None:
     outside = spawn(HOLD, file, "shared")
     outside.hear()
     inside = spawn(LOOK, file, prefix=CONTAINER)
@@ -425,7 +427,7 @@ def test_a_container_sees_the_numbers_of_the_outside(file: Path, spawn: Spawn) -
 
 
 @container
-def test_who_waits_outside_of_a_container_is_named_by_a_number_that_means_nothing(file: Path, spawn: Spawn) -> None:
+def test_a_waiter_outside_of_a_container_is_shown_without_a_number(file: Path, spawn: Spawn) -> None:
     inside = spawn(LOOK, file, prefix=CONTAINER)
     inside.say("lock")
     inside.expect("locked 1")
@@ -435,7 +437,7 @@ def test_who_waits_outside_of_a_container_is_named_by_a_number_that_means_nothin
 
 
 @container
-def test_a_container_does_not_see_its_own(file: Path, spawn: Spawn) -> None:
+def test_a_container_sees_its_own(file: Path, spawn: Spawn) -> None:
     look = LOOK.replace("become(", "(lambda number: None)(")
     inside = spawn(
         f"""
@@ -455,7 +457,7 @@ def test_a_container_does_not_see_its_own(file: Path, spawn: Spawn) -> None:
 
 
 @container
-def test_the_proc_of_another_namespace_is_believed(file: Path, spawn: Spawn) -> None:
+def test_the_proc_of_another_namespace_is_not_believed(file: Path, spawn: Spawn) -> None:
     holder = spawn(HOLD, file, "exclusive")
     holder.hear()
     watcher = spawn(WATCH, file, "2000c0c")
@@ -466,7 +468,7 @@ def test_the_proc_of_another_namespace_is_believed(file: Path, spawn: Spawn) -> 
 
 
 @container
-def test_no_proc_is_an_error(file: Path, spawn: Spawn) -> None:
+def test_without_proc_nothing_is_found(file: Path, spawn: Spawn) -> None:
     bare = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
     looker = spawn(LOOK, file, prefix=bare)
     assert ask(looker, "owners") == set()
@@ -476,7 +478,7 @@ def test_no_proc_is_an_error(file: Path, spawn: Spawn) -> None:
 # -- in the middle -----------------------------------------------------------------------------------------------------
 
 
-def test_processes_that_come_and_go_are_an_error_or_hide_a_holder(file: Path, spawn: Spawn) -> None:
+def test_processes_that_come_and_go_do_not_hide_a_holder(file: Path, spawn: Spawn) -> None:
     # Takes and releases locks, and starts and ends processes that inherit them, as fast as it can.
     storm = spawn(
         """

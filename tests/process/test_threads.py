@@ -39,7 +39,7 @@ def in_threads(count: int, body: Callable[[], None]) -> None:
     assert failures == []
 
 
-def test_a_release_in_another_thread_is_refused_or_hangs(path: str) -> None:
+def test_a_release_in_another_thread_is_accepted(path: str) -> None:
     hold = Lock(path).acquire()
     in_threads(1, hold.release)
     assert not os.path.exists(path)
@@ -47,7 +47,7 @@ def test_a_release_in_another_thread_is_refused_or_hangs(path: str) -> None:
         pass
 
 
-def test_a_release_in_another_thread_does_not_wake_a_waiter_in_this_process(path: str, events_only: None) -> None:
+def test_a_release_in_another_thread_wakes_a_waiter_in_this_process(path: str, events_only: None) -> None:
     hold = Lock(path).acquire()
     got: list[float] = []
 
@@ -63,7 +63,7 @@ def test_a_release_in_another_thread_does_not_wake_a_waiter_in_this_process(path
     assert got
 
 
-def test_a_thread_waits_for_itself_for_ever(path: str) -> None:
+def test_a_thread_cannot_wait_for_itself_for_ever(path: str) -> None:
     with Lock(path), pytest.raises(WouldDeadlock, match="this very thread"):
         Lock(path).acquire()
     with Lock(path):
@@ -75,7 +75,7 @@ def test_a_thread_waits_for_itself_for_ever(path: str) -> None:
     assert not os.path.exists(path)
 
 
-def test_another_threads_wait_is_called_a_deadlock(path: str) -> None:
+def test_another_threads_wait_is_not_called_a_deadlock(path: str) -> None:
     hold = Lock(path).acquire()
     got = threading.Event()
 
@@ -90,7 +90,7 @@ def test_another_threads_wait_is_called_a_deadlock(path: str) -> None:
     waiter.join(20)
 
 
-def test_the_name_of_a_dead_thread_is_that_of_a_new_one(path: str) -> None:
+def test_the_name_of_a_dead_thread_is_not_that_of_a_new_one(path: str) -> None:
     # The number of a thread is given out again; a deadlock must not be seen where there is none.
     holds: list[Hold] = []
     in_threads(1, lambda: holds.append(Lock(path).acquire()))
@@ -111,7 +111,7 @@ def test_the_name_of_a_dead_thread_is_that_of_a_new_one(path: str) -> None:
     assert served == [os.getpid()] * 5
 
 
-def test_an_increment_is_lost_among_two_hundred_threads(shm: Path) -> None:
+def test_no_increment_is_lost_among_two_hundred_threads(shm: Path) -> None:
     path, counter = shm / "threads.lock", shm / "counter"
     counter.write_text("0")
     inside: list[int] = []
@@ -129,7 +129,7 @@ def test_an_increment_is_lost_among_two_hundred_threads(shm: Path) -> None:
     assert sorted(os.listdir(shm)) == ["counter"]
 
 
-def test_one_lock_object_in_several_threads_releases_anothers_hold(shm: Path) -> None:
+def test_one_lock_object_in_several_threads_releases_their_own_holds(shm: Path) -> None:
     lock = Lock(shm / "one.lock", timeout=60)
     total = 0
 
@@ -147,7 +147,7 @@ def test_one_lock_object_in_several_threads_releases_anothers_hold(shm: Path) ->
     assert os.listdir(shm) == []
 
 
-def test_an_owner_that_enters_twice_leaves_at_the_first_release(path: str) -> None:
+def test_an_owner_that_enters_twice_leaves_at_the_second_release(path: str) -> None:
     first = Lock(path, owner="me").acquire()
     second = Lock(path, owner="me").acquire()
     third = Lock(path, owner="me").try_acquire()
@@ -165,7 +165,7 @@ def test_an_owner_that_enters_twice_leaves_at_the_first_release(path: str) -> No
     assert not os.path.exists(path)
 
 
-def test_an_owner_is_left_with_a_hold_that_another_of_its_threads_has_just_released(shm: Path) -> None:
+def test_an_owner_is_never_left_with_a_hold_just_released_by_another_thread(shm: Path) -> None:
     # Entering again and the last release cross each other all the time: whoever is in must really hold the lock.
     path = shm / "owner.lock"
 
@@ -178,7 +178,7 @@ def test_an_owner_is_left_with_a_hold_that_another_of_its_threads_has_just_relea
     assert os.listdir(shm) == []
 
 
-def test_an_owner_leaves_too_early_or_never_when_its_bodies_fail(shm: Path) -> None:
+def test_an_owner_whose_bodies_fail_leaves_with_the_last(shm: Path) -> None:
     # Eight threads of one owner enter again and again, as deep as it happens, and fail at any depth. A stranger gets in
     # between, and only when all of them are out.
     path = shm / "owner.lock"
@@ -219,7 +219,7 @@ def test_an_owner_leaves_too_early_or_never_when_its_bodies_fail(shm: Path) -> N
     assert os.listdir(shm) == []
 
 
-def test_an_owners_hold_is_released_by_the_wrong_one_of_its_threads(path: str) -> None:
+def test_an_owners_hold_can_be_released_by_any_of_its_threads(path: str) -> None:
     # Each handle counts once, whichever thread releases it, and the last one frees the lock.
     holds = [Lock(path, owner="us").acquire() for _ in range(3)]
     in_threads(1, lambda: holds.append(Lock(path, owner="us").acquire()))
@@ -233,7 +233,7 @@ def test_an_owners_hold_is_released_by_the_wrong_one_of_its_threads(path: str) -
     assert not os.path.exists(path)
 
 
-def test_a_wait_that_another_thread_can_end_is_called_a_deadlock(path: str) -> None:
+def test_a_wait_that_another_thread_can_end_is_not_called_a_deadlock(path: str) -> None:
     first = Lock(path).acquire()
     asked = threading.Event()
 
@@ -254,7 +254,7 @@ def test_a_wait_that_another_thread_can_end_is_called_a_deadlock(path: str) -> N
         pass
 
 
-def test_the_first_locks_of_many_threads_disagree_about_who_holds(spawn: Callable[..., Peer], path: str) -> None:
+def test_the_first_locks_of_many_threads_agree_about_who_holds(spawn: Callable[..., Peer], path: str) -> None:
     # The first use sets things up; two threads that do so at once must end up with one table of holds.
     process = spawn(
         """

@@ -34,7 +34,7 @@ def _in_poll(peer: Peer) -> bool:
 
 
 @pytest.mark.needs("events")
-def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn(NO_NOTICE + WAIT, path)
     waiter.expect("waiting")
@@ -49,7 +49,7 @@ def test_a_waiter_looks_again_and_again(spawn: Callable[..., Peer], path: str) -
 
 
 @pytest.mark.needs("events")
-def test_idle_waiters_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
+def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
     # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever.
     hold = Lock(path).acquire()
     waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
@@ -80,7 +80,7 @@ environment().watch = lambda path: Deaf()
 
 
 @pytest.mark.needs("events")
-def test_a_lost_wake_up_is_a_hang(spawn: Callable[..., Peer], path: str) -> None:
+def test_no_wake_up_is_lost(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn(DEAF + WAIT, path)
     waiter.expect("waiting")
@@ -90,7 +90,7 @@ def test_a_lost_wake_up_is_a_hang(spawn: Callable[..., Peer], path: str) -> None
     waiter.finish()
 
 
-def test_a_kernel_without_free_inotify_instances_stops_waiting(spawn: Callable[..., Peer], shm: Path) -> None:
+def test_without_a_free_inotify_instance_waiting_goes_on(spawn: Callable[..., Peer], shm: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to use up the inotify instances of a user that nobody else is")
     path = str(shm / "x.lock")
@@ -123,7 +123,7 @@ def test_a_kernel_without_free_inotify_instances_stops_waiting(spawn: Callable[.
     waiter.finish()
 
 
-def test_a_directory_without_events_stops_waiting(spawn: Callable[..., Peer], path: str) -> None:
+def test_in_a_directory_without_events_waiting_goes_on(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn(WAIT, path, env={"HOLDFAST_WITHOUT": "events"})
     waiter.expect("waiting")
@@ -136,7 +136,7 @@ def test_a_directory_without_events_stops_waiting(spawn: Callable[..., Peer], pa
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}], ids=str)
-def test_a_timeout_is_not_kept(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
+def test_a_timeout_is_kept(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
     timeouts = (0, 0.2, 0.05) if env else (0, 0.2, 0.05, 1.2)  # the last is beyond the notice after a second
     with Lock(path):
         waiter = spawn(
@@ -195,7 +195,7 @@ hear()
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}], ids=str)
-def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
+def test_a_ctrl_c_while_waiting_leaves_nothing(spawn: Callable[..., Peer], path: str, env: dict[str, str]) -> None:
     hold = Lock(path).acquire()
     before = os.listdir(os.path.dirname(path))
     waiter = spawn(INTERRUPTED, path, 3, env=env)
@@ -213,7 +213,7 @@ def test_a_ctrl_c_while_waiting_leaves_something(spawn: Callable[..., Peer], pat
     waiter.finish()
 
 
-def test_a_ctrl_c_in_the_settling_time_leaves_the_lock_taken(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_ctrl_c_in_the_settling_time_leaves_no_lock(spawn: Callable[..., Peer], path: str) -> None:
     # A takeover by rule waits for a moment before it lets anyone in; interrupted there, it must undo what it did.
     Path(path).write_text("pid=4194304\ntimestamp=1\n")
     waiter = spawn(
@@ -251,7 +251,7 @@ say(len(served), threading.active_count() - 1)
 
 
 @pytest.mark.parametrize("locks", [1, 4, 40])
-def test_one_of_many_waiting_threads_is_never_served(spawn: Callable[..., Peer], path: str, locks: int) -> None:
+def test_each_of_many_waiting_threads_is_served(spawn: Callable[..., Peer], path: str, locks: int) -> None:
     holds = [Lock(f"{path}{n}").acquire() for n in range(locks)]
     waiter = spawn("events_only()\n" + MANY, path, locks)
     waiter.expect("waiting")
@@ -265,7 +265,7 @@ def test_one_of_many_waiting_threads_is_never_served(spawn: Callable[..., Peer],
 
 
 @pytest.mark.needs("events")
-def test_a_thread_that_gives_up_takes_the_wake_ups_of_the_others_with_it(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_thread_that_gives_up_leaves_the_others_their_wake_ups(spawn: Callable[..., Peer], path: str) -> None:
     # The first to wait reads the events for all; when its time is up, somebody else must read them.
     hold = Lock(path).acquire()
     waiter = spawn(
@@ -302,7 +302,7 @@ def test_a_thread_that_gives_up_takes_the_wake_ups_of_the_others_with_it(spawn: 
     waiter.finish()
 
 
-def test_a_callback_that_takes_its_time_keeps_other_threads_waiting(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_callback_that_takes_its_time_keeps_no_other_thread_waiting(spawn: Callable[..., Peer], path: str) -> None:
     # While the caller's on_lost runs, in the thread that reads the events, other threads must still be woken.
     hold = Lock(path).acquire()
     other = spawn(
@@ -333,7 +333,7 @@ def test_a_callback_that_takes_its_time_keeps_other_threads_waiting(spawn: Calla
 
 
 @pytest.mark.needs("events")
-def test_a_waiter_misses_that_a_foreign_holder_has_ended(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_waiter_notices_that_a_foreign_holder_has_ended(spawn: Callable[..., Peer], path: str) -> None:
     # A foreign tool's process ends and leaves its file: no event on the file, only the end of the process. With its
     # record old by the protocol's rule, that makes it stale.
     foreign = spawn("hear()")
@@ -358,7 +358,7 @@ def test_a_waiter_misses_that_a_foreign_holder_has_ended(spawn: Callable[..., Pe
     waiter.finish()
 
 
-def test_a_replaced_lock_file_is_waited_for_by_its_old_inode(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_replaced_lock_file_is_not_waited_for_by_its_old_inode(spawn: Callable[..., Peer], path: str) -> None:
     Path(path).write_text(f"pid={os.getpid()}\ntimestamp={int(time.time())}\n")
     waiter = spawn("events_only()\n" + WAIT, path)
     waiter.expect("waiting")
@@ -371,7 +371,7 @@ def test_a_replaced_lock_file_is_waited_for_by_its_old_inode(spawn: Callable[...
     waiter.finish()
 
 
-def test_waiting_without_acquiring_changes_something(spawn: Callable[..., Peer], path: str) -> None:
+def test_waiting_without_acquiring_changes_nothing(spawn: Callable[..., Peer], path: str) -> None:
     hold = Lock(path).acquire()
     waiter = spawn("say('waiting'); say(Lock(path).wait(timeout=20)); hear()", path)
     waiter.expect("waiting")

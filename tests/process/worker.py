@@ -278,7 +278,7 @@ def die_inside(path: str) -> None:
 
 
 def pass_through(path: str) -> None:
-    """Whatever was left is gone after the next takeover: claims stay until then (takeover.py, C3)."""
+    """Whatever was left is gone after the next takeover: claims stay until then (takeover.py, T13)."""
     from holdfast import Lock
 
     where, name = os.path.split(path)

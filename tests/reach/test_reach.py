@@ -24,17 +24,17 @@ class Hub:
 """
 
 
-def test_what_is_named_as_unreached_is_not_in_the_source() -> None:
+def test_what_is_named_as_unreached_is_in_the_source() -> None:
     assert list(named.leading_nowhere(named.modules())) == []
 
 
-def test_something_is_named_without_a_reason_or_twice() -> None:
+def test_everything_is_named_once_and_with_a_reason() -> None:
     names = [name for group in named.groups() for name in group.names]
     assert all(group.reason.strip() for group in named.groups())
     assert len(set(names)) == len(names)
 
 
-def test_a_module_is_in_no_part_of_the_table_or_a_part_has_none() -> None:
+def test_every_module_is_in_a_part_of_the_table_and_every_part_has_one() -> None:
     assert {report.part_of(file) for file in named.modules()} == set(report.PARTS)
 
 
@@ -50,7 +50,7 @@ def test_a_module_is_in_no_part_of_the_table_or_a_part_has_none() -> None:
         ((7, -4), ["m.py | Hub.read | if self.other: -> exit", "m.py | Hub.read", "m.py | Hub"]),
     ],
 )
-def test_a_name_depends_on_the_number_of_a_line(place: named.Place, names: list[str]) -> None:
+def test_a_name_does_not_depend_on_the_number_of_a_line(place: named.Place, names: list[str]) -> None:
     for above in (0, 3):
         module = named.Module("m.py", "\n" * above + CODE)
         moved = (
@@ -71,7 +71,7 @@ def test_a_name_depends_on_the_number_of_a_line(place: named.Place, names: list[
         "m.py | Hub.read | if self.fd: -> return 2",
     ],
 )
-def test_a_name_of_nothing_is_found_in_the_source(name: str) -> None:
+def test_a_name_of_nothing_is_not_found_in_the_source(name: str) -> None:
     assert not named.Module("m.py", CODE).has(name)
 
 
@@ -100,33 +100,33 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     return Case(monkeypatch)
 
 
-def test_a_line_is_neither_reached_nor_named(case: Case) -> None:
+def test_a_line_is_reached_or_named(case: Case) -> None:
     case.lines = [6]
     assert case.complaints() == ["neither reached nor named: _core/m.py | Hub.read | return None #1"]
     case.name("Hub.read | return None #1")
     assert case.complaints() == []
 
 
-def test_a_branch_is_neither_reached_nor_named(case: Case) -> None:
+def test_a_branch_is_reached_or_named(case: Case) -> None:
     case.branches = [(7, 10)]
     assert case.complaints() == ["neither reached nor named: _core/m.py | Hub.read | if self.other: -> def inner():"]
     case.name("Hub.read | if self.other: -> def inner():")
     assert case.complaints() == []
 
 
-def test_a_branch_has_to_be_named_beside_the_line_it_leads_to(case: Case) -> None:
+def test_a_branch_need_not_be_named_beside_the_line_it_leads_to(case: Case) -> None:
     case.lines, case.branches = [6], [(5, 6), (6, -4)]
     case.name("Hub.read | return None #1")
     assert case.complaints() == []
 
 
-def test_a_whole_function_has_to_be_named_line_by_line(case: Case) -> None:
+def test_a_whole_function_need_not_be_named_line_by_line(case: Case) -> None:
     case.lines = [5, 6, 7, 8, 10, 11, 12]
     case.name("Hub.read")
     assert case.complaints() == []
 
 
-def test_a_line_is_reached_and_still_named(case: Case) -> None:
+def test_a_line_that_is_reached_is_not_named(case: Case) -> None:
     case.name("Hub.read | return None #1")
     assert case.complaints() == ["named, but reached: _core/m.py | Hub.read | return None #1"]
     case.groups.clear()
@@ -134,12 +134,12 @@ def test_a_line_is_reached_and_still_named(case: Case) -> None:
     assert case.complaints() == []
 
 
-def test_a_name_outlives_its_line(case: Case) -> None:
+def test_a_name_does_not_outlive_its_line(case: Case) -> None:
     case.name("Hub.write", sometimes=True)
     assert case.complaints() == ["named, but not in the source: _core/m.py | Hub.write"]
 
 
-def test_too_few_branches_are_reached(case: Case) -> None:
+def test_enough_branches_are_reached(case: Case) -> None:
     case.reached = 97
     assert case.complaints() == []
     case.reached = 96

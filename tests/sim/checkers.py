@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engines.file.flock import KernelHeld
+from holdfast.engines.file.flock import FlockHeld
 from holdfast.errors import HoldfastError
 from holdfast.model import Record
 from sim.kernel import EXCLUSIVE, Inode, Process
@@ -89,7 +89,7 @@ class RecoveredFrom(Checker):
 
     def enters(self, world: World, who: Actor) -> None:
         held = who.held
-        if who.foreign or held is None or who.robbed or isinstance(held, KernelHeld):
+        if who.foreign or held is None or who.robbed or isinstance(held, FlockHeld):
             return
         mine = held.record()
         inode = world.kernel.names.get(held.path)

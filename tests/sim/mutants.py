@@ -83,12 +83,12 @@ def nobody_looks_for_claims(patch: Patch) -> None:
 
 
 def two_claims_at_once(patch: Patch) -> None:
-    """C1: whoever has made a claim does not look for others."""
+    """T11: whoever has made a claim does not look for others."""
     patch.setattr(takeover, "_others", lambda *_, **__: False)
 
 
 def a_dead_claim_counts(patch: Patch) -> None:
-    """C2, C3."""
+    """T12, T13."""
     patch.setattr(takeover._About, "is_over", lambda *_: False)
     real = takeover._counts
     patch.setattr(takeover, "_counts", lambda *args: real(*args[:-1], 1))
@@ -148,7 +148,7 @@ def named_as_guarded_from_the_start(patch: Patch) -> None:
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:
-    """X1: whoever gets the guard of a new file writes its record, though another has done so."""
+    """P5: whoever gets the guard of a new file writes its record, though another has done so."""
 
     def finish(env: Any, request: Any, fd: int, *, created: bool) -> Any:
         while env.guard(fd) is False:
@@ -164,31 +164,31 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
 
 
 def no_second_look(patch: Patch) -> None:
-    """A2: after the watch was armed, it waits without another look."""
-    real = watched.Sight.prepare
+    """WF1: after the watch was armed, it waits without another look."""
+    real = watched.WatchedFile.prepare
 
-    def prepare(self: watched.Sight) -> bool:
+    def prepare(self: watched.WatchedFile) -> bool:
         armed = self._armed
         changed = real(self)
         return changed and armed
 
-    patch.setattr(watched.Sight, "prepare", prepare)
+    patch.setattr(watched.WatchedFile, "prepare", prepare)
     patch.setattr(watched, "DYING", 0.0)
 
 
 def no_burst(patch: Patch) -> None:
-    """A4: after a close event, one look and no more."""
-    patch.setattr(watched.Sight, "hurry", lambda _self: None)
+    """WF2: after a close event, one look and no more."""
+    patch.setattr(watched.WatchedFile, "hurry", lambda _self: None)
     patch.setattr(watched, "DYING", 0.0)
 
 
 def a_watch_is_relied_upon_at_once(patch: Patch) -> None:
-    """A4: what happened just before the watch is forgotten."""
+    """WF2: what happened just before the watch is forgotten."""
     patch.setattr(watched, "DYING", 0.0)
 
 
 def no_deadline(patch: Patch) -> None:
-    """A3: it waits for events alone."""
+    """A2: it waits for events alone."""
     for module in (watched, queue):
         patch.setattr(module, "RECHECK", math.inf)
     patch.setattr(watched, "DYING", math.inf)
@@ -196,9 +196,9 @@ def no_deadline(patch: Patch) -> None:
 
 
 def the_watch_stays_on_the_old_file(patch: Patch) -> None:
-    """A6."""
+    """WF3."""
 
-    def observe(self: watched.Sight) -> bool:
+    def observe(self: watched.WatchedFile) -> bool:
         armed, watch = self._armed, self._watch
         self._armed, self._watch = False, None
         try:
@@ -206,23 +206,23 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
         finally:
             self._armed, self._watch = armed, watch
 
-    real = watched.Sight._observe
-    patch.setattr(watched.Sight, "_observe", observe)
+    real = watched.WatchedFile._observe
+    patch.setattr(watched.WatchedFile, "_observe", observe)
     patch.setattr(watched, "DYING", 0.0)
 
 
 def released_without_comparing(patch: Patch) -> None:
-    """H4: whatever is at the path is removed."""
+    """FH2: whatever is at the path is removed."""
     patch.setattr(FileHeld, "_is_ours", lambda _self: True)
 
 
 def released_without_comparing_bytes(patch: Patch) -> None:
-    """H4: the inode is ours, the record another's."""
+    """FH2: the inode is ours, the record another's."""
     patch.setattr(FileHeld, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
 
 
 def unlocked_before_it_is_removed(patch: Patch) -> None:
-    """H3."""
+    """FH1."""
     real = FileHeld._remove
 
     def remove_late(self: FileHeld) -> bool:
@@ -245,7 +245,7 @@ def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
         if ticket is not None:
             self.env.close(ticket._fd)
 
-    patch.setattr(queue.Place, "_drop_ticket", drop)
+    patch.setattr(queue.Place, "drop_ticket", drop)
 
 
 def a_dead_ticket_counts(patch: Patch) -> None:
@@ -334,22 +334,22 @@ def the_rule_alone_decides(patch: Patch) -> None:
 def a_descriptor_stays_open(patch: Patch) -> None:
     """A contender that is done forgets to close what it looked at."""
 
-    def rest(self: watched.Sight) -> None:
+    def rest(self: watched.WatchedFile) -> None:
         self._disarm()
         self._seen = None
 
-    patch.setattr(watched.Sight, "rest", rest)
+    patch.setattr(watched.WatchedFile, "rest", rest)
 
 
 def a_watch_stays(patch: Patch) -> None:
     """A contender that is done forgets its watch."""
 
-    def disarm(self: watched.Sight) -> None:
+    def disarm(self: watched.WatchedFile) -> None:
         self._armed = self._waiting = False
         self._watch = None
         self._unwatch_process()
 
-    patch.setattr(watched.Sight, "_disarm", disarm)
+    patch.setattr(watched.WatchedFile, "_disarm", disarm)
 
 
 def nobody_was_replaced(patch: Patch) -> None:

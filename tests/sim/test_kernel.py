@@ -129,7 +129,7 @@ def twins(shm: Path) -> Iterator[list[Twin]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_step_has_another_result_than_on_linux(seed: int, twins: list[Twin]) -> None:
+def test_a_step_has_the_same_result_as_on_linux(seed: int, twins: list[Twin]) -> None:
     rng = random.Random(seed)
     done = []
     for number in range(STEPS):
@@ -141,7 +141,7 @@ def test_a_step_has_another_result_than_on_linux(seed: int, twins: list[Twin]) -
         assert real == made, f"step {number}: Linux says {real}, the simulation {made}, after\n" + "\n".join(done)
 
 
-def test_a_number_is_given_out_again_and_taken_for_the_dead() -> None:
+def test_a_number_given_out_again_is_not_taken_for_the_dead() -> None:
     kernel = Kernel()
     first, other = Process(kernel, "A", 101), Process(kernel, "B", 102)
     other.step = lambda *_: None  # type: ignore[method-assign]
@@ -154,7 +154,7 @@ def test_a_number_is_given_out_again_and_taken_for_the_dead() -> None:
     assert after.started != before.started
 
 
-def test_a_number_of_another_namespace_is_seen() -> None:
+def test_a_number_of_another_namespace_is_not_seen() -> None:
     kernel = Kernel()
     Process(kernel, "A", 101, namespace="1")
     other = Process(kernel, "B", 102, namespace="2")
@@ -162,8 +162,7 @@ def test_a_number_of_another_namespace_is_seen() -> None:
     assert other.inspect(101).presence is Presence.GONE
 
 
-def test_an_inherited_lock_goes_with_the_first_who_has_it() -> None:
-    """It goes with the last."""
+def test_an_inherited_lock_goes_with_the_last_process_that_has_it() -> None:
     kernel = Kernel()
     parent, child, other = (Process(kernel, name, 101 + at) for at, name in enumerate("ABC"))
     for process in (parent, child, other):
@@ -178,7 +177,7 @@ def test_an_inherited_lock_goes_with_the_first_who_has_it() -> None:
     assert not other.guarded(probe)
 
 
-def test_views_that_share_no_locks_share_one() -> None:
+def test_views_that_share_no_locks_share_none() -> None:
     kernel = Kernel()
     mounts = [Mount(at, domain=at) for at in range(2)]
     lower, upper = (Process(kernel, "AB"[at], 101, namespace="AB"[at], mount=mounts[at]) for at in range(2))

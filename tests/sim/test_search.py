@@ -62,7 +62,7 @@ def steps(count: int, kind: str, *, own: bool = False) -> Program:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_an_interleaving_of_steps_that_do_not_commute_is_left_out(count: int, toy: Callable[..., Workload]) -> None:
+def test_every_interleaving_of_steps_that_do_not_commute_is_run(count: int, toy: Callable[..., Workload]) -> None:
     ends: list[str] = []
     outcome = search(toy(steps(count, "w"), steps(count, "w"), ends=ends))
     assert outcome.complete
@@ -70,13 +70,13 @@ def test_an_interleaving_of_steps_that_do_not_commute_is_left_out(count: int, to
 
 
 @pytest.mark.parametrize(("kind", "own"), [("r", False), ("i", False), ("w", True)])
-def test_orders_that_make_no_difference_are_run(kind: str, own: bool, toy: Callable[..., Workload]) -> None:
+def test_orders_that_make_no_difference_are_not_run(kind: str, own: bool, toy: Callable[..., Workload]) -> None:
     """Reads of one thing, additions to one directory, writes to different things."""
     outcome = search(toy(steps(3, kind, own=own), steps(3, kind, own=own)))
     assert (outcome.runs, outcome.complete) == (1, True)
 
 
-def test_a_bound_of_preemptions_interrupts_more_often(toy: Callable[..., Workload]) -> None:
+def test_a_bound_of_preemptions_is_kept(toy: Callable[..., Workload]) -> None:
     ends: list[str] = []
     search(toy(steps(4, "w"), steps(4, "w"), ends=ends), preemptions=1)
     assert len(ends) == len(set(ends))
@@ -87,13 +87,13 @@ def test_a_bound_of_preemptions_interrupts_more_often(toy: Callable[..., Workloa
     assert "BBAAAABB" in ends
 
 
-def test_a_kill_at_some_step_is_left_out(toy: Callable[..., Workload]) -> None:
+def test_a_kill_is_tried_at_every_step(toy: Callable[..., Workload]) -> None:
     ends: list[str] = []
     assert search(toy(steps(3, "w"), crashes=1, ends=ends)).complete
     assert sorted(ends) == ["", "A", "AA", "AAA"]
 
 
-def test_sleep_sets_leave_out_an_end() -> None:
+def test_sleep_sets_leave_out_no_end() -> None:
     """What can come of it: without the orders that make no difference, and with all that few preemptions make."""
 
     def ends(chooser: Search) -> set[tuple[object, ...]]:
@@ -132,13 +132,13 @@ class _Order:
         return lambda *_args, **_named: None
 
 
-def test_a_schedule_is_not_read_as_it_was_written() -> None:
+def test_a_schedule_is_read_as_it_was_written() -> None:
     schedule = [0, 0, 0, 1, 20001, 0, 50000, 50000]
     assert read(written(schedule)) == schedule
     assert written(schedule) == "0x3 1 20001 0 50000x2"
 
 
-def test_a_killed_process_does_something_more(toy: Callable[..., Workload]) -> None:
+def test_a_killed_process_does_nothing_more(toy: Callable[..., Workload]) -> None:
     """Nothing of what it would clean up happens; its descriptors are closed, and its lock is gone."""
     kernel = Kernel()
     world = World(kernel)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._drivers import background
-from holdfast._platform import descriptors, inotify, linux, portable, procfs
+from holdfast._platform import descriptors, inotify, linux, portable, proc_locks, procfs
 from process.support import inotify_instance
 
 # What the man page of each call documents, where it can occur: not what a wrong argument makes (EBADF, EFAULT, EINVAL
@@ -232,13 +232,13 @@ def _link(existing: str, path: str, **options: Any) -> None:
     os.link(existing, path, **options)
 
 
-def _link_empty_path(fd: int, path: str) -> None:
+def link_empty_path(fd: int, path: str) -> None:
     if word := tap.fails("linkat(AT_EMPTY_PATH)", "lock file"):
         raise error(word, path)
-    _real_link_empty_path(fd, path)
+    _reallink_empty_path(fd, path)
 
 
-_real_link_empty_path = linux._link_empty_path
+_reallink_empty_path = linux.link_empty_path
 
 
 def _list_directory(path: str) -> list[str]:
@@ -386,11 +386,11 @@ _OS = _Module(
     register_at_fork=lambda **_hooks: None,  # the environments here are made by the thousand, and forked by nobody
 )
 _PLACES: tuple[tuple[Any, str, Any], ...] = (
-    *((module, "os", _OS) for module in (descriptors, portable, inotify, linux, procfs, background)),
+    *((module, "os", _OS) for module in (descriptors, portable, inotify, linux, proc_locks, procfs, background)),
     *((module, "open", _open_file) for module in (linux, procfs)),
     (linux, "fcntl", _Module(fcntl, flock=_flock)),
     (linux, "select", _Module(select, poll=_Poll)),
-    (linux, "_link_empty_path", _link_empty_path),
+    (linux, "link_empty_path", link_empty_path),
     (inotify, "_libc", _Library(inotify._libc)),
     (portable.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),
     (portable.GenericEnvironment, "stat", staticmethod(_OS.lstat)),

@@ -39,7 +39,7 @@ NOBODY = 2**22 + 5
 MOST = 3
 """How often a call is made to fail that an operation repeats."""
 LATE = 11.0
-"""Seconds within which everybody notices everything, event or not (acquire.py, A3)."""
+"""Seconds within which everybody notices everything, event or not (acquire.py, A2)."""
 
 # What to switch off, and the options, for each way to the lock.
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {

@@ -107,7 +107,7 @@ async def asleep(*tasks: asyncio.Task[Any]) -> None:
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No wait ends for the sole reason that it has lasted long: a lost event hangs, and the test with it."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("holdfast._core."):
+        if name.startswith(("holdfast._core.", "holdfast.engines.")):
             for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):
                 if hasattr(module, limit):
                     monkeypatch.setattr(module, limit, 1e6)

@@ -57,7 +57,7 @@ class Watchful:
             text = os.fsdecode(path)
             if dir_fd is not None:
                 text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
-            if text.startswith("/proc/self/fd/"):  # of a directory that was entered (anchors.py)
+            if text.startswith("/proc/self/fd/"):  # of a directory that was entered (clean.py, M13)
                 text = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
             if not text.startswith(("/proc", "/sys")):
                 number, self.count = self.count, self.count + 1
@@ -120,7 +120,7 @@ def watchful() -> Iterator[Watchful]:
         if name in ("unlink", "lstat"):
             replace(GenericEnvironment, "stat" if name == "lstat" else name, staticmethod(wrapped))
     replace(os, "link", made.wrapped(os.link, 1))
-    replace(linux, "_link_empty_path", made.wrapped(linux._link_empty_path, 1))
+    replace(linux, "link_empty_path", made.wrapped(linux.link_empty_path, 1))
     replace(inotify, "_libc", _Library(inotify._libc, made))
     os.supports_dir_fd.update(added)
     try:

@@ -76,7 +76,7 @@ def told(env: Stepped) -> list[Told]:
     return made
 
 
-def test_a_waiter_believes_an_event(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_waiter_looks_again_whatever_woke_it(disk: Path, held: Contender, contend: Contend) -> None:
     """A1: woken for nothing, again and again, or told lies, it stays outside; after a release, any wake-up will do."""
     waiter = contend(disk / "l", timeout=None)
     watches = told(waiter.env)
@@ -88,16 +88,16 @@ def test_a_waiter_believes_an_event(disk: Path, held: Contender, contend: Conten
     assert waiter.inside
 
 
-def test_a_release_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: released between the look and the watch: looked at once more before the first wait."""
+def test_a_release_before_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF1: released between the look and the watch: looked at once more before the first wait."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.before, "watch", lambda: release(held))
     assert waiter.step() is None
     assert waiter.inside
 
 
-def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: the same with the watch already armed."""
+def test_a_release_just_after_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF1: the same with the watch already armed."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.after, "watch", lambda: release(held))
     assert waiter.step() is None
@@ -105,10 +105,10 @@ def test_a_release_just_after_the_watch_is_slept_through(disk: Path, held: Conte
 
 
 @pytest.mark.parametrize("look", [1, 2, 3])
-def test_a_release_between_a_look_and_the_wait_is_slept_through(
+def test_a_release_between_a_look_and_the_wait_shortens_the_wait(
     look: int, disk: Path, live_pid: int, contend: Contend
 ) -> None:
-    """A2: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
+    """WF1: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
 
     A foreign holder removes its file and closes nothing: there is no close event to be careful about.
     """
@@ -134,8 +134,8 @@ def test_a_release_between_a_look_and_the_wait_is_slept_through(
     assert waiter.inside
 
 
-def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Contender, contend: Contend) -> None:
-    """A2: released and taken again in between: the watch must be on the new one before the first wait."""
+def test_a_replacement_before_the_watch_is_watched(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF1: released and taken again in between: the watch must be on the new one before the first wait."""
     waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")
 
     def hand_over() -> None:
@@ -150,10 +150,10 @@ def test_a_replacement_before_the_watch_is_slept_through(disk: Path, held: Conte
 
 
 @pytest.mark.parametrize("without", [(), ("events",), ("flock",), ("flock", "events")], ids="-".join)
-def test_a_waiter_sleeps_for_ever(
+def test_a_waiter_that_gets_no_event_looks_at_a_deadline(
     without: tuple[str, ...], disk: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """A3: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
+    """A2: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
     path = disk / "l"
     path.write_bytes(sema_record(live_pid, 9e9))
     waiter = contend(path, environments(*without), timeout=None)
@@ -170,8 +170,8 @@ def test_a_waiter_sleeps_for_ever(
     assert waiter.inside
 
 
-def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
-    """A7: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
+def test_a_descriptor_that_stays_readable_makes_a_waiter_poll(disk: Path, held: Contender, contend: Contend) -> None:
+    """A4: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
     waiter = contend(disk / "l", timeout=None)
     told(waiter.env)
     for _ in range(200):
@@ -182,10 +182,10 @@ def test_what_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, 
     raise AssertionError("it would never sleep")
 
 
-def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
+def test_a_claimed_stale_file_is_polled_ever_more_slowly(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], live_pid: int
 ) -> None:
-    """T1, A7: somebody was stopped while it took over a stale lock; each try must not wake the next."""
+    """T1, A4: somebody was stopped while it took over a stale lock; each try must not wake the next."""
     path = disk / "l"
     path.write_bytes(sema_record(2**22 + 5, 1000))
     waiter, found = contend(path, timeout=None), path.stat()
@@ -205,8 +205,8 @@ def test_a_file_that_may_be_taken_over_but_is_claimed_keeps_a_waiter_busy(
     assert waiter.inside
 
 
-def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: Contender, contend: Contend) -> None:
-    """A3: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
+def test_a_filesystem_without_events_is_polled_ever_more_slowly(disk: Path, held: Contender, contend: Contend) -> None:
+    """A2: where not every change makes an event, polling starts at a millisecond and slows down to the limit."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     waiter.env.instead["events_reach"] = lambda _path: False
     waiter.env.instead["poll_limit"] = lambda _path: 0.1
@@ -226,8 +226,8 @@ def test_a_filesystem_without_events_is_waited_on_for_events(disk: Path, held: C
     release(held)
 
 
-def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dead_pid: int) -> None:
-    """A3: when time alone will make the lock stale, the wait ends there."""
+def test_a_wait_ends_when_the_lock_becomes_stale(disk: Path, contend: Contend, dead_pid: int) -> None:
+    """A2: when time alone will make the lock stale, the wait ends there."""
     path = disk / "l"
     waiter = contend(path, timeout=None, fair=False, stale_after=100)
     now = waiter.env.time()
@@ -240,8 +240,8 @@ def test_the_age_that_decides_is_slept_through(disk: Path, contend: Contend, dea
     assert waiter.get().recovered_from is not None
 
 
-def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, held: Contender, contend: Contend) -> None:
-    """A4: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
+def test_a_guard_that_outlives_the_close_event_is_polled_briefly(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF2: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     watches = told(waiter.env)
     waiter.step()
@@ -267,8 +267,8 @@ def test_a_guard_that_outlives_the_close_event_is_not_waited_for(disk: Path, hel
     assert waiter.inside
 
 
-def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Contender, contend: Contend) -> None:
-    """A4: the close event of a dying holder came before the watch, and its guard outlives both looks."""
+def test_a_guard_dropped_after_the_watch_was_armed_shortens_the_wait(held: Contender, contend: Contend) -> None:
+    """WF2: the close event of a dying holder came before the watch, and its guard outlives both looks."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     before = waiter.env.monotonic()
     first = waiter.step()
@@ -281,8 +281,8 @@ def test_a_guard_that_is_dropped_after_the_watch_was_armed_is_slept_on(held: Con
     assert second.deadline > later + 1
 
 
-def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: tried once, without waiting; and it says what was seen."""
+def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:
+    """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
     assert isinstance(contender.result, Refusal)
@@ -292,16 +292,16 @@ def test_a_refusal_is_given_without_a_look(disk: Path, held: Contender, contend:
     assert (status.holder.tag, status.holder.pid) == ("first", os.getpid())
 
 
-def test_trying_once_fails_to_recover_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: the one round includes a takeover."""
+def test_a_single_try_recovers_a_dead_lock(disk: Path, held: Contender, contend: Contend) -> None:
+    """A3: the one round includes a takeover."""
     held.crash()
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
     assert contender.inside
 
 
-def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contender, contend: Contend) -> None:
-    """A5: released at the deadline itself: the look after it decides, not the clock."""
+def test_a_release_at_the_deadline_is_seen_by_a_last_look(disk: Path, held: Contender, contend: Contend) -> None:
+    """A3: released at the deadline itself: the look after it decides, not the clock."""
     contender = contend(disk / "l", timeout=5)
     assert contender.step() is not None
     release(held)
@@ -310,8 +310,8 @@ def test_the_last_moment_of_a_timeout_is_not_looked_at(disk: Path, held: Contend
     assert contender.inside
 
 
-def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Contend) -> None:
-    """A6: when the path names another inode, the watch moves there, and the old one ends."""
+def test_the_watch_moves_to_the_new_inode(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF3: when the path names another inode, the watch moves there, and the old one ends."""
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
     watches = told(waiter.env)
     waiter.step()
@@ -324,8 +324,8 @@ def test_a_waiter_watches_what_is_gone(disk: Path, held: Contender, contend: Con
     assert [watch.closed for watch in watches] == [True, True]
 
 
-def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, contend: Contend) -> None:
-    """A6: with real events: the release of the second holder ends the wait, not its deadline."""
+def test_a_release_by_the_second_holder_wakes_the_waiter(disk: Path, held: Contender, contend: Contend) -> None:
+    """WF3: with real events: the release of the second holder ends the wait, not its deadline."""
     import select
 
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
@@ -341,7 +341,7 @@ def test_an_event_of_the_second_lock_is_lost(disk: Path, held: Contender, conten
     assert waiter.step() is None
 
 
-def test_the_end_of_a_foreign_process_is_slept_through(disk: Path, contend: Contend) -> None:
+def test_the_end_of_a_foreign_process_wakes_the_waiter_once(disk: Path, contend: Contend) -> None:
     """A foreign holder has no guard: its process is waited for, and its end makes the age decide."""
     import select
     import subprocess
@@ -360,7 +360,9 @@ def test_the_end_of_a_foreign_process_is_slept_through(disk: Path, contend: Cont
 
 
 @pytest.mark.parametrize("timeout", [0.01, 0.05])
-def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_timeout_is_neither_shorter_nor_much_longer_than_asked(
+    timeout: float, disk: Path, held: Contender, contend: Contend
+) -> None:
     contender = contend(disk / "l", timeout=timeout)
     before = contender.env.monotonic()
     assert isinstance(contender.run(), Refusal)
@@ -370,7 +372,7 @@ def test_a_timeout_is_too_short_or_never(timeout: float, disk: Path, held: Conte
     assert not contender.waits or contender.waits[-1].deadline <= after
 
 
-def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_cancelled_wait_closes_its_descriptors(disk: Path, held: Contender, contend: Contend) -> None:
     waiter = contend(disk / "l", timeout=None)
     waiter.step()
     assert waiter.env.open_descriptors()
@@ -379,7 +381,7 @@ def test_a_cancelled_wait_leaves_something_open(disk: Path, held: Contender, con
     assert (disk / "l").exists()
 
 
-def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_wait_of_a_second_is_announced_once(disk: Path, held: Contender, contend: Contend) -> None:
     notices: list[Refusal] = []
     waiter = contend(disk / "l", timeout=None)
     waiter.request.notice = notices.append
@@ -397,7 +399,7 @@ def test_a_wait_of_a_second_is_announced_never_or_often(disk: Path, held: Conten
 # -- one process, twice ------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+def test_a_thread_cannot_wait_for_itself_for_ever(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", context="thread 1")
     first.get()
     for timeout, context, owner, refused in (
@@ -418,7 +420,7 @@ def test_a_thread_waits_for_itself_for_ever(disk: Path, contend: Contend) -> Non
         again.steps.close()
 
 
-def test_who_has_one_share_of_several_waits_for_itself_for_ever(disk: Path, contend: Contend) -> None:
+def test_a_thread_with_one_share_of_several_cannot_wait_for_itself_for_ever(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", context="thread 1", owner="me")
     first.get()
     second = contend(disk / "l", first.env, context="thread 2", owner="me")
@@ -431,7 +433,7 @@ def test_who_has_one_share_of_several_waits_for_itself_for_ever(disk: Path, cont
     stranger.steps.close()
 
 
-def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> None:
+def test_an_owner_enters_its_own_lock_again(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", owner=("job", 7))
     hold = first.get()
     again = contend(disk / "l", first.env, owner=("job", 7))
@@ -441,7 +443,7 @@ def test_an_owner_is_kept_out_of_its_own_lock(disk: Path, contend: Contend) -> N
     assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), FileHeld), "another process is another owner"
 
 
-def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
+def test_an_owner_acquires_a_lost_lock_anew(disk: Path, contend: Contend) -> None:
     first = contend(disk / "l", owner="me")
     hold = first.get()
     (disk / "l").unlink()
@@ -455,7 +457,7 @@ def test_a_lost_lock_is_re_entered(disk: Path, contend: Contend) -> None:
 # -- waiting without acquiring -----------------------------------------------------------------------------------------
 
 
-def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: Contend) -> None:
+def test_waiting_until_free_sees_the_release_and_acquires_nothing(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l")
     holder.get()
     other = contend(disk / "x").env
@@ -470,7 +472,7 @@ def test_waiting_until_free_acquires_or_misses_the_moment(disk: Path, contend: C
     assert not (disk / "nothing").exists()
 
 
-def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
+def test_waiting_until_free_keeps_to_its_timeout(disk: Path, held: Contender, contend: Contend) -> None:
     env = contend(disk / "x").env
     refusal = drive(wait_until_free(env, (FileRequest(str(disk / "l"), {}),), 0.01, ()))
     assert isinstance(refusal, Refusal)
@@ -478,8 +480,8 @@ def test_waiting_until_free_forgets_its_timeout(disk: Path, held: Contender, con
     assert not env.open_descriptors()
 
 
-def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Contender, contend: Contend) -> None:
-    """A7: woken again and again although nothing changes, it polls now and then instead of spinning."""
+def test_a_waiter_woken_without_a_change_polls_now_and_then(disk: Path, held: Contender, contend: Contend) -> None:
+    """A4: woken again and again although nothing changes, it polls now and then instead of spinning."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     told(waiter.env)
     waiter.step()
@@ -496,8 +498,8 @@ def test_an_event_that_does_not_go_away_keeps_a_waiter_busy(disk: Path, held: Co
 
 
 @pytest.mark.parametrize("state", ["free", "held", "queued"])
-def test_a_child_forked_in_the_midst_of_an_acquisition_waits_or_holds(disk: Path, contend: Contend, state: str) -> None:
-    """A8: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
+def test_a_child_forked_during_an_acquisition_neither_waits_nor_holds(disk: Path, contend: Contend, state: str) -> None:
+    """A5: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
     path = disk / "l"
     holder = contend(path)
     if state != "free":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import pickle
@@ -27,6 +28,7 @@ from holdfast.acquire_all import in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
+module = importlib.import_module("holdfast.acquire_all")  # the package has the function of that name
 PATIENCE = 10.0
 MS_BIND = 4096
 
@@ -66,7 +68,7 @@ def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str
     ]
 
 
-def test_a_spelling_of_paths_or_a_list_makes_another_order(spellings: list[Callable[[str], str]]) -> None:
+def test_any_spelling_of_paths_and_any_list_gives_the_same_order(spellings: list[Callable[[str], str]]) -> None:
     """D1: by directory, name, and slot; the same for every spelling and every order of the list."""
     names = ["one/a", "one/b", "two/a", "one/s.0.lock", "one/s.10.lock", "one/s.9.lock", "two/B"]
     found = set()
@@ -83,7 +85,7 @@ def test_a_spelling_of_paths_or_a_list_makes_another_order(spellings: list[Calla
 
 
 @needs_root
-def test_a_bind_mount_makes_another_order(disk: Path) -> None:
+def test_a_bind_mount_gives_the_same_order(disk: Path) -> None:
     """D1: through another mount, a directory has another path, and the same device and inode."""
     for name in ("one", "two", "a"):
         (disk / name).mkdir()
@@ -100,23 +102,22 @@ def test_a_bind_mount_makes_another_order(disk: Path) -> None:
         )
 
 
-def test_the_order_on_a_served_filesystem_rests_on_numbers_that_change(
-    disk: Path, environments: Callable[..., Stepped]
+def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
+    disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: FUSE gives a directory another inode number when it has forgotten it; there the real path counts."""
     for name in ("one", "two"):
         (disk / name).mkdir()
     (disk / "zero").symlink_to(disk / "two")
     locks = [Lock(disk / "zero" / "l"), Lock(disk / "one" / "l")]
-    for lock in locks:
-        env = environments()
-        env.instead["may_block"] = lambda _path: True
-        env.instead["stat"] = lambda _path: pytest.fail("the number of an inode was asked for")
-        lock._env = env  # type: ignore[assignment]
+    env = environments()
+    env.instead["may_block"] = lambda _path: True
+    env.instead["stat"] = lambda _path: pytest.fail("the number of an inode was asked for")
+    monkeypatch.setattr(module, "environment", lambda: env)
     assert in_order(locks) == [1, 0]
 
 
-def test_case_makes_another_order_where_it_makes_no_difference(disk: Path) -> None:
+def test_case_is_ignored_in_the_order_where_the_filesystem_ignores_it(disk: Path) -> None:
     """D1: on a filesystem that does not tell a from A, `a, B` and `A, b` are the same two locks."""
     one = [Path(path).name.lower() for path in order([Lock(disk / "a"), Lock(disk / "B")])]
     other = [Path(path).name.lower() for path in order([Lock(disk / "A"), Lock(disk / "b")])]
@@ -128,7 +129,7 @@ NAMES += ["s.3.lock", "s.10.lock", "s.99999.lock", "s.0", ".0.lock", "S.1.lock",
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4, 12])
-def test_a_lock_lies_between_the_slots_of_a_semaphore(disk: Path, slots: int) -> None:
+def test_a_lock_comes_before_or_after_all_slots_of_a_semaphore(disk: Path, slots: int) -> None:
     """D2: before all of them or behind all of them, whatever its name; or it is one of them, and refused."""
     semaphore = Semaphore(disk / "s", slots)
     their_own = {os.path.basename(request.path) for request in semaphore._requests}
@@ -145,7 +146,7 @@ def test_a_lock_lies_between_the_slots_of_a_semaphore(disk: Path, slots: int) ->
         assert in_order([semaphore, lock]) == ([1, 0] if place == 0 else [0, 1]), name
 
 
-def test_two_processes_hold_what_the_other_waits_for(disk: Path) -> None:
+def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
     """D3: whatever the lists, whoever waits holds only what comes before: all pairs agree on the order."""
     names = ["a", "b", "s.0.lock", "s.1.lock", "s.7.lock"]
     everything: list[Any] = [*(Lock(disk / name) for name in names), Semaphore(disk / "t", 2)]
@@ -200,7 +201,7 @@ def test_nothing_at_all_is_acquired(face: Any, empty: Any) -> None:
         assert not holds.lost
 
 
-def test_something_else_than_locks_is_acquired(disk: Path) -> None:
+def test_only_locks_and_semaphores_are_accepted(disk: Path) -> None:
     for wrong in (["path"], [None], [Lock(disk / "a"), 1], [Lock]):
         with pytest.raises(TypeError, match="takes locks and semaphores, not"):
             acquire_all(wrong)  # type: ignore[arg-type]
@@ -265,23 +266,22 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
     face.acquire_all(three, timeout=0).release()
 
 
-def test_each_gets_a_timeout_of_its_own(disk: Path, environments: Callable[..., Stepped]) -> None:
+def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
     """One timeout for all: what the first has used up, the second has not."""
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
     now = [1000.0]
     env.instead["monotonic"] = lambda: now[0]
-    for lock in (first, second):
-        lock._env = env  # type: ignore[assignment]
     asked: list[float | None] = []
-    real = Lock._attempt
+    real = module.attempt
 
-    def slow(self: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
+    def slow(lock: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
         asked.append(timeout)
         now[0] += 3.0
-        return real(self, operation, timeout, error)
+        return real(lock, operation, timeout, error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lock, "_attempt", slow)
+        patch.setattr(module, "attempt", slow)
+        patch.setattr(module, "environment", lambda: env)
         for timeout, left in ((5.0, [5.0, 2.0]), (2.0, [2.0, 0.0]), (None, [None, None]), (0, [0.0, 0.0])):
             asked.clear()
             acquire_all([second, first], timeout=timeout).release()

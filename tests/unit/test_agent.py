@@ -54,7 +54,7 @@ def once(log: list[str]) -> Steps:
     yield from ()
 
 
-def test_a_job_that_no_thread_can_be_had_for_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its caller is told, and gives it up; the next one is run as if nothing had been."""
     log: list[str] = []
 
@@ -71,7 +71,7 @@ def test_a_job_that_no_thread_can_be_had_for_stays(agent: Agent, monkeypatch: py
     assert log == ["done"]
 
 
-def test_a_job_that_no_selector_can_be_had_for_leaves_no_second_doorbell(
+def test_a_job_without_a_selector_leaves_one_doorbell(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left() -> selectors.BaseSelector:
@@ -89,14 +89,14 @@ def test_a_job_that_no_selector_can_be_had_for_leaves_no_second_doorbell(
     assert log == ["done"]
 
 
-def test_a_doorbell_that_rings_already_is_an_error(agent: Agent, env: Stepped) -> None:
+def test_a_full_doorbell_can_be_rung(agent: Agent, env: Stepped) -> None:
     agent._doorbell = ends = env.pipe()
     fill(ends[1])
     agent._ring()
     assert os.read(ends[0], 1) == b"!"
 
 
-def test_a_descriptor_that_is_closed_meanwhile_ends_the_agent(agent: Agent) -> None:
+def test_the_agent_survives_a_descriptor_closed_meanwhile(agent: Agent) -> None:
     """Whoever closes it has given the job up; one that was not is resumed at its deadline."""
     log: list[str] = []
 
@@ -111,7 +111,7 @@ def test_a_descriptor_that_is_closed_meanwhile_ends_the_agent(agent: Agent) -> N
     assert log == ["resumed"]
 
 
-def test_a_thread_goes_on_in_a_process_that_is_not_its_own(agent: Agent, env: Stepped) -> None:
+def test_the_thread_ends_in_a_forked_process(agent: Agent, env: Stepped) -> None:
     """EG4: one that is forked by what a job does."""
     log: list[str] = []
     agent.start(once(log), "at work")

@@ -58,7 +58,7 @@ def path(disk: Path) -> Path:
 # -- holding and releasing ---------------------------------------------------------------------------------------------
 
 
-def test_breaking_a_lock_that_changes_hands_blocks_the_loop_or_cannot_be_cancelled(
+def test_breaking_a_lock_that_changes_hands_lets_the_loop_run_and_be_cancelled(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R3: the loop goes on between the tries, and a cancellation leaves the lock as it is."""
@@ -79,7 +79,7 @@ def test_breaking_a_lock_that_changes_hands_blocks_the_loop_or_cannot_be_cancell
     run(main())
 
 
-def test_the_two_faces_keep_their_holds_differently(path: Path, run: Run) -> None:
+def test_the_keeper_keeps_the_hold_of_a_task_until_its_release(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path):
             assert hold_module._keeper is not None
@@ -90,14 +90,14 @@ def test_the_two_faces_keep_their_holds_differently(path: Path, run: Run) -> Non
     run(main())
 
 
-def test_bad_options_are_found_out_late(path: Path) -> None:
+def test_bad_options_are_refused_at_once(path: Path) -> None:
     with pytest.raises(InvalidPath):
         AsyncLock("")
-    with pytest.raises(TypeError, match=r"AsyncLock.* unexpected keyword argument 'tmeout'"):
+    with pytest.raises(TypeError, match=r"Lock.* unexpected keyword argument 'tmeout'"):
         AsyncLock(path, tmeout=1)  # type: ignore[call-arg]
 
 
-def test_a_lock_without_a_loop_waits_for_ever(path: Path) -> None:
+def test_acquiring_without_a_loop_is_an_error(path: Path) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncLock(path).acquire().send(None)
     assert not path.exists()
@@ -106,7 +106,7 @@ def test_a_lock_without_a_loop_waits_for_ever(path: Path) -> None:
 # -- several tasks: after CPython's own tests of asyncio.Lock ----------------------------------------------------------
 
 
-def test_a_lock_can_be_awaited_or_entered_without_async(path: Path, run: Run) -> None:
+def test_a_lock_cannot_be_awaited_nor_entered_without_async(path: Path, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(TypeError):
             await AsyncLock(path)  # type: ignore[misc]
@@ -117,7 +117,7 @@ def test_a_lock_can_be_awaited_or_entered_without_async(path: Path, run: Run) ->
     run(main())
 
 
-def test_more_than_one_task_is_inside(place: Path, run: Run) -> None:
+def test_tasks_are_inside_one_at_a_time(place: Path, run: Run) -> None:
     async def main() -> None:
         inside: list[AsyncHold] = []
 
@@ -136,7 +136,7 @@ def test_more_than_one_task_is_inside(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_wait_leaves_a_waiter(place: Path, run: Run) -> None:
+def test_a_cancelled_wait_leaves_no_trace(place: Path, run: Run) -> None:
     async def main() -> None:
         hold = await AsyncLock(place).acquire()
         before = traces(asyncio.get_running_loop())
@@ -157,7 +157,7 @@ def test_a_cancelled_wait_leaves_a_waiter(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_waiter_takes_the_lock_with_it(place: Path, run: Run) -> None:
+def test_a_cancelled_waiter_lets_the_next_one_acquire(place: Path, run: Run) -> None:
     """One holds, two wait. The holder releases and the first waiter is cancelled, both before anybody can run."""
 
     async def main() -> None:
@@ -179,7 +179,7 @@ def test_a_cancelled_waiter_takes_the_lock_with_it(place: Path, run: Run) -> Non
     run(main())
 
 
-def test_a_cancellation_and_a_release_let_two_in(place: Path, run: Run) -> None:
+def test_a_cancellation_beside_a_release_lets_in_one(place: Path, run: Run) -> None:
     async def main() -> None:
         inside: list[AsyncHold] = []
 
@@ -204,7 +204,7 @@ def test_a_cancellation_and_a_release_let_two_in(place: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_cancelled_finished_acquire_leaves_the_lock_with_nobody(place: Path, run: Run) -> None:
+def test_cancelling_a_finished_acquire_leaves_its_result(place: Path, run: Run) -> None:
     """A task that is cancelled after its acquire has ended still has the hold as its result."""
 
     async def main() -> None:
@@ -217,7 +217,7 @@ def test_a_cancelled_finished_acquire_leaves_the_lock_with_nobody(place: Path, r
     run(main())
 
 
-def test_one_lock_object_mixes_up_the_holds_of_its_tasks(place: Path, run: Run) -> None:
+def test_one_lock_object_keeps_the_holds_of_its_tasks_apart(place: Path, run: Run) -> None:
     async def main() -> None:
         lock, inside, total = AsyncLock(place), 0, 0
 
@@ -240,7 +240,7 @@ def test_one_lock_object_mixes_up_the_holds_of_its_tasks(place: Path, run: Run) 
     run(main())
 
 
-def test_a_generator_that_is_left_early_releases_another_tasks_hold(path: Path, run: Run) -> None:
+def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run) -> None:
     """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
 
     async def main() -> None:
@@ -293,7 +293,7 @@ def test_a_generator_that_is_left_early_releases_another_tasks_hold(path: Path, 
 # -- deadlock ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_for_itself_that_asyncio_bounds_passes_for_endless(place: Path, run: Run) -> None:
+def test_a_timeout_of_asyncio_bounds_a_wait_for_itself(place: Path, run: Run) -> None:
     """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
 
     async def main() -> None:
@@ -322,7 +322,7 @@ def test_a_wait_for_itself_that_asyncio_bounds_passes_for_endless(place: Path, r
     run(main())
 
 
-def test_a_timeout_that_is_put_off_ends_a_wait_for_itself_early(
+def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B4: the wait lasts as long as the timeout does; taken away, there is a deadlock."""
@@ -346,7 +346,7 @@ def test_a_timeout_that_is_put_off_ends_a_wait_for_itself_early(
     run(main())
 
 
-def test_another_task_of_the_thread_passes_for_the_holder(place: Path, run: Run) -> None:
+def test_a_task_may_wait_for_another_task_of_its_thread(place: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(place):
             other = asyncio.create_task(AsyncLock(place).acquire())
@@ -361,7 +361,7 @@ def test_another_task_of_the_thread_passes_for_the_holder(place: Path, run: Run)
     run(main())
 
 
-def test_a_thread_waits_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
+def test_a_thread_cannot_wait_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
     async def main() -> None:
         held = asyncio.Event()
         leave = asyncio.Event()
@@ -390,7 +390,7 @@ def test_a_thread_waits_for_a_task_that_it_keeps_from_running(place: Path, run: 
 # -- timeouts of asyncio -----------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_of_asyncio_is_not_kept_or_leaves_something(place: Path, run: Run) -> None:
+def test_a_timeout_of_asyncio_is_kept_and_leaves_no_trace(place: Path, run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         hold = Lock(place).acquire()
@@ -425,7 +425,7 @@ def test_a_timeout_of_asyncio_is_not_kept_or_leaves_something(place: Path, run: 
 
 
 @pytest.mark.parametrize("kind", [AsyncLock, Lock])
-def test_a_decorated_coroutine_runs_without_the_lock(kind: Callable[..., Any], place: Path, run: Run) -> None:
+def test_a_decorated_coroutine_runs_with_the_lock(kind: Callable[..., Any], place: Path, run: Run) -> None:
     @kind(place, tag="t")
     async def work(a: int, *, b: int) -> tuple[int, bool]:
         """Doc."""
@@ -443,7 +443,7 @@ def test_a_decorated_coroutine_runs_without_the_lock(kind: Callable[..., Any], p
     assert asyncio.iscoroutinefunction(work)
 
 
-def test_a_decorator_blocks_the_loop_or_locks_the_wrong_moment(path: Path) -> None:
+def test_only_a_coroutine_function_can_be_decorated(path: Path) -> None:
     def plain() -> None: ...
 
     def generator():  # type: ignore[no-untyped-def]
@@ -462,14 +462,14 @@ def test_a_decorator_blocks_the_loop_or_locks_the_wrong_moment(path: Path) -> No
 # -- the rest of the surface -------------------------------------------------------------------------------------------
 
 
-def test_the_lazy_names_are_not_there() -> None:
+def test_the_lazy_names_are_there() -> None:
     assert {"AsyncLock", "AsyncHold", "Lock"} <= set(dir(holdfast))
     assert holdfast.AsyncLock is AsyncLock
     with pytest.raises(AttributeError, match="AsyncLok"):
         holdfast.AsyncLok  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
+def test_a_task_on_a_dropped_loop_releases_its_lock(place: Path) -> None:
     """Its coroutine is closed when it is collected, and leaves its `async with`, without a loop to wait on."""
     for kind in LOOPS:
         loop = LOOPS[kind]()
@@ -489,7 +489,7 @@ def test_a_task_on_a_dropped_loop_holds_for_ever(place: Path) -> None:
         assert not place.exists()
 
 
-def test_a_coroutine_that_is_closed_inside_waits_for_a_thread(place: Path, run: Run) -> None:
+def test_a_coroutine_closed_inside_releases_without_waiting_for_a_thread(place: Path, run: Run) -> None:
     async def main() -> None:
         async def hold() -> None:
             async with AsyncLock(place):
@@ -508,7 +508,7 @@ def test_a_coroutine_that_is_closed_inside_waits_for_a_thread(place: Path, run: 
     run(main())
 
 
-def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
+def test_an_interruption_on_the_way_to_the_caller_releases_the_lock(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -524,7 +524,7 @@ def test_an_interruption_on_the_way_to_the_caller_leaves_the_lock_held(
     run(main())
 
 
-def test_an_interruption_before_the_release_has_begun_leaves_the_lock_held(
+def test_an_interruption_before_the_release_begins_still_releases(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_thread: threading.Thread) -> None:
@@ -541,7 +541,7 @@ def test_an_interruption_before_the_release_has_begun_leaves_the_lock_held(
     run(main())
 
 
-def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run: Run) -> None:
+def test_a_release_by_another_thread_wakes_a_waiting_task(place: Path, run: Run) -> None:
     async def main() -> None:
         hold = Lock(place).acquire()
         waiting = asyncio.create_task(AsyncLock(place).acquire())
@@ -554,7 +554,7 @@ def test_a_wait_notices_nothing_of_a_release_by_another_thread(place: Path, run:
     run(main())
 
 
-def test_a_hold_is_copied_to_another_process(path: Path, run: Run) -> None:
+def test_a_hold_cannot_be_pickled_but_a_lock_can(path: Path, run: Run) -> None:
     async def main() -> None:
         async with AsyncLock(path) as hold:
             with pytest.raises(TypeError, match="belongs to this process"):

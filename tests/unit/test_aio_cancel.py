@@ -138,7 +138,7 @@ def on(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Cor
 
 @by_events_only
 @pytest.mark.parametrize("way", WAYS)
-def test_a_task_cancelled_at_some_step_leaves_something(
+def test_a_task_cancelled_at_any_step_leaves_nothing(
     way: Callable[[asyncio.Task[Any], Future], None], path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main(at: int) -> None:
@@ -158,7 +158,7 @@ def test_a_task_cancelled_at_some_step_leaves_something(
 @by_events_only
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("other", ["task before", "task behind", "thread"])
-def test_a_cancelled_task_keeps_the_lock_or_the_event_from_the_next(
+def test_a_cancelled_task_leaves_lock_and_event_to_the_next(
     way: Callable[[asyncio.Task[Any], Future], None],
     other: str,
     path: str,
@@ -192,7 +192,7 @@ def test_a_cancelled_task_keeps_the_lock_or_the_event_from_the_next(
 
 
 @by_events_only
-def test_a_timeout_of_asyncio_at_some_step_leaves_something(
+def test_a_timeout_of_asyncio_at_any_step_leaves_nothing(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main(at: int) -> None:
@@ -254,22 +254,20 @@ def close_the_loop_at_every_step(
 
 
 @by_events_only
-def test_a_loop_closed_at_some_step_leaves_something(
-    path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_a_loop_closed_at_any_step_leaves_nothing(path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     close_the_loop_at_every_step(path, new_loop, collected=True)
 
 
-def test_a_task_of_a_closed_loop_keeps_its_place_in_the_queue(
+def test_the_queue_moves_on_behind_a_task_of_a_closed_loop(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the task is not collected. Those behind it look again after a second; here sooner."""
+    """Its place stays as long as the task is not collected. Those behind it look again after a second; here sooner."""
     monkeypatch.setattr(queues, "_RECHECK_EACH", 0.05)
     close_the_loop_at_every_step(path, new_loop, collected=False)
 
 
 @by_events_only
-def test_a_coroutine_closed_at_some_step_leaves_something(
+def test_a_coroutine_closed_at_any_step_leaves_nothing(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main(at: int) -> None:
@@ -301,7 +299,7 @@ def test_a_coroutine_closed_at_some_step_leaves_something(
         on(new_loop, lambda at=at: main(at))
 
 
-def test_a_step_that_outlives_its_task_keeps_the_lock(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_outlives_its_task_gives_the_lock_back(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """J4: its thread acquires when the task has ended, and the next operation has begun."""
     env = environment()
     before = {*env.operations.running}  # a task of a loop that was dropped keeps its own until it is collected
@@ -340,7 +338,7 @@ def test_a_step_that_outlives_its_task_keeps_the_lock(shm: Path, monkeypatch: py
 
 
 @by_events_only
-def test_a_cancelled_takeover_leaves_the_lock_taken(
+def test_a_cancelled_takeover_is_undone(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], dead_pid: int
 ) -> None:
     """A takeover by rule waits before it lets anybody in; until then it can be cancelled, and undoes what it did."""
@@ -370,7 +368,7 @@ def test_a_cancelled_takeover_leaves_the_lock_taken(
 
 
 @by_events_only
-def test_a_cancelled_release_is_left_half_way(path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_cancelled_release_is_completed(path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def main(at: int) -> bool:
         loop = asyncio.get_running_loop()
         before = traces(loop)

@@ -54,7 +54,7 @@ def files(base: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("events_only")
-def test_tasks_that_wait_get_in_out_of_order(base: Path, run: Run) -> None:
+def test_waiting_tasks_get_in_in_order(base: Path, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 2)
         inside = [await semaphore.acquire(), await semaphore.acquire()]
@@ -78,7 +78,7 @@ def test_tasks_that_wait_get_in_out_of_order(base: Path, run: Run) -> None:
     assert files(base) == []
 
 
-def test_tasks_threads_and_loops_are_inside_together(base: Path) -> None:
+def test_tasks_threads_and_loops_share_the_slots(base: Path) -> None:
     inside: set[int] = set()
     mistakes: list[object] = []
     mutex = threading.Lock()
@@ -122,7 +122,7 @@ def test_tasks_threads_and_loops_are_inside_together(base: Path) -> None:
     assert files(base) == []
 
 
-def test_more_or_fewer_tasks_are_inside_than_there_are_slots(base: Path, run: Run, events_only: None) -> None:
+def test_as_many_tasks_are_inside_as_there_are_slots(base: Path, run: Run, events_only: None) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 3)
         inside: set[int] = set()
@@ -143,7 +143,7 @@ def test_more_or_fewer_tasks_are_inside_than_there_are_slots(base: Path, run: Ru
     assert not [name for name in os.listdir(base.parent) if name.endswith(".lock")]
 
 
-def test_a_task_and_a_thread_count_different_slots(base: Path, run: Run) -> None:
+def test_a_task_and_a_thread_count_the_same_slots(base: Path, run: Run) -> None:
     async def main() -> None:
         semaphore = AsyncSemaphore(base, slots=2)
         with Semaphore(base, 2):
@@ -165,7 +165,7 @@ def test_a_task_and_a_thread_count_different_slots(base: Path, run: Run) -> None
     run(main())
 
 
-def test_a_cancelled_waiter_takes_a_slot_with_it(base: Path, run: Run, events_only: None) -> None:
+def test_a_cancelled_waiter_takes_no_slot(base: Path, run: Run, events_only: None) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         before = traces(loop)
@@ -189,7 +189,7 @@ def test_a_cancelled_waiter_takes_a_slot_with_it(base: Path, run: Run, events_on
     run(main())
 
 
-def test_a_generator_that_is_left_early_frees_the_slot_of_another_task(base: Path, run: Run) -> None:
+def test_a_generator_left_early_frees_only_its_own_slot(base: Path, run: Run) -> None:
     """It is closed by a task that is inside as well, and beside one that came by an exit stack."""
 
     async def main() -> None:
@@ -226,7 +226,7 @@ def test_a_generator_that_is_left_early_frees_the_slot_of_another_task(base: Pat
 
 
 @pytest.mark.parametrize("kind", [AsyncSemaphore, Semaphore])
-def test_a_decorated_coroutine_runs_without_a_slot(
+def test_a_decorated_coroutine_runs_in_a_slot(
     kind: type[AsyncSemaphore] | type[Semaphore], base: Path, run: Run
 ) -> None:
     @kind(base, 2)
@@ -249,7 +249,7 @@ def three(base: Path) -> list[Any]:
     return [AsyncLock(directory / "c"), AsyncSemaphore(base, 2), AsyncLock(directory / "a")]
 
 
-def test_several_are_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
+def test_several_can_be_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         async with acquire_all(three, timeout=5) as holds:
             assert [os.path.basename(hold.path) for hold in holds] == ["c", "b.0.lock", "a"]
@@ -273,7 +273,7 @@ def test_several_are_awaited_or_entered(three: list[Any], base: Path, run: Run) 
     run(main())
 
 
-def test_one_that_is_forgotten_is_forgotten_silently(three: list[Any], run: Run) -> None:
+def test_several_that_are_never_awaited_make_a_warning(three: list[Any], run: Run) -> None:
     async def main() -> None:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             del [acquire_all(three)][0]
@@ -281,7 +281,7 @@ def test_one_that_is_forgotten_is_forgotten_silently(three: list[Any], run: Run)
     run(main())
 
 
-def test_the_locks_of_one_face_are_taken_by_the_other(three: list[Any], base: Path) -> None:
+def test_the_locks_of_the_other_face_are_refused(three: list[Any], base: Path) -> None:
     plain = Lock(base.parent / "a")
     with pytest.raises(TypeError, match="would block the event loop"):
         acquire_all([plain])  # type: ignore[list-item]
@@ -293,7 +293,7 @@ def test_the_locks_of_one_face_are_taken_by_the_other(three: list[Any], base: Pa
         acquire_all(three[0])
 
 
-def test_a_generator_that_is_left_early_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_generator_left_early_releases_all_of_them(three: list[Any], base: Path, run: Run) -> None:
     """Whoever is being closed cannot wait for a thread."""
 
     async def numbers() -> Any:
@@ -370,7 +370,7 @@ def release(holds: list[Hold]) -> None:
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_cancelled_wait_for_a_slot_leaves_something(base: Path, kind: str) -> None:
+def test_a_cancelled_wait_for_a_slot_leaves_nothing(base: Path, kind: str) -> None:
     def fill() -> Callable[[], None]:
         holds = [Semaphore(base, 2, heartbeat=0).acquire() for _ in range(2)]
         return lambda: release(holds)
@@ -381,7 +381,7 @@ def test_a_cancelled_wait_for_a_slot_leaves_something(base: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_cancelled_acquisition_of_several_leaves_some_of_them_held(base: Path, kind: str) -> None:
+def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: str) -> None:
     """D4: before, between and after their acquisitions."""
     directory = base.parent
 
@@ -404,7 +404,7 @@ def test_a_cancelled_acquisition_of_several_leaves_some_of_them_held(base: Path,
     assert files(base) == []
 
 
-def test_a_cancelled_release_of_several_keeps_some_of_them_held(three: list[Any], base: Path, run: Run) -> None:
+def test_a_cancelled_release_of_several_leaves_none_held(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         for at in range(1, 10):
             holds = await acquire_all(three)

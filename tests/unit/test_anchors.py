@@ -1,4 +1,4 @@
-"""Directories that stay what they were when they were entered (anchors.py), for `clean -r --yes`."""
+"""Directories that stay what they were when they were entered (clean.py, M13), for `clean -r --yes`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import cli
-from holdfast._admin.anchors import Anchored
-from holdfast._admin.clean import Leftover
+from holdfast._admin.clean import Leftover, PinnedEnvironment
 from holdfast._platform import environment
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast.cli import clean
@@ -28,7 +27,7 @@ def _stale(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("when", ["entered", "removed"])
-def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
+def test_clean_leaves_what_is_in_an_exchanged_directory(
     when: str, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """M13: below the directory to be cleaned, between the list of it and its entry, or between look and removal."""
@@ -45,14 +44,14 @@ def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
             (shared / "below").symlink_to(outside)
 
     if when == "entered":
-        entering: Any = Anchored.enter
+        entering: Any = PinnedEnvironment.enter
 
-        def enter(self: Anchored, top: str, where: str) -> None:
+        def enter(self: PinnedEnvironment, top: str, where: str) -> None:
             if where.endswith("below"):
                 exchange()
             entering(self, top, where)
 
-        monkeypatch.setattr(Anchored, "enter", enter)
+        monkeypatch.setattr(PinnedEnvironment, "enter", enter)
     else:
         removing = clean._remove
 
@@ -69,22 +68,22 @@ def test_clean_removes_what_is_in_a_directory_that_was_exchanged(
     assert (shared / "moved" / ours.name).exists() == (when == "entered")
 
 
-def test_a_directory_is_left_open(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """M13: neither after the last one, nor while a tree with nothing in it is walked."""
+def test_directories_are_closed_again(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """M13: after the last one, and while a tree with nothing in it is walked."""
     most: list[int] = []
     env = environment()
     for number in range(5):
         _stale(disk / f"{number}.lock")
         (disk / f"d{number}" / "deeper").mkdir(parents=True)
-    entering = Anchored.enter
+    entering = PinnedEnvironment.enter
 
-    def enter(self: Anchored, top: str, where: str) -> None:
+    def enter(self: PinnedEnvironment, top: str, where: str) -> None:
         entering(self, top, where)
         most.append(len(env._descriptors))
 
     before = len(env._descriptors)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Anchored, "enter", enter)
+        patched.setattr(PinnedEnvironment, "enter", enter)
         with pytest.raises(SystemExit):
             cli.main(["clean", "-r", str(disk)])
     capsys.readouterr()
@@ -93,9 +92,9 @@ def test_a_directory_is_left_open(disk: Path, capsys: pytest.CaptureFixture[str]
     assert len(env._descriptors) == before
 
 
-def test_an_error_names_the_way_instead_of_the_path(disk: Path) -> None:
+def test_an_error_names_the_path_and_not_the_way(disk: Path) -> None:
     real = LinuxEnvironment()
-    env: Any = Anchored(real)
+    env: Any = PinnedEnvironment(real)
     env.enter(str(disk), str(disk))
     with pytest.raises(FileNotFoundError) as caught:
         env.unlink(f"{disk}/l")
@@ -109,9 +108,9 @@ def test_an_error_names_the_way_instead_of_the_path(disk: Path) -> None:
     assert not real._descriptors
 
 
-def test_without_proc_there_is_no_cleaning(disk: Path) -> None:
+def test_without_proc_nothing_is_cleaned(disk: Path) -> None:
     """Then a directory is what its path leads to."""
-    env: Any = Anchored(LinuxEnvironment(frozenset({"proc"})))
+    env: Any = PinnedEnvironment(LinuxEnvironment(frozenset({"proc"})))
     (disk / "below").mkdir()
     for where in (disk, disk / "below"):
         env.enter(str(disk), str(where))

@@ -48,7 +48,7 @@ def soon(seconds: float) -> float:
 
 
 @pytest.mark.parametrize("kind", ["nothing", "descriptor", "signal"])
-def test_a_wait_ends_early_or_never(kind: str, run: Run, pipe: tuple[int, int]) -> None:
+def test_a_wait_lasts_until_its_deadline(kind: str, run: Run, pipe: tuple[int, int]) -> None:
     async def main() -> None:
         deadline = soon(0.02)
         signal = Signal() if kind == "signal" else None
@@ -58,7 +58,7 @@ def test_a_wait_ends_early_or_never(kind: str, run: Run, pipe: tuple[int, int]) 
     run(main())
 
 
-def test_a_wait_outlasts_its_event(run: Run, pipe: tuple[int, int]) -> None:
+def test_an_event_ends_the_wait(run: Run, pipe: tuple[int, int]) -> None:
     async def main() -> None:
         began = time.monotonic()
         asyncio.get_running_loop().call_later(0.01, os.write, pipe[1], b"x")
@@ -69,7 +69,7 @@ def test_a_wait_outlasts_its_event(run: Run, pipe: tuple[int, int]) -> None:
     run(main())
 
 
-def test_a_deadline_in_the_past_keeps_other_tasks_from_running(run: Run) -> None:
+def test_a_deadline_in_the_past_lets_other_tasks_run(run: Run) -> None:
     async def main() -> None:
         turns = 0
 
@@ -91,7 +91,7 @@ def test_a_deadline_in_the_past_keeps_other_tasks_from_running(run: Run) -> None
 
 
 @pytest.mark.parametrize("where", ["same thread", "another thread", "before"])
-def test_a_signal_does_not_end_the_wait(where: str, run: Run) -> None:
+def test_a_signal_ends_the_wait(where: str, run: Run) -> None:
     async def main() -> None:
         signal, began = Signal(), time.monotonic()
         if where == "before":
@@ -107,7 +107,7 @@ def test_a_signal_does_not_end_the_wait(where: str, run: Run) -> None:
     run(main())
 
 
-def test_a_signal_to_a_closed_loop_passes_for_heard(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_signal_knows_that_it_did_not_reach_a_closed_loop(loop: asyncio.AbstractEventLoop) -> None:
     signal = Signal()
     waiting = loop.create_task(wait_for(Wait((), math.inf, signal)))
     loop.run_until_complete(asyncio.sleep(0))
@@ -120,7 +120,7 @@ def test_a_signal_to_a_closed_loop_passes_for_heard(loop: asyncio.AbstractEventL
 
 
 @pytest.mark.parametrize("kind", ["descriptor", "signal"])
-def test_a_cancelled_wait_leaves_a_reader_a_timer_or_a_subscription(kind: str, run: Run, pipe: tuple[int, int]) -> None:
+def test_a_cancelled_wait_leaves_no_reader_timer_or_subscription(kind: str, run: Run, pipe: tuple[int, int]) -> None:
     async def main() -> None:
         loop, signal = asyncio.get_running_loop(), Signal()
         wait = Wait((pipe[0],), soon(1000)) if kind == "descriptor" else Wait((), soon(1000), signal)
@@ -139,7 +139,7 @@ def test_a_cancelled_wait_leaves_a_reader_a_timer_or_a_subscription(kind: str, r
     run(main())
 
 
-def test_a_wait_on_a_closed_loop_cannot_be_collected(loop: asyncio.AbstractEventLoop, pipe: tuple[int, int]) -> None:
+def test_a_wait_on_a_closed_loop_can_be_collected(loop: asyncio.AbstractEventLoop, pipe: tuple[int, int]) -> None:
     task = loop.create_task(wait_for(Wait(pipe[:1], math.inf)))
     waits = weakref.ref(task)
     loop.run_until_complete(asyncio.sleep(0))
@@ -150,7 +150,7 @@ def test_a_wait_on_a_closed_loop_cannot_be_collected(loop: asyncio.AbstractEvent
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, OSError(28, "no space left")])
-def test_a_loop_that_cannot_wait_for_descriptors_does_not_wait(error: Any, pipe: tuple[int, int]) -> None:
+def test_a_loop_that_cannot_wait_for_descriptors_waits_for_the_time(error: Any, pipe: tuple[int, int]) -> None:
     class Limited(asyncio.SelectorEventLoop):
         def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
             if fd != pipe[0]:
@@ -181,7 +181,7 @@ def counting(waits: list[Wait], log: list[str], result: str = "done") -> Generat
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-def test_a_result_or_an_error_gets_lost(in_threads: bool, run: Run) -> None:
+def test_results_and_errors_reach_the_caller(in_threads: bool, run: Run) -> None:
     async def main() -> None:
         log: list[str] = []
 
@@ -205,7 +205,7 @@ def test_a_result_or_an_error_gets_lost(in_threads: bool, run: Run) -> None:
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-def test_a_cancelled_wait_is_not_cleaned_up(in_threads: bool, run: Run) -> None:
+def test_a_cancelled_wait_is_cleaned_up(in_threads: bool, run: Run) -> None:
     async def main() -> None:
         log: list[str] = []
         steps = counting([Wait((), math.inf)], log)
@@ -246,7 +246,7 @@ class Gate:
         self.log.append("undone")
 
 
-def test_a_cancellation_while_a_step_runs_leaves_what_the_step_acquires(run: Run) -> None:
+def test_a_cancellation_during_a_step_undoes_it_after_its_end(run: Run) -> None:
     """B1: however often it is cancelled, it waits for the step's end, then undoes it, and only then is cancelled."""
 
     async def main() -> None:
@@ -267,7 +267,7 @@ def test_a_cancellation_while_a_step_runs_leaves_what_the_step_acquires(run: Run
     run(main())
 
 
-def test_a_cancellation_while_cleaning_up_interrupts_it(run: Run) -> None:
+def test_a_cancellation_during_the_clean_up_waits_for_its_end(run: Run) -> None:
     """B1: the clean-up runs in a thread too; cancelled again meanwhile, its end is waited for."""
 
     async def main() -> None:
@@ -295,9 +295,7 @@ def test_a_cancellation_while_cleaning_up_interrupts_it(run: Run) -> None:
     run(main())
 
 
-def test_an_interruption_while_a_step_runs_closes_a_running_generator(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_during_a_step_undoes_it_after_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: a KeyboardInterrupt is no cancellation, and comes anywhere."""
 
     async def main() -> None:
@@ -319,7 +317,7 @@ def test_an_interruption_while_a_step_runs_closes_a_running_generator(
     run(main())
 
 
-def test_a_step_that_ends_on_a_closed_loop_holds_for_nobody(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_step_that_ends_on_a_closed_loop_is_undone(loop: asyncio.AbstractEventLoop) -> None:
     """B2: its coroutine may be collected late or never; whoever closes the loop has not given the lock to anybody."""
     gate = Gate()
     task = loop.create_task(drive(gate.steps(), gate.undo, in_threads=True))
@@ -337,7 +335,7 @@ def test_a_step_that_ends_on_a_closed_loop_holds_for_nobody(loop: asyncio.Abstra
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_an_interruption_while_a_thread_starts_leaves_what_it_acquires(
+def test_an_interruption_during_the_start_of_a_thread_undoes_its_step(
     started: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1: whether the thread has begun is not known; if it has, its end is waited for."""
@@ -364,9 +362,7 @@ def test_an_interruption_while_a_thread_starts_leaves_what_it_acquires(
 
 
 @pytest.mark.parametrize("when", ["during", "after"])
-def test_a_coroutine_that_is_closed_while_a_step_runs_leaves_what_the_step_acquires(
-    when: str, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_a_coroutine_closed_during_a_step_undoes_it(when: str, loop: asyncio.AbstractEventLoop) -> None:
     """B2: nobody can wait for the thread; it cleans up itself."""
     gate = Gate()
     main = drive(gate.steps(), gate.undo, in_threads=True)
@@ -388,8 +384,8 @@ def test_a_coroutine_that_is_closed_while_a_step_runs_leaves_what_the_step_acqui
     assert gate.log == ["step", "closed", "undone"]
 
 
-def test_a_release_waits_behind_threads_that_wait_for_the_release(run: Run) -> None:
-    """B3: the loop's own executor may be full of them."""
+def test_a_release_does_not_wait_for_the_executor_of_the_loop(run: Run) -> None:
+    """B3: the loop's own executor may be full of threads that wait for it."""
 
     async def main() -> None:
         loop, gate = asyncio.get_running_loop(), threading.Event()
@@ -400,7 +396,7 @@ def test_a_release_waits_behind_threads_that_wait_for_the_release(run: Run) -> N
     run(main())
 
 
-def test_no_thread_is_left_to_start(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_a_step_runs_in_the_thread_of_the_loop(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -414,7 +410,7 @@ def test_no_thread_is_left_to_start(run: Run, monkeypatch: pytest.MonkeyPatch) -
     run(main())
 
 
-def test_a_call_in_a_thread_loses_its_context_or_its_error(run: Run) -> None:
+def test_a_call_in_a_thread_keeps_its_context_and_its_error(run: Run) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
     async def main() -> None:
@@ -429,7 +425,7 @@ def test_a_call_in_a_thread_loses_its_context_or_its_error(run: Run) -> None:
         steps.send(None)
 
 
-def test_a_cancelled_call_forgets_that_it_failed(run: Run) -> None:
+def test_a_cancelled_call_keeps_the_error_that_it_met(run: Run) -> None:
     async def main() -> None:
         begun, end = threading.Event(), threading.Event()
 
@@ -454,7 +450,7 @@ def test_a_cancelled_call_forgets_that_it_failed(run: Run) -> None:
     run(main())
 
 
-def test_two_tasks_pass_for_one_caller(run: Run) -> None:
+def test_two_tasks_are_two_callers_of_one_thread(run: Run) -> None:
     """A task is named by its thread and itself; what blocks the thread begins with the same name."""
 
     async def main() -> None:
@@ -470,7 +466,7 @@ def test_two_tasks_pass_for_one_caller(run: Run) -> None:
     assert caller() == (*sync.caller(), None)
 
 
-def test_the_name_of_a_task_keeps_the_task_alive(run: Run) -> None:
+def test_the_name_of_a_task_does_not_keep_the_task_alive(run: Run) -> None:
     names: list[Callable[[], object]] = []
 
     async def name() -> None:
@@ -484,7 +480,7 @@ def test_the_name_of_a_task_keeps_the_task_alive(run: Run) -> None:
     assert names[0]() is None
 
 
-def test_a_descriptor_that_cannot_be_waited_for_leaves_the_others_watched(run: Run, pipe: tuple[int, int]) -> None:
+def test_a_bad_descriptor_leaves_none_watched(run: Run, pipe: tuple[int, int]) -> None:
     async def main() -> None:
         with pytest.raises(ValueError, match=r"-1"):
             await wait_for(Wait((pipe[0], -1), soon(10)))
@@ -493,7 +489,7 @@ def test_a_descriptor_that_cannot_be_waited_for_leaves_the_others_watched(run: R
     run(main())
 
 
-def test_a_signal_to_a_loop_that_was_dropped_is_believed_to_have_woken_somebody() -> None:
+def test_a_signal_to_a_dropped_loop_knows_that_it_woke_none() -> None:
     """N6 relies on it: whoever sets the signal then takes the next one."""
     loop = asyncio.new_event_loop()
     woken = loop.create_future()
@@ -507,7 +503,7 @@ def test_a_signal_to_a_loop_that_was_dropped_is_believed_to_have_woken_somebody(
     assert not signal.set()
 
 
-def test_a_step_runs_that_was_given_up_before_its_thread_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_given_up_before_its_thread_began_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: a KeyboardInterrupt in the start of the thread; which of the two came first is not known to the caller."""
     started: list[threading.Thread] = []
     called: list[str] = []

@@ -40,7 +40,7 @@ RECORDS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_malformed_record_is_reclaimed_or_hangs(name: str, place: Path) -> None:
+def test_a_malformed_record_is_refused_and_kept(name: str, place: Path) -> None:
     path = place / "l"
     path.write_bytes(RECORDS[name])
     os.utime(path, (0, 0))
@@ -64,7 +64,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_record_of_another_protocol_is_waited_for(name: str, place: Path) -> None:
+def test_a_record_of_another_protocol_is_refused_and_kept(name: str, place: Path) -> None:
     path = place / "l"
     path.write_bytes(FOREIGN[name])
     lock = Lock(path)
@@ -80,7 +80,7 @@ def test_a_record_of_another_protocol_is_waited_for(name: str, place: Path) -> N
 @pytest.mark.parametrize(
     "content", ["{}", '{"holder": "vc"}', '{"pid": 1, "createdAt": "2020"}', "pid=1\ntimestamp=2\n"]
 )
-def test_a_damaged_record_of_beads_is_taken_for_another_protocols(content: str, place: Path) -> None:
+def test_a_damaged_record_of_beads_counts_as_held(content: str, place: Path) -> None:
     """Nobody else has a file of that name, so it is what it is: held."""
     (place / ".exclusive-lock").write_text(content)
     lock = Lock(place, protocol="beads")
@@ -90,7 +90,7 @@ def test_a_damaged_record_of_beads_is_taken_for_another_protocols(content: str, 
 
 
 @pytest.mark.parametrize("pid", [0, 2**31, 2**32 - 1])
-def test_an_impossible_pid_is_dead(pid: int, place: Path) -> None:
+def test_an_impossible_pid_is_unknown(pid: int, place: Path) -> None:
     (place / "l").write_bytes(sema_record(pid, 1))
     lock = Lock(place / "l")
     assert lock.try_acquire() is None
@@ -99,13 +99,13 @@ def test_an_impossible_pid_is_dead(pid: int, place: Path) -> None:
     assert "cannot be a process" in status.evidence.text
 
 
-def test_a_record_without_a_pid_is_told_of_as_a_process_called_none(disk: Path) -> None:
+def test_a_record_without_a_pid_names_no_process(disk: Path) -> None:
     (disk / "l.lock").write_text("{}")
     evidence = Lock(disk / "l", protocol="sidecar").status().evidence
     assert evidence.text == "the record names no process"
 
 
-def test_a_timestamp_in_the_future_is_stale(place: Path, dead_pid: int) -> None:
+def test_a_timestamp_in_the_future_is_not_stale(place: Path, dead_pid: int) -> None:
     (place / "l").write_bytes(sema_record(dead_pid, time.time() + 1e6))
     lock = Lock(place / "l", stale="protocol")
     assert lock.try_acquire() is None
@@ -113,7 +113,7 @@ def test_a_timestamp_in_the_future_is_stale(place: Path, dead_pid: int) -> None:
 
 
 @needs_root
-def test_another_users_process_is_dead(disk: Path) -> None:
+def test_another_users_process_is_alive(disk: Path) -> None:
     """As nobody, process 1 may not be signalled, and yet it is there."""
     disk.chmod(0o777)
     (disk / "l").write_bytes(sema_record(1, 9e9))
@@ -161,13 +161,13 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "kind", "word"), BAD, ids=[str(options) for options, *_ in BAD])
-def test_a_senseless_option_is_accepted(options: dict[str, Any], kind: type[Exception], word: str, disk: Path) -> None:
+def test_a_senseless_option_is_refused(options: dict[str, Any], kind: type[Exception], word: str, disk: Path) -> None:
     with pytest.raises(kind, match=word):
         Lock(disk / "l", **options)
 
 
 @pytest.mark.parametrize("timeout", [-1, math.nan, "5", True])
-def test_a_senseless_timeout_of_a_call_is_accepted(timeout: Any, disk: Path) -> None:
+def test_a_senseless_timeout_of_a_call_is_refused(timeout: Any, disk: Path) -> None:
     lock = Lock(disk / "l")
     for way in (lock.acquire, lock.wait):
         with pytest.raises((ValueError, TypeError), match="timeout"):
@@ -193,7 +193,7 @@ def test_a_senseless_timeout_of_a_call_is_accepted(timeout: Any, disk: Path) -> 
     ],
     ids=lambda value: ascii(value)[:20],
 )
-def test_a_tag_breaks_the_record(tag: str | None, written: str | None, place: Path) -> None:
+def test_any_tag_leaves_the_record_readable(tag: str | None, written: str | None, place: Path) -> None:
     with Lock(place / "l", tag=tag) as hold:
         assert hold.record.tag == written
         assert hold.record.pid == os.getpid()
@@ -202,7 +202,7 @@ def test_a_tag_breaks_the_record(tag: str | None, written: str | None, place: Pa
         assert status.holder.tag == written
 
 
-def test_a_timeout_of_infinity_waits_for_itself(disk: Path) -> None:
+def test_an_infinite_timeout_counts_as_none(disk: Path) -> None:
     lock = Lock(disk / "l")
     with lock:
         with pytest.raises(holdfast.WouldDeadlock):

@@ -75,7 +75,7 @@ def cells(section: ElementTree.Element) -> dict[str, list[str]]:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_figure_has_no_chart_or_no_table(root: ElementTree.Element, stored: dict[str, Any]) -> None:
+def test_each_figure_has_its_charts_and_its_table(root: ElementTree.Element, stored: dict[str, Any]) -> None:
     found, wanted = sections(root), [figure.key for figure in figures(stored)]
     assert list(found) == wanted
     for key, section in found.items():
@@ -87,7 +87,7 @@ def test_a_figure_has_no_chart_or_no_table(root: ElementTree.Element, stored: di
         )
 
 
-def test_the_page_leaves_out_what_was_asked_for(stored: dict[str, Any]) -> None:
+def test_the_page_has_every_figure_asked_for(stored: dict[str, Any]) -> None:
     wanted = {
         "uncontended-tmpfs", "uncontended-disk", "handoff-own", "crash", "fairness-rate", "fairness-jain",
         "fairness-longest", "idle-cpu", "asyncio", "tasks", "start", "imports", "waiters", "held",
@@ -95,7 +95,7 @@ def test_the_page_leaves_out_what_was_asked_for(stored: dict[str, Any]) -> None:
     assert wanted <= {figure.key for figure in figures(stored)}
 
 
-def test_a_chart_tells_nothing_to_who_does_not_see_it(root: ElementTree.Element) -> None:
+def test_every_chart_describes_itself_in_words(root: ElementTree.Element) -> None:
     ids = [one.get("id") for one in root.iter() if one.get("id")]
     assert len(ids) == len(set(ids))
     for chart in root.iter(f"{SVG}svg"):
@@ -106,24 +106,24 @@ def test_a_chart_tells_nothing_to_who_does_not_see_it(root: ElementTree.Element)
         assert all(len(words) > 10 for words in said)
 
 
-def test_the_page_asks_another_host_for_something(stored: dict[str, Any], tmp_path: Path) -> None:
+def test_the_page_asks_no_other_host(stored: dict[str, Any], tmp_path: Path) -> None:
     for text in (page(stored), (ROOT / CHART).read_text(encoding="utf-8")):
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
         assert not re.search(r"<script|<link|<iframe|<img|@import|url\(|\bsrc=|\son\w+=", text)
         assert not [link for link in re.findall(r'href="([^"]*)"', text) if not link.startswith("#")]
 
 
-def test_a_link_of_the_page_leads_nowhere(root: ElementTree.Element) -> None:
+def test_every_link_of_the_page_leads_somewhere(root: ElementTree.Element) -> None:
     ids = {one.get("id") for one in root.iter()}
     assert not [one.get("href") for one in root.iter("a") if str(one.get("href"))[1:] not in ids]
 
 
-def test_the_page_names_this_machine(stored: dict[str, Any]) -> None:
+def test_the_page_does_not_name_this_machine(stored: dict[str, Any]) -> None:
     text = STORED.read_text(encoding="utf-8") + page(stored)
     assert not re.search(r"(?<![\w<])/(work|home|root|tmp|dev|usr|proc)/", text)
 
 
-def test_a_name_breaks_out_of_the_page(run: dict[str, Any]) -> None:
+def test_a_name_cannot_break_out_of_the_page(run: dict[str, Any]) -> None:
     evil = '</title><script>"&`'
     run["suites"]["crash"]["FileLock"] = {"median_ns": None, "error": evil}
     run["failures"] = [evil]
@@ -142,7 +142,7 @@ def test_a_name_breaks_out_of_the_page(run: dict[str, Any]) -> None:
         ("crash", "crash", "", 1e6),
     ],
 )
-def test_a_table_has_other_medians_than_the_run(
+def test_a_table_has_the_medians_of_the_run(
     root: ElementTree.Element, stored: dict[str, Any], key: str, suite: str, place: str, unit: float
 ) -> None:
     numbers = stored["suites"][suite]
@@ -157,16 +157,14 @@ def test_a_table_has_other_medians_than_the_run(
     assert compared >= 6
 
 
-def test_a_ratio_is_that_of_the_medians_and_not_of_the_rounds(
-    root: ElementTree.Element, stored: dict[str, Any]
-) -> None:
+def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds(root: ElementTree.Element, stored: dict[str, Any]) -> None:
     ours, theirs = (stored["suites"]["crash"][name]["round_medians_ns"] for name in ("holdfast", BlockingFlock.label))
     quotients = [ours[number] / theirs[number] for number in ours]
     said = cells(sections(root)["crash"])["holdfast"][-1]
     assert said.startswith(f"{show(statistics.median(quotients))} × (")  # noqa: RUF001
 
 
-def test_a_curve_has_other_points_than_the_run(root: ElementTree.Element, stored: dict[str, Any]) -> None:
+def test_a_curve_has_the_points_of_the_run(root: ElementTree.Element, stored: dict[str, Any]) -> None:
     suite = stored["suites"]["waiters"]
     table, size = cells(sections(root)["waiters"]), suite["sizes"][-1]
     for label in ("holdfast", "FileLock"):
@@ -176,7 +174,7 @@ def test_a_curve_has_other_points_than_the_run(root: ElementTree.Element, stored
             assert table[label][-1] == f"{show(statistics.median(each))} ({show(min(each))}–{show(max(each))})"  # noqa: RUF001
 
 
-def test_a_number_stands_without_its_runs_and_its_spread(stored: dict[str, Any]) -> None:
+def test_every_number_has_several_rounds(stored: dict[str, Any]) -> None:
     for figure in figures(stored):
         rows = figure.measured if isinstance(figure, Figure) else []
         assert all(len(row.rounds) >= 2 and row.ends is not None for row in rows), figure.key
@@ -187,7 +185,7 @@ def test_a_number_stands_without_its_runs_and_its_spread(stored: dict[str, Any])
 # -- what is missing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_is_not_there_is_passed_over_in_silence(run: dict[str, Any]) -> None:
+def test_a_missing_peer_is_said_to_be_not_measured(run: dict[str, Any]) -> None:
     del run["suites"]["handoff"]["own"][Portalocker.label]
     run["suites"]["handoff"]["own"][FileLock.label] = {"median_ns": None, "error": "not installed: no module filelock"}
     section = sections(parsed(page(run)))["handoff-own"]
@@ -203,7 +201,7 @@ def test_a_peer_that_is_not_there_is_passed_over_in_silence(run: dict[str, Any])
 @pytest.mark.parametrize(
     "suite", ["uncontended", "handoff", "crash", "idle", "fairness", "waiters", "many", "startup", "listing"]
 )
-def test_a_suite_that_was_left_out_breaks_the_page(run: dict[str, Any], suite: str) -> None:
+def test_a_suite_left_out_leaves_a_gap_that_says_so(run: dict[str, Any], suite: str) -> None:
     del run["suites"][suite]
     found = parsed(page(run))
     gaps = [figure for figure in figures(run) if isinstance(figure, Absent)]
@@ -212,21 +210,21 @@ def test_a_suite_that_was_left_out_breaks_the_page(run: dict[str, Any], suite: s
     assert {figure.key for figure in gaps} <= set(sections(found))
 
 
-def test_nothing_measured_is_more_than_the_page_can_bear(run: dict[str, Any]) -> None:
+def test_a_run_without_measurements_makes_a_page(run: dict[str, Any]) -> None:
     for emptied in ({}, {name: {} for name in run["suites"]}):
         run |= {"suites": emptied, "goals": [], "failures": []}
         root = parsed(page(run))
         assert len(sections(root)) == len(figures(run))
 
 
-def test_holdfast_left_out_breaks_the_page(run: dict[str, Any]) -> None:
+def test_a_run_without_holdfast_makes_a_page(run: dict[str, Any]) -> None:
     text = re.sub(r'"holdfast( AsyncLock|, protocol flock)?": ', r'"gone\1": ', json.dumps(run["suites"]))
     run["suites"] = json.loads(text)
     parsed(page(run))
     assert not [one for one in comparisons(figures(run)) if one.key == "handoff-own"]
 
 
-def test_what_cannot_be_measured_has_no_reason(root: ElementTree.Element) -> None:
+def test_what_cannot_be_measured_has_a_reason(root: ElementTree.Element) -> None:
     table = cells(sections(root)["crash"])
     assert table["zc.lockfile"] == ["not measured: cannot wait"]
     assert table["flufl.lock"] == ["not measured: its lock outlives its holder"]
@@ -257,13 +255,13 @@ def figure_of(ours: list[float], theirs: list[float], more_is_better: bool = Fal
         ([0, 0], [0, 0], False, "neither: other (0 both)"),
     ],
 )
-def test_worse_is_told_as_better(ours: list[float], theirs: list[float], more: bool, wanted: str) -> None:
+def test_better_and_worse_are_told_apart(ours: list[float], theirs: list[float], more: bool, wanted: str) -> None:
     (found,) = comparisons([figure_of(ours, theirs, more)])
     said = [f"{key}: {name}" for key in ("better", "worse", "neither") for name in getattr(found, key)]
     assert said == [wanted]
 
 
-def test_a_peer_that_does_better_is_left_out(stored: dict[str, Any]) -> None:
+def test_every_measured_peer_is_compared(stored: dict[str, Any]) -> None:
     """Each peer of each figure that has numbers, and so has holdfast, stands in one of the three lists."""
     text = page(stored)
     for figure in figures(stored):
@@ -276,7 +274,7 @@ def test_a_peer_that_does_better_is_left_out(stored: dict[str, Any]) -> None:
             assert all(name in text for name in named)
 
 
-def test_who_was_too_slow_to_be_measured_is_not_judged(run: dict[str, Any]) -> None:
+def test_a_library_too_slow_to_be_measured_is_still_judged(run: dict[str, Any]) -> None:
     """At the largest size some did not get the lock in time, which has no number."""
     suite = run["suites"]["waiters"]
     size = str(suite["sizes"][-1])
@@ -294,14 +292,14 @@ def test_who_was_too_slow_to_be_measured_is_not_judged(run: dict[str, Any]) -> N
     assert f"FileLock ({slow}, with either)" in late("FileLock", "holdfast").neither
 
 
-def test_rounds_of_different_numbers_are_compared_with_each_other() -> None:
+def test_a_ratio_compares_the_same_rounds() -> None:
     found = ratio({"0": 2.0, "1": 30.0, "2": 5.0}, {"0": 1.0, "1": 10.0, "3": 7.0})
     assert found is not None
     assert (found.middle, found.low, found.high) == (2.5, 2.0, 3.0)
     assert ratio({"0": 1.0}, {"1": 1.0}) is None
 
 
-def test_few_samples_are_given_percentiles_that_they_do_not_have() -> None:
+def test_few_samples_get_only_the_percentiles_that_they_have() -> None:
     series = {
         "median_ns": 2e6, "round_medians_ns": {"0": 2e6}, "samples": 3, "p99_ns": None, "min_ns": 1e6, "max_ns": 9e6,
         "percentiles_ns": {"25": 1e6, "75": 9e6},
@@ -313,7 +311,7 @@ def test_few_samples_are_given_percentiles_that_they_do_not_have() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0], [0.0, 3.0], [1.0, 1.0], [0.0042, 0.9], [17.5, 778_182.0], [1e-3, 1e6], []])
-def test_a_value_lies_outside_of_its_axis(values: list[float]) -> None:
+def test_every_value_lies_on_its_axis(values: list[float]) -> None:
     for linear in (False, True):
         scale = axis(values, 100.0, 400.0, linear)
         places = [scale(value) for value in values]
@@ -327,7 +325,7 @@ def test_a_value_lies_outside_of_its_axis(values: list[float]) -> None:
 # -- the documentation -------------------------------------------------------------------------------------------------
 
 
-def test_the_documentation_shows_other_numbers_than_the_run(stored: dict[str, Any], tmp_path: Path) -> None:
+def test_the_documentation_shows_the_numbers_of_the_run(stored: dict[str, Any], tmp_path: Path) -> None:
     names = (PAGE, README, CHART)
     (tmp_path / "docs").mkdir()
     for name in names:
@@ -344,7 +342,7 @@ def rows_between(text: str, mark: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def test_the_readme_shows_the_same_thing_measured_twice(stored: dict[str, Any]) -> None:
+def test_the_readme_shows_each_measurement_once(stored: dict[str, Any]) -> None:
     """Each time is from the one stored run; the table that another command makes has none."""
     text = (ROOT / README).read_text(encoding="utf-8")
     compared = rows_between(text, "comparison")
@@ -355,7 +353,7 @@ def test_the_readme_shows_the_same_thing_measured_twice(stored: dict[str, Any]) 
     assert {cell for cell in cells if cell != "–"} <= found  # noqa: RUF001
 
 
-def test_a_column_is_bold_where_another_one_is_better(stored: dict[str, Any]) -> None:
+def test_the_best_column_is_bold(stored: dict[str, Any]) -> None:
     rows = rows_between((ROOT / README).read_text(encoding="utf-8"), "benchmarks")
     assert len(rows) == 6
     for row in rows:
@@ -364,7 +362,7 @@ def test_a_column_is_bold_where_another_one_is_better(stored: dict[str, Any]) ->
         assert {float(cell.strip("*")) for cell in row[1:] if cell.startswith("**")} == {best}, row
 
 
-def test_a_winner_is_bold_only_if_it_is_holdfast(run: dict[str, Any]) -> None:
+def test_every_winner_is_bold(run: dict[str, Any]) -> None:
     """Whoever it is; one that was not measured has not won, and equals share it."""
     rows = rows_between(f"<!-- x -->\n{readme(run)}\n<!-- /x -->", "x")
     assert sum(cell.startswith("**") for row in rows for cell in row) >= len(rows)
@@ -373,7 +371,7 @@ def test_a_winner_is_bold_only_if_it_is_holdfast(run: dict[str, Any]) -> None:
     assert not [cell for row in rows for cell in row if "**" in cell]
 
 
-def test_a_busy_machine_is_left_out_of_what_the_readme_shows(run: dict[str, Any], tmp_path: Path) -> None:
+def test_a_busy_machine_is_mentioned_in_the_readme(run: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for name in (PAGE, README, CHART):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
@@ -389,7 +387,7 @@ def test_a_busy_machine_is_left_out_of_what_the_readme_shows(run: dict[str, Any]
             assert name == CHART or ("The machine was busy" in text) is busy
 
 
-def test_a_page_without_a_place_for_the_numbers_loses_its_text() -> None:
+def test_a_page_without_a_place_for_the_numbers_is_refused() -> None:
     text = "before\n<!-- here -->\nold\n<!-- /here -->\nafter\n"
     assert marks.between(text, "here", "new", "page") == "before\n<!-- here -->\nnew\n<!-- /here -->\nafter\n"
     for broken in ("before\nafter\n", "<!-- /here -->\n<!-- here -->\n", "<!-- here -->\nno end\n"):
@@ -397,7 +395,7 @@ def test_a_page_without_a_place_for_the_numbers_loses_its_text() -> None:
             marks.between(broken, "here", "new", "page")
 
 
-def test_the_picture_of_the_readme_cannot_be_read_in_the_dark() -> None:
+def test_the_picture_of_the_readme_can_be_read_in_the_dark() -> None:
     text = (ROOT / CHART).read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     style = "".join(next(root.iter(f"{SVG}style")).itertext())
@@ -413,7 +411,7 @@ def test_the_picture_of_the_readme_cannot_be_read_in_the_dark() -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_drawing_a_stored_run_needs_the_libraries(tmp_path: Path) -> None:
+def test_a_stored_run_is_drawn_without_the_libraries(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "page.html"
     # -S: none of the installed packages can be imported.
     words = [sys.executable, "-S", str(BENCH / "run.py"), "--from", str(STORED), "--html", str(out)]
@@ -423,7 +421,7 @@ def test_drawing_a_stored_run_needs_the_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', "no JSON"])
-def test_what_is_no_run_is_drawn(tmp_path: Path, text: str) -> None:
+def test_only_a_run_is_loaded(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Unreadable, match=re.escape(str(path))):
@@ -431,7 +429,7 @@ def test_what_is_no_run_is_drawn(tmp_path: Path, text: str) -> None:
     assert FORMAT != 99
 
 
-def test_what_is_no_run_is_no_error_of_the_command(tmp_path: Path) -> None:
+def test_a_missing_run_is_an_error_of_the_command(tmp_path: Path) -> None:
     words = [sys.executable, "-S", str(BENCH / "run.py"), "--html", str(tmp_path / "page.html"), "--from"]
     done = subprocess.run([*words, str(tmp_path / "missing.json")], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -439,7 +437,7 @@ def test_what_is_no_run_is_no_error_of_the_command(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_numbers_of_a_run_name_a_path_of_the_machine(tmp_path: Path) -> None:
+def test_the_numbers_of_a_run_name_no_path_of_the_machine(tmp_path: Path) -> None:
     """The text of an error may; what is written down does not."""
     code = (
         f"import sys; sys.path.insert(0, {str(BENCH)!r})\n"

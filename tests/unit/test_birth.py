@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast._platform import linux
-from holdfast._platform.linux import born, entitle
+from holdfast._platform.linux import btime, setproctitle
 from unit.elsewhere import elsewhere
 
 
-def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A C library without statx(2), and a filesystem that keeps no births: the number is left."""
 
     class Old:
@@ -30,27 +30,27 @@ def test_a_system_without_births_has_no_names_for_files(disk: Path, monkeypatch:
     path = str(disk / "l")
     Path(path).touch()
     for library in (Old, Forgetful):
-        monkeypatch.setattr(linux, "_libc", library)
-        assert born(path) == str(os.stat(path).st_ino)
-    monkeypatch.setattr(linux, "_libc", Old)
-    assert born(path + "x") is None
+        monkeypatch.setattr(linux, "_libc", lambda library=library: library)
+        assert btime(path) == str(os.stat(path).st_ino)
+    monkeypatch.setattr(linux, "_libc", lambda: Old)
+    assert btime(path + "x") is None
 
 
-def test_a_title_takes_more_room_than_there_is() -> None:
+def test_a_title_that_is_too_long_is_not_set() -> None:
     def shown() -> tuple[bytes, bytes]:
         before = Path("/proc/self/cmdline").read_bytes()
-        entitle("n" * (len(before) + 1), "about")
+        setproctitle("n" * (len(before) + 1), "about")
         return before, Path("/proc/self/cmdline").read_bytes()
 
     before, after = elsewhere(shown)
     assert after == before
 
 
-def test_a_process_that_may_not_be_renamed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_not_be_renamed_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_args: object, **_options: object) -> None:
         raise PermissionError(1, "refused")
 
     before = Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()
     monkeypatch.setattr(linux, "open", refused, raising=False)
-    entitle("holdfast", "for nobody")
+    setproctitle("holdfast", "for nobody")
     assert (Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()) == before

@@ -64,7 +64,7 @@ def reading(path: Path, kind: int = fcntl.LOCK_SH) -> int:
 
 
 @pytest.mark.parametrize("first_has_locks", [True, False])
-def test_one_without_kernel_locks_and_one_with_them_both_take_over(
+def test_of_two_with_and_without_kernel_locks_one_takes_over(
     first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
     """T1: both have judged the same dead record; the second comes while the first is about to write."""
@@ -78,7 +78,7 @@ def test_one_without_kernel_locks_and_one_with_them_both_take_over(
 
 
 @pytest.mark.parametrize("first_has_locks", [True, False])
-def test_one_that_was_slow_to_ask_writes_over_a_new_hold(
+def test_a_contender_slow_to_ask_does_not_write_over_a_new_hold(
     first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments
 ) -> None:
     """T2: the other one is through by the time that the slow one comes to the gates."""
@@ -97,7 +97,7 @@ def test_one_that_was_slow_to_ask_writes_over_a_new_hold(
     assert faster.result.verify()
 
 
-def test_one_without_kernel_locks_takes_over_from_a_guarded_holder(
+def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
     guarded: Path, contend: Contend, environments: Environments
 ) -> None:
     """T1: whoever cannot have the guard cannot know that another has not."""
@@ -110,8 +110,8 @@ def test_one_without_kernel_locks_takes_over_from_a_guarded_holder(
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments) -> None:
-    """C1: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
+def test_two_claims_are_never_had_at_once(unguarded: Path, environments: Environments) -> None:
+    """T11: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode = (found.st_dev, found.st_ino)
@@ -127,8 +127,8 @@ def test_two_claims_are_had_at_once(unguarded: Path, environments: Environments)
     assert claims(unguarded.parent) == []
 
 
-def test_a_claim_that_was_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
-    """C1: made while another is being made: whoever lists last finds the other one."""
+def test_a_claim_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
+    """T11: made while another is being made: whoever lists last finds the other one."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode, late = (found.st_dev, found.st_ino), []
@@ -144,7 +144,7 @@ def test_a_claim_that_was_made_meanwhile_counts_as_well(unguarded: Path, environ
 
 
 @pytest.mark.parametrize("without", [(), ("flock",)])
-def test_a_claim_of_a_killed_claimant_keeps_others_out(
+def test_a_killed_claimants_claim_lets_others_in(
     without: tuple[str, ...],
     unguarded: Path,
     contend: Contend,
@@ -152,7 +152,7 @@ def test_a_claim_of_a_killed_claimant_keeps_others_out(
     past_the_gates: Gates,
     dead_pid: int,
 ) -> None:
-    """C2: it is proven gone; whoever takes over takes its claim away."""
+    """T12: it is proven gone; whoever takes over takes its claim away."""
     crashed = contend(unguarded, environments(*without, pid=dead_pid))
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -162,10 +162,10 @@ def test_a_claim_of_a_killed_claimant_keeps_others_out(
     assert claims(unguarded.parent) == []
 
 
-def test_a_stopped_claimant_is_overtaken(
+def test_a_stopped_claimant_keeps_its_claim(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """C2: it lives, and has no guard: it may go on at any moment."""
+    """T12: it lives, and has no guard: it may go on at any moment."""
     stopped = contend(unguarded, environments("flock", pid=live_pid))
     past_the_gates(stopped.env, stopped.crash)
     with pytest.raises(Crash):
@@ -175,10 +175,10 @@ def test_a_stopped_claimant_is_overtaken(
     clear(unguarded.parent)
 
 
-def test_the_guard_does_not_tell_that_a_claimant_has_ended(
+def test_a_guard_that_is_gone_tells_that_its_claimant_has_ended(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """C3: a claimant with kernel locks, wherever its process was: its guard is gone."""
+    """T13: a claimant with kernel locks, wherever its process was: its guard is gone."""
     env = environments(pid=live_pid)
     crashed = contend(unguarded, env)
     past_the_gates(env, crashed.crash)
@@ -190,10 +190,10 @@ def test_the_guard_does_not_tell_that_a_claimant_has_ended(
 
 
 @pytest.mark.parametrize("age", [5, 100])
-def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
+def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
     age: int, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
-    """C2: of another boot, or of another machine: for a minute."""
+    """T12: of another boot, or of another machine: for a minute."""
     env = environments("flock")
     who = env.identity()
     env.instead["identity"] = lambda *_: Identity(who.pid, "other", who.pid_namespace, who.started, who.host)
@@ -210,10 +210,10 @@ def test_a_claim_of_an_earlier_boot_counts_for_ever_or_for_no_time(
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "directory", "data"])
-def test_what_is_no_claim_is_opened_or_followed(
+def test_what_only_looks_like_a_claim_is_left_alone(
     what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """C5: a name like a claim's, of a living process."""
+    """T15: a name like a claim's, of a living process."""
     env = environments(pid=live_pid)
     found = os.stat(unguarded)
     claim = make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
@@ -237,10 +237,10 @@ def test_what_is_no_claim_is_opened_or_followed(
 
 @needs_root
 @pytest.mark.parametrize("sticky", [True, False])
-def test_a_forged_claim_keeps_a_dead_lock(
+def test_a_forged_claim_does_not_keep_a_dead_lock_in_a_sticky_directory(
     sticky: bool, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """C4: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
+    """T14: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
     remove it, and so its claim counts."""
     unguarded.parent.chmod(0o1777 if sticky else 0o777)
     found = os.stat(unguarded)
@@ -260,7 +260,7 @@ def test_a_forged_claim_keeps_a_dead_lock(
 
 
 @needs_root
-def test_one_who_may_not_make_a_claim_takes_over_without_one(unguarded: Path, environments: Environments) -> None:
+def test_a_contender_that_may_not_make_a_claim_does_not_take_over(unguarded: Path, environments: Environments) -> None:
     """T1: who may write to the file and not to its directory leaves alone what one without kernel locks might claim."""
     unguarded.parent.chmod(0o755)
     unguarded.chmod(0o666)
@@ -276,14 +276,14 @@ def test_one_who_may_not_make_a_claim_takes_over_without_one(unguarded: Path, en
             return str(error)
         return "acquired"
 
-    assert "may make no claim to it" in elsewhere(try_it, user=NOBODY)
+    assert "may not create a claim to it" in elsewhere(try_it, user=NOBODY)
 
 
 @needs_root
-def test_one_who_may_not_make_a_claim_cannot_have_what_the_guard_alone_decides(
+def test_the_guard_alone_is_enough_to_take_over_from_a_guarded_holder(
     guarded: Path, environments: Environments
 ) -> None:
-    """T8: the guard alone lets a contender take over from a guarded holder."""
+    """T8."""
     guarded.parent.chmod(0o755)
     guarded.chmod(0o666)
 
@@ -304,7 +304,7 @@ def test_one_who_may_not_make_a_claim_cannot_have_what_the_guard_alone_decides(
 # -- where others read -------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_keeps_a_dead_lock(guarded: Path, contend: Contend) -> None:
+def test_a_reader_does_not_keep_a_dead_lock(guarded: Path, contend: Contend) -> None:
     """T9: `flock -s` on a file that one may only read; taken over at once all the same, and fully guarded."""
     fd = reading(guarded)
     try:
@@ -322,7 +322,9 @@ def test_a_reader_keeps_a_dead_lock(guarded: Path, contend: Contend) -> None:
 
 
 @pytest.mark.parametrize("how", ["breaking", "cleaning", "reaping", "by rule"])
-def test_a_reader_keeps_a_dead_lock_from_being_removed(how: str, guarded: Path, environments: Environments) -> None:
+def test_a_reader_does_not_keep_a_dead_lock_from_being_removed(
+    how: str, guarded: Path, environments: Environments
+) -> None:
     """R2, T9."""
     from holdfast._admin.clean import REMOVED, proven, remove_lock, safe_or_approved
 
@@ -342,7 +344,7 @@ def test_a_reader_keeps_a_dead_lock_from_being_removed(how: str, guarded: Path, 
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_a_reader_of_an_announcement_keeps_a_dead_lock(left: bool, disk: Path, contend: Contend) -> None:
+def test_a_reader_of_an_announcement_does_not_keep_a_dead_lock(left: bool, disk: Path, contend: Contend) -> None:
     """Y6: `.reclaim`, as a crash has left it or as it has just been made."""
     crashed = contend(disk / "l", protocol="sidecar")
     crashed.get()
@@ -369,7 +371,7 @@ def test_a_reader_of_an_announcement_keeps_a_dead_lock(left: bool, disk: Path, c
             os.close(fd)
 
 
-def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_of_two_one_takes_over_what_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T9: both have the guard together with a reader; the claim lets one pass."""
     fd = reading(guarded)
     try:
@@ -383,7 +385,7 @@ def test_two_take_over_what_others_read(guarded: Path, contend: Contend, past_th
         os.close(fd)
 
 
-def test_one_that_gets_the_guard_after_the_reader_has_gone_enters_as_well(guarded: Path, contend: Contend) -> None:
+def test_a_contender_whose_guard_comes_too_late_does_not_enter(guarded: Path, contend: Contend) -> None:
     """T9, T2: it has judged the old inode, and gets its guard when the other one has removed that."""
     fd = reading(guarded)
     first, second = contend(guarded), contend(guarded, timeout=0.1)
@@ -403,7 +405,7 @@ def test_one_that_gets_the_guard_after_the_reader_has_gone_enters_as_well(guarde
     assert first.result.verify()
 
 
-def test_a_probe_makes_a_takeover_remove_the_file(guarded: Path, contend: Contend) -> None:
+def test_a_brief_probe_does_not_make_a_takeover_remove_the_file(guarded: Path, contend: Contend) -> None:
     """T9: a shared lock that is gone by the next try is nobody's who stays."""
     contender, before, probing = contend(guarded), os.stat(guarded).st_ino, [reading(guarded)]
 
@@ -426,7 +428,7 @@ def test_a_probe_makes_a_takeover_remove_the_file(guarded: Path, contend: Conten
     held.release()
 
 
-def test_an_exclusive_lock_of_somebody_else_is_not_respected(guarded: Path, contend: Contend) -> None:
+def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Contend) -> None:
     """V1: it cannot be told from a guard that the dead one's child has inherited."""
     fd = reading(guarded, fcntl.LOCK_EX)
     try:
@@ -436,8 +438,8 @@ def test_an_exclusive_lock_of_somebody_else_is_not_respected(guarded: Path, cont
     assert contend(guarded).get().recovered_from is not None
 
 
-def test_a_reader_keeps_what_was_never_written(disk: Path, contend: Contend) -> None:
-    """T9: an unfinished file (publish.py, X2)."""
+def test_a_reader_does_not_keep_an_unfinished_file(disk: Path, contend: Contend) -> None:
+    """T9: an unfinished file (publish.py, P6)."""
     path = disk / "l"
     path.touch()
     path.chmod(0o644 | UNFINISHED)
@@ -451,7 +453,7 @@ def test_a_reader_keeps_what_was_never_written(disk: Path, contend: Contend) -> 
 # -- breaking ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_takeover_enters_what_was_broken_under_its_guard(
+def test_a_takeover_does_not_enter_what_was_broken_under_its_guard(
     guarded: Path, contend: Contend, past_the_gates: Gates
 ) -> None:
     """R2: the guard that is held is not the holder's, but that of a takeover in progress, which has not written yet."""
@@ -464,7 +466,7 @@ def test_a_takeover_enters_what_was_broken_under_its_guard(
     assert held.recovered_from is None, "published anew"
 
 
-def test_a_takeover_enters_what_is_about_to_be_removed(guarded: Path, contend: Contend) -> None:
+def test_a_takeover_does_not_enter_what_is_about_to_be_removed(guarded: Path, contend: Contend) -> None:
     """T8: its record is written after the breaker has read the old one, and before it removes the file."""
     remover, contender = contend(guarded), contend(guarded, timeout=1)
     holder = reading(guarded, fcntl.LOCK_EX)  # what looks like a living holder to the breaker, and then dies
@@ -483,7 +485,7 @@ def test_a_takeover_enters_what_is_about_to_be_removed(guarded: Path, contend: C
     assert contender.get().recovered_from is None, "published anew"
 
 
-def test_a_stopped_breaker_keeps_a_takeover_waiting(guarded: Path, contend: Contend, live_pid: int) -> None:
+def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: Contend, live_pid: int) -> None:
     """T8: after a moment the lock is given back, and had anew."""
     breaker, contender = contend(guarded), contend(guarded, timeout=5)
     breaker.env.real._identity = breaker.env.real._identify(live_pid)

@@ -87,7 +87,7 @@ def stale(disk: Path, dead_pid: int) -> Path:
 @pytest.mark.parametrize("which", ["dead", "stale"])
 @pytest.mark.parametrize("kind", ["linux", "generic"])
 @pytest.mark.parametrize("when", ["at_step", "past_step"])
-def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
+def test_a_lock_taken_over_meanwhile_is_not_removed(
     when: str, kind: str, which: str, disk: Path, dead_pid: int, environments: Environments, contend: Contend
 ) -> None:
     """M7, M8, M9: at each step of the removal, another one tries to get the lock; what it holds stays."""
@@ -126,7 +126,7 @@ def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
     assert won > 2, "it never came in time"
 
 
-def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process_then_removes(
+def test_a_newcomer_is_safe_from_a_foreign_removal_of_the_stale_lock(
     stale: Path, environments: Environments, contend: Contend
 ) -> None:
     """M9: a foreign process has judged it stale, and removes by its path, before the removal has settled."""
@@ -144,7 +144,7 @@ def test_a_stale_lock_leaves_the_path_free_for_a_newcomer_whom_a_foreign_process
     assert stale.read_bytes() == theirs
 
 
-def test_what_is_proven_dead_takes_as_long_to_remove_as_what_is_stale(dead: Path, environments: Environments) -> None:
+def test_what_is_proven_dead_is_removed_at_once(dead: Path, environments: Environments) -> None:
     """M8: nothing has to settle, so there is no wait."""
     steps = remove_lock(environments(), request_of(str(dead), "sema"), SAFE)
     with pytest.raises(StopIteration) as done:
@@ -154,7 +154,7 @@ def test_what_is_proven_dead_takes_as_long_to_remove_as_what_is_stale(dead: Path
 
 
 @pytest.mark.parametrize("which", ["dead", "stale"])
-def test_a_kill_in_the_middle_leaves_a_lock_that_nobody_gets(
+def test_a_kill_in_the_middle_leaves_a_lock_that_can_be_acquired(
     which: str, request: pytest.FixtureRequest, environments: Environments, contend: Contend
 ) -> None:
     """M7: whatever is left is a dead holder's lock, or none."""
@@ -180,9 +180,7 @@ def test_a_kill_in_the_middle_leaves_a_lock_that_nobody_gets(
     assert number > 5
 
 
-def test_a_removal_is_not_announced_to_those_who_heed_announcements(
-    disk: Path, environments: Environments, contend: Contend
-) -> None:
+def test_a_removal_is_announced(disk: Path, environments: Environments, contend: Contend) -> None:
     """M8, M9: beside a sidecar's lock file."""
     holder = contend(disk / "target", protocol="sidecar")
     holder.get()
@@ -197,7 +195,7 @@ def test_a_removal_is_not_announced_to_those_who_heed_announcements(
 # -- what may go -------------------------------------------------------------------------------------------------------
 
 
-def test_something_goes_that_is_not_proven_dead_nor_stale(
+def test_only_what_is_proven_dead_or_stale_goes(
     disk: Path, contend: Contend, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
     """M10: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
@@ -223,7 +221,7 @@ def test_something_goes_that_is_not_proven_dead_nor_stale(
     assert sorted(os.listdir(disk)) == before
 
 
-def test_a_stale_lock_of_an_unknown_holder_goes_without_being_approved_of(
+def test_a_stale_lock_of_an_unknown_holder_goes_if_approved(
     disk: Path, environments: Environments, contend: Contend
 ) -> None:
     """M10: on another host, or in a sidecar, whose rule decides nothing by itself."""
@@ -241,7 +239,7 @@ def test_a_stale_lock_of_an_unknown_holder_goes_without_being_approved_of(
     assert os.listdir(disk) == []
 
 
-def test_a_living_holders_stale_lock_goes_because_that_was_approved(
+def test_a_living_holders_stale_lock_stays_though_approved(
     disk: Path, environments: Environments, contend: Contend, live_pid: int
 ) -> None:
     """M10: its guard is held, or its process is there: approved or not."""
@@ -258,8 +256,8 @@ def test_a_living_holders_stale_lock_goes_because_that_was_approved(
     assert (disk / "held.lock").exists()
 
 
-def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments: Environments) -> None:
-    """M9: created exclusively by a process that died before it wrote its record (publish.py, X2)."""
+def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environments) -> None:
+    """M9: created exclusively by a process that died before it wrote its record (publish.py, P6)."""
     path, env = disk / "l.lock", environments()
     path.write_bytes(b"")
     path.chmod(0o644 | stat.S_ISVTX)
@@ -271,7 +269,7 @@ def test_a_file_that_was_never_finished_stays_for_ever(disk: Path, environments:
 # -- what lies beside --------------------------------------------------------------------------------------------------
 
 
-def test_a_temporary_file_of_a_living_process_goes(
+def test_only_temporary_files_of_ended_processes_go(
     disk: Path, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
     """M11: by pid, by place, by age, by content; and what only looks like one."""
@@ -304,8 +302,10 @@ def test_a_temporary_file_of_a_living_process_goes(
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_a_claim_of_a_living_process_goes(disk: Path, environments: Environments, dead_pid: int, live_pid: int) -> None:
-    """M12: and that of a dead one stays."""
+def test_only_claims_of_ended_processes_go(
+    disk: Path, environments: Environments, dead_pid: int, live_pid: int
+) -> None:
+    """M12."""
     (disk / "l.lock").touch()
     found = os.stat(disk / "l.lock")
     for pid in (dead_pid, live_pid):
@@ -321,7 +321,7 @@ def test_a_claim_of_a_living_process_goes(disk: Path, environments: Environments
     (disk / left).unlink()
 
 
-def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments) -> None:
+def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environments) -> None:
     """M7: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
     env, living, crashed = environments(), environments(), environments()
     request = FileRequest(str(disk / "l.lock"), {})
@@ -345,9 +345,7 @@ def test_the_ticket_of_one_who_waits_goes(disk: Path, environments: Environments
     assert not queue.exists()
 
 
-def test_a_ticket_is_not_removed_through_a_link_that_took_the_place_of_its_queue(
-    disk: Path, environments: Environments
-) -> None:
+def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Path, environments: Environments) -> None:
     """M7, and Q8: whoever may write to the directory exchanges the queue between the survey and the removal, at any
     step."""
     queue, elsewhere = disk / ".holdfast-l.lock.queue", disk / "elsewhere"
@@ -384,7 +382,7 @@ def test_a_ticket_is_not_removed_through_a_link_that_took_the_place_of_its_queue
 @pytest.mark.parametrize(
     ("age", "sticky", "goes"), [(0.0, False, False), (100.0, False, True), (0.0, True, True), (100.0, True, True)]
 )
-def test_an_announcement_of_one_who_is_at_it_goes(
+def test_only_an_announcement_no_longer_in_use_goes(
     age: float, *, sticky: bool, goes: bool, disk: Path, environments: Environments
 ) -> None:
     """M7: what a crash has left, by its guard or its age; not what is in use."""
@@ -409,7 +407,7 @@ def test_an_announcement_of_one_who_is_at_it_goes(
         path.rmdir()
 
 
-def test_a_directory_with_something_in_it_goes(disk: Path, environments: Environments) -> None:
+def test_a_directory_with_something_in_it_stays(disk: Path, environments: Environments) -> None:
     path = disk / "t.lock.reclaim"
     path.mkdir()
     (path / "thesis").write_text("x")
@@ -430,7 +428,7 @@ def test_a_directory_with_something_in_it_goes(disk: Path, environments: Environ
         ("package.json", '{{"pid": {pid}, "createdAt": "2020-01-01T00:00:00.000Z"}}\n'),
     ],
 )
-def test_a_file_of_somebodys_data_goes(
+def test_a_file_of_data_stays(
     name: str, content: str, approved: bool, disk: Path, environments: Environments, dead_pid: int
 ) -> None:
     """M14: it may look like a lock of a process that has ended, and be old."""
@@ -443,7 +441,7 @@ def test_a_file_of_somebodys_data_goes(
     assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
 
 
-def test_a_file_that_becomes_data_after_the_look_goes(disk: Path, environments: Environments, stale: Path) -> None:
+def test_a_file_that_becomes_data_after_the_look_stays(disk: Path, environments: Environments, stale: Path) -> None:
     """M14: what is there is judged again under its guard."""
     env = environments()
     (leftover,) = found(env, disk)
@@ -491,7 +489,7 @@ def _emptied(disk: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_emptied")
 @pytest.mark.parametrize("word", ["ENOENT", "EACCES", "EIO"])
-def test_an_error_of_one_file_hides_the_others(word: str, everything: Path, environments: Environments) -> None:
+def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Path, environments: Environments) -> None:
     """E1: at each step of a look, what it is about is gone by now, or may not be looked at. Nothing is changed."""
 
     def look(env: Stepped) -> set[str]:
@@ -502,8 +500,8 @@ def test_an_error_of_one_file_hides_the_others(word: str, everything: Path, envi
 
     before = sorted(everything.rglob("*"))
     rehearsed = environments()
-    census = rehearsed.real.census()  # once: it reads what all processes have open
-    rehearsed.instead["census"] = lambda: census
+    tables = rehearsed.real.proc_locks()  # once: it reads what all processes have open
+    rehearsed.instead["proc_locks"] = lambda: tables
     all_of_them = look(rehearsed)
     assert len(all_of_them) >= 6
     for number, name in enumerate(rehearsed.steps):
@@ -514,7 +512,7 @@ def test_an_error_of_one_file_hides_the_others(word: str, everything: Path, envi
                 raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)))
 
         env.at_step = fail
-        env.instead["census"] = lambda: census
+        env.instead["proc_locks"] = lambda: tables
         seen = look(env)
         # A list that cannot be read hides what is in it, and nothing else does.
         assert name in ("list_directory", "scan", "stat", "open_directory") or len(all_of_them - seen) <= 1
@@ -523,7 +521,7 @@ def test_an_error_of_one_file_hides_the_others(word: str, everything: Path, envi
 
 
 @pytest.mark.usefixtures("_emptied")
-def test_what_is_another_s_by_now_is_removed(everything: Path, environments: Environments) -> None:
+def test_what_changed_after_the_look_stays(everything: Path, environments: Environments) -> None:
     """M7: between the look and the removal it went away, or became something else."""
     env = environments()
     every = [one for one in found(env, everything) if isinstance(one, Leftover) and one.kind != LOCK]

@@ -43,7 +43,7 @@ def lists(contender: Contender) -> int:
     return contender.env.steps.count("list_directory")
 
 
-def test_a_free_lock_is_acquired_without_a_look_at_the_whole_directory(logging: Callable[..., Contender]) -> None:
+def test_a_free_lock_is_acquired_without_listing_the_directory(logging: Callable[..., Contender]) -> None:
     for name in ("l", "l", "another"):
         contender = logging(name)
         contender.get().release()
@@ -64,9 +64,7 @@ def test_a_rival_that_came_before_our_file_is_waited_for(
     assert not isinstance(contender.run(), FileHeld)
 
 
-def test_a_rival_that_has_renamed_before_we_look_is_seen_by_its_beginning(
-    disk: Path, logging: Callable[..., Contender]
-) -> None:
+def test_a_rival_that_has_renamed_before_we_look_is_noticed(disk: Path, logging: Callable[..., Contender]) -> None:
     """Y7: its temporary file is gone by then."""
     contender = logging(timeout=0.05)
     made: list[Path] = []
@@ -141,7 +139,7 @@ def test_what_was_read_and_not_noted_makes_the_log_uncertain(
     assert lists(contender)
 
 
-def test_a_publication_of_which_nobody_asked_is_not_taken_for_a_later_one(
+def test_a_publication_not_asked_about_is_not_taken_for_a_later_one(
     disk: Path, logging: Callable[..., Contender]
 ) -> None:
     """N9: interrupted after the link; and the next one is in another directory of that name."""

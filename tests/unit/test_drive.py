@@ -23,14 +23,14 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("with_descriptor", [False, True])
-def test_a_wait_ends_early(with_descriptor: bool, pipe: tuple[int, int]) -> None:
+def test_a_wait_lasts_until_its_deadline(with_descriptor: bool, pipe: tuple[int, int]) -> None:
     """Ending early is harmless for the engine, but a wait that always does is a loop."""
     deadline = time.monotonic() + 0.01
     wait_for(Wait((pipe[0],) if with_descriptor else (), deadline))
     assert time.monotonic() >= deadline
 
 
-def test_a_wait_outlasts_its_event(pipe: tuple[int, int]) -> None:
+def test_an_event_ends_the_wait(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     began = time.monotonic()
     wait_for(Wait((pipe[0],), began + 100))
@@ -38,12 +38,12 @@ def test_a_wait_outlasts_its_event(pipe: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("with_descriptor", [False, True])
-def test_a_deadline_in_the_past_waits_for_ever(with_descriptor: bool, pipe: tuple[int, int]) -> None:
+def test_a_deadline_in_the_past_ends_the_wait_at_once(with_descriptor: bool, pipe: tuple[int, int]) -> None:
     for deadline in (0.0, -1e9):
         wait_for(Wait((pipe[0],) if with_descriptor else (), deadline))
 
 
-def test_an_interrupted_wait_cleans_nothing_up() -> None:
+def test_an_interrupted_wait_is_cleaned_up() -> None:
     cleaned = []
 
     def steps() -> Generator[Wait, None, None]:
@@ -57,7 +57,7 @@ def test_an_interrupted_wait_cleans_nothing_up() -> None:
     assert cleaned == [True]
 
 
-def test_a_result_or_an_error_gets_lost() -> None:
+def test_results_and_errors_reach_the_caller() -> None:
     def result() -> Generator[Wait, None, str]:
         yield Wait((), 0.0)
         return "done"
@@ -71,7 +71,7 @@ def test_a_result_or_an_error_gets_lost() -> None:
         drive(error())
 
 
-def test_a_later_thread_passes_for_an_earlier_one() -> None:
+def test_every_thread_is_a_caller_of_its_own() -> None:
     """The number of a thread is given out again; a hold that remembers it would see a deadlock where there is none."""
     names: list[object] = []
     for _ in range(20):
@@ -84,7 +84,7 @@ def test_a_later_thread_passes_for_an_earlier_one() -> None:
     assert caller() not in names
 
 
-def test_a_signal_does_not_end_the_wait_or_a_wait_without_one_ends_early() -> None:
+def test_a_signal_ends_the_wait() -> None:
     signal, began = Signal(), time.monotonic()
     wait_for(Wait((), began + 0.01, signal))
     assert time.monotonic() >= began + 0.01
@@ -95,7 +95,7 @@ def test_a_signal_does_not_end_the_wait_or_a_wait_without_one_ends_early() -> No
     assert time.monotonic() - began < 10
 
 
-def test_a_signal_that_was_set_before_the_wait_is_slept_through() -> None:
+def test_a_signal_set_before_the_wait_ends_it() -> None:
     signal, began = Signal(), time.monotonic()
     assert signal.set()
     assert signal.set()  # twice is harmless, also where a wait is under way
@@ -103,7 +103,7 @@ def test_a_signal_that_was_set_before_the_wait_is_slept_through() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_signal_to_a_loop_that_is_closed_is_believed_to_have_woken_somebody() -> None:
+def test_a_signal_knows_that_it_did_not_reach_a_closed_loop() -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
@@ -114,7 +114,7 @@ def test_a_signal_to_a_loop_that_is_closed_is_believed_to_have_woken_somebody() 
     assert signal.set()  # nobody waits yet: who comes finds it set
 
 
-def test_a_system_without_poll_waits_for_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_poll_waits_for_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(select, "poll")
     reading, writing = os.pipe()
     try:

@@ -20,9 +20,11 @@ from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Agent
 from holdfast._drivers.agent import agent as agent_of
+from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
 from holdfast.acquire_all import in_order
 from holdfast.engines import registry
+from holdfast.lock import bind, leave_to
 from process.support import eventually
 
 URL = "toy://host/db#one"
@@ -47,7 +49,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     assert not [held for held in environment().holds.values() if held.waits]
 
 
-def test_a_url_is_taken_for_a_path_or_a_path_for_a_url(toy: Toy) -> None:
+def test_a_url_and_a_path_are_told_apart(toy: Toy) -> None:
     assert Lock(URL).path == URL
     assert Lock(URL).protocol == "toy"
     assert Lock("toy:/host").path == os.path.join(os.getcwd(), "toy:/host")
@@ -56,14 +58,14 @@ def test_a_url_is_taken_for_a_path_or_a_path_for_a_url(toy: Toy) -> None:
         Lock("nope://host")
 
 
-def test_a_password_is_shown(toy: Toy) -> None:
+def test_a_password_is_not_shown(toy: Toy) -> None:
     lock = Lock("toy://me:secret@host/db#one")
     assert "secret" not in repr(lock) + lock.path
     assert pickle.loads(pickle.dumps(lock))._request.given == "toy://me:secret@host/db#one"
 
 
-def test_an_engine_of_an_installed_package_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "no holdfast.engines.Engine", "a:b": "cannot be loaded"}
+def test_an_engine_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "not a holdfast.engines.Engine", "a:b": "cannot be loaded"}
     for value, wrong in kinds.items():
         entry = EntryPoint("another", value, registry.GROUP)
         offered = {registry.GROUP: [entry]}
@@ -76,7 +78,7 @@ def test_an_engine_of_an_installed_package_is_not_found(monkeypatch: pytest.Monk
             Lock("another://host").acquire(timeout=1).release()
 
 
-def test_an_option_without_meaning_is_ignored(toy: Toy) -> None:
+def test_an_option_without_meaning_is_refused(toy: Toy) -> None:
     for options in ({"mode": 0o600}, {"shared": True}, {"fair": False}, {"durable": True}, {"stale": "never"}):
         with pytest.raises(ValueError, match=r"toy"):
             Lock(URL, **options)  # type: ignore[arg-type]
@@ -86,7 +88,7 @@ def test_an_option_without_meaning_is_ignored(toy: Toy) -> None:
         Semaphore(URL, 2)
 
 
-def test_two_are_inside_at_once_or_a_waiter_is_not_woken(toy: Toy) -> None:
+def test_one_is_inside_at_a_time_and_a_waiter_is_woken(toy: Toy) -> None:
     lock, order = Lock(URL, tag="deploy"), []
     with lock as hold:
         assert lock.try_acquire() is None
@@ -106,7 +108,7 @@ def test_two_are_inside_at_once_or_a_waiter_is_not_woken(toy: Toy) -> None:
     assert lock.wait(timeout=0)
 
 
-def test_a_task_that_is_cancelled_holds_or_waits_on(toy: Toy) -> None:
+def test_a_cancelled_task_neither_holds_nor_waits(toy: Toy) -> None:
     async def main() -> None:
         lock = AsyncLock(URL)
         async with lock as hold:
@@ -125,7 +127,7 @@ def test_a_task_that_is_cancelled_holds_or_waits_on(toy: Toy) -> None:
     asyncio.run(main())
 
 
-def test_a_release_that_is_cancelled_stops_half_way(toy: Toy) -> None:
+def test_a_cancelled_release_is_completed(toy: Toy) -> None:
     """EH2."""
 
     async def main() -> None:
@@ -144,7 +146,7 @@ def test_a_release_that_is_cancelled_stops_half_way(toy: Toy) -> None:
     asyncio.run(main())
 
 
-def test_a_release_that_is_interrupted_leaves_the_lock(toy: Toy) -> None:
+def test_an_interrupted_release_frees_the_lock(toy: Toy) -> None:
     """EH2: whatever ends it, the engine closes what keeps the lock."""
     hold = Lock(URL).acquire()
     toy.server.stuck = True
@@ -155,7 +157,7 @@ def test_a_release_that_is_interrupted_leaves_the_lock(toy: Toy) -> None:
     assert not toy.server.queues[URL]
 
 
-def test_a_loss_is_told_twice_or_a_release_frees_the_next_ones_lock(toy: Toy) -> None:
+def test_a_loss_is_reported_once_and_frees_no_other_lock(toy: Toy) -> None:
     """EH1, EH3."""
     lost: list[holdfast.LockLost] = []
     hold = Lock(URL, on_lost=lost.append).acquire()
@@ -173,7 +175,7 @@ def test_a_loss_is_told_twice_or_a_release_frees_the_next_ones_lock(toy: Toy) ->
     next_one.release()
 
 
-def test_a_promise_that_has_run_out_counts_as_held(toy: Toy) -> None:
+def test_a_promise_that_has_run_out_counts_as_lost(toy: Toy) -> None:
     """EH1."""
     hold = Lock(URL).acquire()
     hold._held.lapses = environment().monotonic()
@@ -182,7 +184,7 @@ def test_a_promise_that_has_run_out_counts_as_held(toy: Toy) -> None:
         hold.release()
 
 
-def test_one_owner_is_told_of_each_share_or_a_child_releases(toy: Toy) -> None:
+def test_an_owner_has_one_hold_that_a_child_cannot_release(toy: Toy) -> None:
     hold = Lock(URL).acquire()
     child = os.fork()
     if child == 0:
@@ -195,7 +197,7 @@ def test_one_owner_is_told_of_each_share_or_a_child_releases(toy: Toy) -> None:
     hold.release()
 
 
-def test_locks_of_several_engines_are_taken_in_a_circle(toy: Toy, tmp_path: Any) -> None:
+def test_locks_of_several_engines_have_one_order(toy: Toy, tmp_path: Any) -> None:
     a, b, c = Lock(URL), Lock(tmp_path / "file"), Lock("toy://host/db#other")
     with holdfast.acquire_all([a, b, c]) as holds:
         assert [hold.path for hold in holds] == [a.path, b.path, c.path]
@@ -204,10 +206,10 @@ def test_locks_of_several_engines_are_taken_in_a_circle(toy: Toy, tmp_path: Any)
         holdfast.acquire_all([a, Lock(URL)])
 
 
-def test_a_shell_is_left_a_lock_that_dies_with_its_connection(toy: Toy) -> None:
+def test_a_lock_that_dies_with_its_connection_cannot_be_left_to_a_shell(toy: Toy) -> None:
     with pytest.raises(ValueError, match="holdfast run"):
-        Lock(URL)._bind(os.getppid())
-    assert Lock(URL).acquire()._leave_to(os.getppid())
+        bind(Lock(URL), os.getppid())
+    assert leave_to(Lock(URL).acquire(), os.getppid())
     assert not toy.server.queues[URL]
 
 
@@ -230,7 +232,7 @@ def agent() -> Iterator[Agent]:
         environment().close(fd)  # which would close that number in each forked child, whatever has it by then
 
 
-def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None:
+def test_a_job_runs_and_is_closed_in_the_agents_thread(agent: Agent) -> None:
     """EG1."""
     threads: list[str] = []
     go = Signal()
@@ -254,7 +256,7 @@ def test_a_job_runs_in_two_threads_or_is_closed_by_another(agent: Agent) -> None
     assert not agent._jobs
 
 
-def test_a_descriptor_that_is_ready_wakes_nobody(agent: Agent) -> None:
+def test_a_ready_descriptor_wakes_its_job(agent: Agent) -> None:
     seen: list[str] = []
     r, w = os.pipe()
 
@@ -272,7 +274,7 @@ def test_a_descriptor_that_is_ready_wakes_nobody(agent: Agent) -> None:
     os.close(w)
 
 
-def test_one_job_that_fails_ends_the_others(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_fails_leaves_the_others_running(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     """EG3."""
     rounds: list[int] = []
 
@@ -295,7 +297,7 @@ def test_one_job_that_fails_ends_the_others(agent: Agent, caplog: pytest.LogCapt
     eventually(lambda: not agent._jobs)
 
 
-def test_the_thread_stays_for_ever_or_is_missing_when_needed(agent: Agent) -> None:
+def test_the_thread_ends_when_idle_and_starts_when_needed(agent: Agent) -> None:
     """EG2."""
     agent._idle = 0.01
     done: list[int] = []
@@ -310,7 +312,7 @@ def test_the_thread_stays_for_ever_or_is_missing_when_needed(agent: Agent) -> No
         eventually(lambda: agent._thread is None)
 
 
-def test_a_forked_child_goes_on_with_its_parents_jobs(agent: Agent) -> None:
+def test_a_forked_child_does_not_go_on_with_its_parents_jobs(agent: Agent) -> None:
     """EG4."""
     closed: list[int] = []
 
@@ -321,7 +323,7 @@ def test_a_forked_child_goes_on_with_its_parents_jobs(agent: Agent) -> None:
             closed.append(os.getpid())
 
     job = agent.start(steps(), "at work")
-    eventually(lambda: job._wait is not None)
+    eventually(lambda: job.wait is not None)
     run: list[int] = []
 
     def one() -> Generator[Wait, None, None]:
@@ -341,7 +343,7 @@ def test_a_forked_child_goes_on_with_its_parents_jobs(agent: Agent) -> None:
     eventually(lambda: closed == [os.getpid()])
 
 
-def test_what_is_still_to_be_told_a_server_dies_with_the_process(agent: Agent) -> None:
+def test_what_a_server_must_still_hear_is_sent_before_the_process_ends(agent: Agent) -> None:
     """EG5: `settle` waits for what is last, and for nothing else, and not for ever."""
     done: list[int] = []
     go = Signal()
@@ -377,7 +379,7 @@ def rests(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_a_first_wait_is_not_heard_of_by_the_sleeper(agent: Agent, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
+def test_a_sleeping_agent_hears_of_a_first_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
     """EG6: a descriptor, a signal, a deadline; also where the thread has to be woken, to hear of it."""
     rests(agent)
     assert agent._waits is not None
@@ -410,7 +412,7 @@ def test_a_first_wait_is_not_heard_of_by_the_sleeper(agent: Agent, monkeypatch: 
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_a_job_that_is_stopped_before_its_first_step_runs_or_stays(agent: Agent, live: bool) -> None:
+def test_a_job_stopped_before_its_first_step_leaves_nothing(agent: Agent, live: bool) -> None:
     """EG6: nothing of it is left with the agent, however many there are while the thread sleeps."""
     rests(agent)
     waits = agent._waits
@@ -440,29 +442,29 @@ def test_a_job_that_is_stopped_before_its_first_step_runs_or_stays(agent: Agent,
     os.close(w)
 
 
-def test_a_callback_that_fails_is_silent(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_is_logged(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ValueError("of the caller's making")
 
     call: Callable[[], object] = broken
     with caplog.at_level(logging.ERROR, "holdfast"):
-        agent.call(call, "in on_lost")
+        call_aside(call, "in on_lost")
         eventually(lambda: "in on_lost: of the caller's making" in caplog.text)
 
 
-def test_a_loss_is_not_told_where_there_is_no_thread_for_it(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither may a daemon thread start another from Python 3.12 on, while the interpreter ends."""
+def test_a_loss_is_reported_where_no_thread_can_start(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on, a daemon thread may not start another while the interpreter ends."""
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", start)
     told: list[str] = []
-    agent.call(lambda: told.append("lost"), "in on_lost")
+    call_aside(lambda: told.append("lost"), "in on_lost")
     assert told == ["lost"]
 
 
-def test_a_number_of_a_closed_file_is_waited_for_as_another(agent: Agent) -> None:
+def test_the_number_of_a_closed_file_can_be_waited_for_anew(agent: Agent) -> None:
     """A job closes what it waited for, and waits for a new file that has got the same number."""
     seen: list[str] = []
     first, second = os.pipe(), os.pipe()
@@ -483,7 +485,7 @@ def test_a_number_of_a_closed_file_is_waited_for_as_another(agent: Agent) -> Non
         os.close(fd)
 
 
-def test_a_thousand_jobs_are_all_looked_at_for_one(agent: Agent) -> None:
+def test_a_wake_up_looks_at_one_of_a_thousand_jobs(agent: Agent) -> None:
     """A wake-up resumes the one that it is for; the selector is told of nothing else."""
     go, rounds = Signal(), [0, 0]
 
@@ -508,7 +510,7 @@ def test_a_thousand_jobs_are_all_looked_at_for_one(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql+asyncpg", "postgres+psycopg2"])
-def test_a_url_of_sqlalchemy_is_refused_without_the_one_to_write(scheme: str) -> None:
+def test_a_url_of_sqlalchemy_is_refused_with_the_one_to_write(scheme: str) -> None:
     wanted = scheme.partition("+")[0]
     with pytest.raises(holdfast.InvalidPath, match=rf"SQLAlchemy.*write {wanted}://") as caught:
         Lock(f"{scheme}://me:SECRET@h/db#name")

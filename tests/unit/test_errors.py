@@ -29,7 +29,7 @@ BUILTIN = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_loses_something_on_its_way_to_another_process(kind: type[HoldfastError]) -> None:
+def test_an_error_survives_a_pickle(kind: type[HoldfastError]) -> None:
     holder = Holder(pid=7, host="h", since=1.5, tag="t", command="c")
     error = kind("what happened", path="/p", protocol="sema", holder=holder)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
@@ -39,7 +39,7 @@ def test_an_error_loses_something_on_its_way_to_another_process(kind: type[Holdf
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_cannot_be_caught_as_what_it_is(kind: type[HoldfastError]) -> None:
+def test_an_error_can_be_caught_as_what_it_is(kind: type[HoldfastError]) -> None:
     assert issubclass(kind, BUILTIN.get(kind.__name__, HoldfastError))
     assert kind.__name__ in holdfast.__all__
     bare = kind("m")
@@ -47,7 +47,7 @@ def test_an_error_cannot_be_caught_as_what_it_is(kind: type[HoldfastError]) -> N
     assert str(bare) == "m"
 
 
-def test_values_do_not_survive_a_pickle_or_a_comparison() -> None:
+def test_values_survive_a_pickle_and_compare() -> None:
     evidence = Evidence("guard", "x", proven=True)
     record = Record("sema", {"pid": 1}, pid=1)
     status = Status("/p", "sema", True, False, Liveness.ALIVE, evidence, Holder(pid=1), record)
@@ -66,7 +66,7 @@ def refusal_of(contender: Contender, timeout: float | None = 0) -> str:
     return str(refused(result, timeout))
 
 
-def test_a_refusal_does_not_say_who_since_when_why_and_what_next(
+def test_a_refusal_says_who_since_when_why_and_what_next(
     disk: Path, contend: Callable[..., Contender], live_pid: int
 ) -> None:
     path = disk / "l"
@@ -82,7 +82,7 @@ def test_a_refusal_does_not_say_who_since_when_why_and_what_next(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"pid=1\n"])
-def test_an_unreadable_record_is_a_riddle(content: bytes, disk: Path, contend: Callable[..., Contender]) -> None:
+def test_an_unreadable_record_is_explained(content: bytes, disk: Path, contend: Callable[..., Contender]) -> None:
     (disk / "l").write_bytes(content)
     said = refusal_of(contend(disk / "l"))
     assert str(disk / "l") in said
@@ -90,7 +90,7 @@ def test_an_unreadable_record_is_a_riddle(content: bytes, disk: Path, contend: C
     assert "break_lock" in said
 
 
-def test_a_record_writes_on_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
+def test_a_record_cannot_write_on_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
     nasty = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2028\x9b31m"
     (disk / "l").write_bytes(sema_record(live_pid, time.time(), nasty))
     said = refusal_of(contend(disk / "l"))
@@ -98,13 +98,13 @@ def test_a_record_writes_on_the_terminal(disk: Path, contend: Callable[..., Cont
     assert "owned" in said
 
 
-def test_a_record_fills_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
+def test_a_record_cannot_fill_the_terminal(disk: Path, contend: Callable[..., Contender], live_pid: int) -> None:
     (disk / "l").write_bytes(sema_record(live_pid, time.time(), "x" * 10_000))
     assert len(refusal_of(contend(disk / "l"))) < 1500
 
 
 @pytest.mark.parametrize("stamp", [0, 2**63, 2**64 - 1])
-def test_an_impossible_time_breaks_the_message(
+def test_an_impossible_time_does_not_break_the_message(
     stamp: int, disk: Path, contend: Callable[..., Contender], live_pid: int
 ) -> None:
     (disk / "l").write_bytes(sema_record(live_pid, stamp))
@@ -112,7 +112,7 @@ def test_an_impossible_time_breaks_the_message(
     assert moment(float(stamp))
 
 
-def test_a_duration_is_unreadable() -> None:
+def test_durations_are_readable() -> None:
     assert [duration(s) for s in (0, 59, 119, 120, 7199, 7200, 172_799, 172_800)] == [
         "0 s",
         "59 s",
@@ -125,13 +125,13 @@ def test_a_duration_is_unreadable() -> None:
     ]
 
 
-def test_text_is_cut_or_escaped_wrongly() -> None:
+def test_text_is_cut_and_escaped() -> None:
     assert printable("a\tb\u00e9\udc80") == "a\\tb\u00e9\\udc80"
     assert printable("x" * 10, 5) == "xxxx\u2026"
     assert printable("x" * 5, 5) == "xxxxx"
 
 
-def test_advice_is_missing_for_some_state() -> None:
+def test_every_state_has_advice() -> None:
     record = Record("sema", {}, pid=7)
     for liveness in Liveness:
         status = Status(
@@ -142,7 +142,7 @@ def test_advice_is_missing_for_some_state() -> None:
         assert ("why" in sentence(status)) is (liveness is not Liveness.ALIVE)
 
 
-def test_the_end_of_a_process_that_cannot_be_seen_is_promised_to_free_the_lock() -> None:
+def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> None:
     """It may have ended already, and left the kernel lock to what it had started (`run --until jobs`)."""
     record = Record("sema", {}, pid=7)
     seen = Status("/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=7, command="x"), record)
@@ -151,7 +151,7 @@ def test_the_end_of_a_process_that_cannot_be_seen_is_promised_to_free_the_lock()
     assert advice(unseen) == "Wait until process 7, or what it has left the lock to, releases it or ends"
 
 
-def test_a_holder_in_another_container_is_taken_for_a_process_of_this_one() -> None:
+def test_a_holder_in_another_container_is_reported_with_its_host() -> None:
     """Its number is most often 1, which is another's here: so where it is belongs to it."""
     record = Record("sema", {}, pid=1)
     alive = Status(

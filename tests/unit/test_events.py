@@ -61,7 +61,7 @@ def dead_lock(path: Path) -> int:
 # -- what is told, and in which order ----------------------------------------------------------------------------------
 
 
-def test_an_event_is_missing_or_says_something_wrong(path: Path, told: list[Event]) -> None:
+def test_every_event_is_reported_with_its_fields(path: Path, told: list[Event]) -> None:
     with Lock(path, tag="why") as hold:
         assert kinds(told) == ["acquired"]
         assert not hold.lost
@@ -82,7 +82,7 @@ def test_an_event_is_missing_or_says_something_wrong(path: Path, told: list[Even
     assert pickle.loads(pickle.dumps(released)) == released
 
 
-def test_a_wait_is_not_told_or_not_ended(path: Path, told: list[Event]) -> None:
+def test_a_wait_is_reported_from_beginning_to_end(path: Path, told: list[Event]) -> None:
     """Who waits, for whom, and how it ended; in another thread."""
     hold = Lock(path, tag="first").acquire()
     begun = threading.Event()
@@ -108,7 +108,7 @@ def test_a_wait_is_not_told_or_not_ended(path: Path, told: list[Event]) -> None:
     assert mine[1].waited
 
 
-def test_who_gives_up_goes_on_waiting(path: Path, told: list[Event]) -> None:
+def test_giving_up_is_reported(path: Path, told: list[Event]) -> None:
     """A timeout, a try that failed, a deadlock: `gave-up`, once, and never `acquired`."""
     with Lock(path):
         with pytest.raises(AcquireTimeout):
@@ -133,7 +133,7 @@ def test_who_gives_up_goes_on_waiting(path: Path, told: list[Event]) -> None:
     assert kinds(told)[-1] == "gave-up"
 
 
-def test_a_ctrl_c_while_waiting_leaves_a_waiter(path: Path, told: list[Event]) -> None:
+def test_a_ctrl_c_while_waiting_is_reported_as_giving_up(path: Path, told: list[Event]) -> None:
     def interrupt(event: Event) -> None:
         if event.kind == "waiting":
             signal.raise_signal(signal.SIGINT)
@@ -144,7 +144,7 @@ def test_a_ctrl_c_while_waiting_leaves_a_waiter(path: Path, told: list[Event]) -
         assert kinds(told) == ["acquired", "waiting", "gave-up"]
 
 
-def test_a_lock_of_a_dead_holder_is_reclaimed_in_silence(path: Path, told: list[Event]) -> None:
+def test_reclaiming_a_dead_holders_lock_is_reported(path: Path, told: list[Event]) -> None:
     pid = dead_lock(path)
     with Lock(path):
         pass
@@ -155,7 +155,7 @@ def test_a_lock_of_a_dead_holder_is_reclaimed_in_silence(path: Path, told: list[
         assert event.recovered_from.pid == pid
 
 
-def test_each_handle_of_an_owner_is_told(path: Path, told: list[Event]) -> None:
+def test_the_hold_of_an_owner_is_reported_once(path: Path, told: list[Event]) -> None:
     """One `acquired` and one `released` for each hold, however many share it, and whoever leaves last."""
     lock = Lock(path, owner="me")
     first = lock.acquire()
@@ -166,7 +166,7 @@ def test_each_handle_of_an_owner_is_told(path: Path, told: list[Event]) -> None:
     assert told[0].number == told[1].number
 
 
-def test_one_who_waits_and_joins_waits_for_ever(path: Path, contend: Contend, told: list[Event]) -> None:
+def test_a_waiter_that_joins_is_reported_to_have_joined(path: Path, contend: Contend, told: list[Event]) -> None:
     """The owner got in by another call meanwhile: its hold is told of, this wait has ended."""
     holder = contend(path)
     held = holder.get()
@@ -183,7 +183,7 @@ def test_one_who_waits_and_joins_waits_for_ever(path: Path, contend: Contend, to
     assert [event.kind for event in told if event.number == mine[0].number] == ["waiting", "joined"]
 
 
-def test_a_slot_is_not_told(disk: Path, told: list[Event]) -> None:
+def test_a_slot_is_reported(disk: Path, told: list[Event]) -> None:
     semaphore = Semaphore(disk / "s", 2)
     with semaphore, semaphore, pytest.raises(AcquireTimeout):
         semaphore.acquire(timeout=0.3)
@@ -198,7 +198,7 @@ def test_a_slot_is_not_told(disk: Path, told: list[Event]) -> None:
     assert {event.path for event in told} == {str(disk / "s")}
 
 
-def test_several_together_are_told_as_one_or_not_undone(disk: Path, told: list[Event]) -> None:
+def test_each_of_several_is_reported_and_so_is_its_undoing(disk: Path, told: list[Event]) -> None:
     with Lock(disk / "b"):
         with pytest.raises(AcquireTimeout):
             acquire_all([Lock(disk / "b"), Lock(disk / "a")], timeout=0.3)
@@ -215,7 +215,7 @@ def test_several_together_are_told_as_one_or_not_undone(disk: Path, told: list[E
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_loss_is_told_twice_or_after_the_release(path: Path, told: list[Event], protocol: str) -> None:
+def test_a_loss_is_reported_once_and_before_the_release(path: Path, told: list[Event], protocol: str) -> None:
     switched_off = os.environ.get("HOLDFAST_OS") == "generic" or "flock" in os.environ.get("HOLDFAST_WITHOUT", "")
     if protocol == "flock" and switched_off:
         pytest.skip("kernel locks are switched off (HOLDFAST_OS, HOLDFAST_WITHOUT)")
@@ -233,7 +233,7 @@ def test_a_loss_is_told_twice_or_after_the_release(path: Path, told: list[Event]
     assert kinds(told)[3:] == ["acquired", "lost", "released"]
 
 
-def test_a_loss_is_not_told_until_somebody_looks(path: Path) -> None:
+def test_a_loss_is_reported_before_anything_looks(path: Path) -> None:
     """As with `on_lost`: whoever asks for the events of a lock hears of its loss while the holder works."""
     lost = threading.Event()
     hold = Lock(path, on_event=lambda event: event.kind == "lost" and lost.set()).acquire()
@@ -243,7 +243,7 @@ def test_a_loss_is_not_told_until_somebody_looks(path: Path) -> None:
         hold.release()
 
 
-def test_a_loss_that_a_beat_finds_is_told_by_the_thread_that_beats(path: Path, disk: Path) -> None:
+def test_a_loss_found_by_a_beat_is_reported_by_another_thread(path: Path, disk: Path) -> None:
     """That one keeps all holds fresh: a callback that takes its time would let them grow stale."""
     lost, go, names = threading.Event(), threading.Event(), []
 
@@ -269,8 +269,8 @@ def test_a_loss_that_a_beat_finds_is_told_by_the_thread_that_beats(path: Path, d
     assert names == ["holdfast-lost"]
 
 
-def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path, contend: Contend) -> None:
-    """U4: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
+def test_a_release_beside_the_news_of_a_loss_is_reported_after_it(path: Path, contend: Contend) -> None:
+    """AE1: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
     told: list[Event] = []
 
     def on_lost(_error: LockLost) -> None:
@@ -284,8 +284,8 @@ def test_a_release_that_runs_beside_the_news_of_a_loss_is_told_first(path: Path,
     path.touch()
 
 
-def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Contend) -> None:
-    """U4."""
+def test_threads_that_end_a_hold_together_tell_it_once(path: Path, contend: Contend) -> None:
+    """AE1."""
     for _ in range(30):
         told: list[Event] = []
         held = contend(path, on_event=told.append).get()
@@ -306,7 +306,7 @@ def test_threads_that_end_a_hold_together_tell_it_twice(path: Path, contend: Con
         path.unlink()
 
 
-def test_a_hold_from_before_the_listener_is_not_told_or_told_wrong(path: Path, told: list[Event]) -> None:
+def test_a_hold_older_than_the_listener_is_reported(path: Path, told: list[Event]) -> None:
     saved = dict(events.listeners)
     events.listeners.clear()
     hold = Lock(path).acquire()
@@ -317,7 +317,7 @@ def test_a_hold_from_before_the_listener_is_not_told_or_told_wrong(path: Path, t
     assert told[0].held is not None
 
 
-def test_threads_mix_up_the_events_of_their_acquisitions(path: Path, told: list[Event]) -> None:
+def test_the_events_of_several_threads_are_kept_apart(path: Path, told: list[Event]) -> None:
     def work(number: int) -> None:
         lock = Lock(path, owner=number % 2 or None)
         for turn in range(15):
@@ -347,7 +347,7 @@ def test_threads_mix_up_the_events_of_their_acquisitions(path: Path, told: list[
 # -- whoever listens ---------------------------------------------------------------------------------------------------
 
 
-def test_a_listener_hears_on_after_its_end(path: Path) -> None:
+def test_a_listener_hears_nothing_after_its_end(path: Path) -> None:
     told: list[Event] = []
     end, other = listen(told.append), listen(told.append)
     with Lock(path):
@@ -360,7 +360,7 @@ def test_a_listener_hears_on_after_its_end(path: Path) -> None:
     assert len(told) == 3
 
 
-def test_a_callback_that_fails_breaks_the_lock_or_another_callback(
+def test_a_callback_that_fails_breaks_neither_the_lock_nor_other_callbacks(
     path: Path, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     """U1."""
@@ -384,7 +384,7 @@ def test_a_callback_that_fails_breaks_the_lock_or_another_callback(
     assert [str(record.exc_info[1]) for record in failures if record.exc_info] == kinds(told)
 
 
-def test_a_ctrl_c_in_a_callback_leaves_a_lock_that_nobody_has(path: Path, told: list[Event]) -> None:
+def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event]) -> None:
     """U1: it goes on to the caller when all have heard, and what the caller does not get is given back."""
     raised: list[str] = []
 
@@ -406,8 +406,8 @@ def test_a_ctrl_c_in_a_callback_leaves_a_lock_that_nobody_has(path: Path, told: 
     assert not path.exists()
 
 
-def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -> None:
-    """U2, U5: it may use others' locks and the very lock that it is about."""
+def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
+    """U2, AE2: it may use others' locks and the very lock that it is about."""
     told: list[Event] = []
 
     def callback(event: Event) -> None:
@@ -425,8 +425,8 @@ def test_a_callback_that_uses_locks_is_called_for_ever(path: Path, disk: Path) -
     assert {event.path for event in told} == {str(path)}
 
 
-def test_a_callback_runs_under_a_mutex(path: Path) -> None:
-    """U5: another thread uses the very hold, while the callback waits for it."""
+def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
+    """AE2: another thread uses the very hold, while the callback waits for it."""
     made: list[FileHeld] = []
     done: list[str] = []
     stories: list[Story] = []
@@ -465,8 +465,8 @@ def test_a_callback_runs_under_a_mutex(path: Path) -> None:
     assert [kind for number, kind in enumerate(done) if kind not in done[:number]] == ["acquired", "lost", "released"]
 
 
-def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, contend: Contend) -> None:
-    """U5."""
+def test_a_loss_found_by_a_joining_owner_is_reported_outside_the_mutex(path: Path, contend: Contend) -> None:
+    """AE2."""
     owned: list[bool] = []
     held = contend(path, owner="me", on_lost=lambda _error: owned.append(held.mutex._is_owned())).get()  # type: ignore[attr-defined]
     path.write_bytes(sema_record(1, 1))
@@ -476,8 +476,8 @@ def test_a_loss_found_by_one_who_joins_is_told_under_the_mutex(path: Path, conte
         held.release()
 
 
-def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: Contend) -> None:
-    """U5: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
+def test_a_callback_that_blocks_keeps_neither_threads_nor_the_order(path: Path, contend: Contend) -> None:
+    """AE2: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
     told: list[str] = []
     inside, go = threading.Event(), threading.Event()
 
@@ -500,8 +500,8 @@ def test_a_callback_that_blocks_stops_others_or_the_order(path: Path, contend: C
     assert told == ["acquired", "lost", "released"]
 
 
-def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """U6: no event, and on the short way not even a story."""
+def test_without_a_listener_no_event_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AE3: no event, and on the short way not even a story."""
 
     def made(*_arguments: object) -> None:
         raise AssertionError("made for nobody")
@@ -514,8 +514,8 @@ def test_events_are_made_that_nobody_hears(path: Path, monkeypatch: pytest.Monke
         assert hold._held.story is None
 
 
-def test_a_child_tells_of_what_its_parent_holds_or_hears_nothing(path: Path, disk: Path, told: list[Event]) -> None:
-    """U7."""
+def test_a_child_reports_its_own_holds_only(path: Path, disk: Path, told: list[Event]) -> None:
+    """AE4."""
     outer = Lock(path)
     with outer as hold:
         with pytest.raises(AcquireTimeout):
@@ -537,7 +537,7 @@ def test_a_child_tells_of_what_its_parent_holds_or_hears_nothing(path: Path, dis
     assert kinds(told)[before:] == ["released"]
 
 
-def test_what_is_no_callback_is_accepted(path: Path) -> None:
+def test_only_a_callback_is_accepted(path: Path) -> None:
     async def nobody_awaits(event: Event) -> None: ...
 
     for wrong in (3, "print", nobody_awaits):
@@ -548,7 +548,7 @@ def test_what_is_no_callback_is_accepted(path: Path) -> None:
     assert pickle.loads(pickle.dumps(Lock(path, on_event=print)))._options["on_event"] is print
 
 
-def test_an_exit_releases_in_silence(path: Path) -> None:
+def test_a_release_at_exit_is_reported(path: Path) -> None:
     code = (
         "import sys, holdfast, holdfast.events\n"
         "holdfast.events.listen(lambda event: print(event.kind, flush=True))\n"
@@ -563,7 +563,7 @@ def test_an_exit_releases_in_silence(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", LOOPS)
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_task_is_told_as_its_thread_or_not_at_all(path: Path, told: list[Event], kind: str, durable: bool) -> None:
+def test_a_tasks_events_are_reported_as_its_own(path: Path, told: list[Event], kind: str, durable: bool) -> None:
     """Also where its steps run in threads of their own."""
 
     async def main() -> None:
@@ -590,7 +590,7 @@ def test_a_task_is_told_as_its_thread_or_not_at_all(path: Path, told: list[Event
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_task_that_is_cancelled_as_it_gets_the_lock_is_told_to_hold_it(
+def test_a_task_cancelled_as_it_gets_the_lock_reports_a_whole_course(
     path: Path, told: list[Event], durable: bool
 ) -> None:
     """Whatever the moment: `acquired` and `released`, or `gave-up`."""
@@ -619,7 +619,7 @@ def test_a_task_that_is_cancelled_as_it_gets_the_lock_is_told_to_hold_it(
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_lacks_a_line_a_level_or_a_field(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_every_line_with_its_level_and_fields(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     dead_lock(path)
     with caplog.at_level(logging.DEBUG, "holdfast"):
         hold = Lock(path, tag="t").acquire()
@@ -646,7 +646,7 @@ def test_the_log_lacks_a_line_a_level_or_a_field(path: Path, caplog: pytest.LogC
     assert all(str(path) in line.getMessage() for line in lines)
 
 
-def test_a_warning_needs_a_log_of_everything(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_of_warnings_has_every_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also of an acquisition that took the short way, when nobody listened."""
     with caplog.at_level(logging.WARNING, "holdfast"):
         with pytest.raises(LockLost), Lock(path):
@@ -657,9 +657,7 @@ def test_a_warning_needs_a_log_of_everything(path: Path, caplog: pytest.LogCaptu
     assert [line.holdfast_kind for line in caplog.records] == ["lost", "reclaimed"]  # type: ignore[attr-defined]
 
 
-def test_a_long_wait_is_logged_without_its_fields(
-    path: Path, contend: Contend, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_wait_is_logged_with_its_fields(path: Path, contend: Contend, caplog: pytest.LogCaptureFixture) -> None:
     hold = Lock(path, tag="busy").acquire()
     lock = Lock(path, tag="mine")
     env = contend(path).env
@@ -676,13 +674,13 @@ def test_a_long_wait_is_logged_without_its_fields(
     assert line.getMessage().startswith(f"waiting for {path}: held by")
 
 
-def test_a_path_begins_another_line_of_the_log(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_cannot_begin_another_line_of_the_log(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "holdfast"), Lock(disk / "a\nERROR b"):
         pass
     assert all("\n" not in line.getMessage() for line in caplog.records)
 
 
-def test_a_log_is_imported_or_written_to_that_nobody_set_up(path: Path) -> None:
+def test_a_log_is_written_only_where_it_was_set_up(path: Path) -> None:
     """U3."""
     code = (
         "import sys, holdfast\n"

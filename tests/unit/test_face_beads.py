@@ -64,20 +64,20 @@ def zombie() -> int:
 # -- the record --------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_is_not_the_bytes_that_the_original_writes() -> None:
+def test_a_record_is_the_bytes_that_the_original_writes() -> None:
     lock = ExclusiveLock("vc-executor", 12345, "dev-machine", STARTED, "1.0.0")
     assert lock.to_json() == CANONICAL
     assert ExclusiveLock.from_json(CANONICAL) == ExclusiveLock.from_json(CANONICAL.encode()) == lock
 
 
-def test_html_characters_are_not_escaped_as_go_escapes_them() -> None:
+def test_html_characters_are_escaped_as_go_escapes_them() -> None:
     lock = ExclusiveLock("<a>&ü", 1, "h", STARTED)
     assert '"holder": "\\u003ca\\u003e\\u0026ü"' in lock.to_json()
     assert '"version": ""' in lock.to_json()
     assert ExclusiveLock.from_json(lock.to_json()) == lock
 
 
-def test_nanoseconds_are_lost() -> None:
+def test_nanoseconds_are_kept() -> None:
     started = "2026-11-21T00:01:28.262371334+02:00"
     lock = ExclusiveLock.from_json(CANONICAL.replace(STARTED, started))
     assert lock.started_at == started
@@ -95,7 +95,7 @@ def test_nanoseconds_are_lost() -> None:
         ({"started_at": "0001-01-01T00:00:00Z"}, "started_at is required"),
     ],
 )
-def test_what_is_missing_is_told_in_other_words_than_the_original(changed: dict[str, object], wanted: str) -> None:
+def test_a_missing_field_is_reported_in_the_words_of_the_original(changed: dict[str, object], wanted: str) -> None:
     lock = ExclusiveLock.from_json(CANONICAL).replaced(**changed)
     with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
         lock.validate()
@@ -114,13 +114,13 @@ def test_what_is_missing_is_told_in_other_words_than_the_original(changed: dict[
         (CANONICAL.replace("started_at", "started"), "invalid lock file: started_at is required"),
     ],
 )
-def test_a_bad_record_is_told_in_other_words_than_the_original(given: str, wanted: str) -> None:
+def test_a_bad_record_is_reported_in_the_words_of_the_original(given: str, wanted: str) -> None:
     with pytest.raises(holdfast.MalformedRecord) as caught:
         ExclusiveLock.from_json(given)
     assert str(caught.value) == wanted
 
 
-def test_a_new_record_is_not_of_this_process() -> None:
+def test_a_new_record_is_of_this_process() -> None:
     lock = ExclusiveLock.new("me", "2.0")
     lock.validate()
     assert (lock.holder, lock.pid, lock.hostname, lock.version) == ("me", os.getpid(), HOST, "2.0")
@@ -149,7 +149,7 @@ def restored(place: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [nothing, no_directory, dangling], ids=lambda make: make.__name__)
-def test_a_database_that_nobody_holds_is_skipped(shm: Path, make: Callable[[Path], None]) -> None:
+def test_a_free_database_is_not_skipped(shm: Path, make: Callable[[Path], None]) -> None:
     make(shm)
     try:
         assert should_skip_database(shm) == (False, None, None)
@@ -157,13 +157,13 @@ def test_a_database_that_nobody_holds_is_skipped(shm: Path, make: Callable[[Path
         restored(shm)
 
 
-def test_a_living_holder_is_disregarded(disk: Path, live_pid: int) -> None:
+def test_a_living_holder_is_respected(disk: Path, live_pid: int) -> None:
     path = write(disk, text(live_pid))
     assert should_skip_database(disk) == (True, "tool", None)
     assert path.exists()
 
 
-def test_a_dead_holder_is_waited_for(disk: Path, dead_pid: int) -> None:
+def test_a_dead_holder_is_removed(disk: Path, dead_pid: int) -> None:
     """G1: the letter; the original means to remove such a lock, and never does."""
     for hostname in (HOST, HOST.upper(), HOST.lower()):
         path = write(disk, text(dead_pid, hostname=hostname))
@@ -172,7 +172,7 @@ def test_a_dead_holder_is_waited_for(disk: Path, dead_pid: int) -> None:
         assert should_skip_database(disk) == (False, None, None)
 
 
-def test_a_holder_on_another_host_is_judged_by_the_processes_of_this_one(disk: Path, dead_pid: int) -> None:
+def test_a_holder_on_another_host_is_not_judged_by_processes_here(disk: Path, dead_pid: int) -> None:
     """G1: also for the full name of this host."""
     for hostname in ("elsewhere", f"{HOST}.example.org"):
         path = write(disk, text(dead_pid, hostname=hostname))
@@ -180,7 +180,7 @@ def test_a_holder_on_another_host_is_judged_by_the_processes_of_this_one(disk: P
         assert path.exists()
 
 
-def test_a_holder_that_has_not_been_waited_for_is_taken_for_gone(disk: Path, zombie: int) -> None:
+def test_a_zombie_is_not_taken_for_gone(disk: Path, zombie: int) -> None:
     """G1: the letter is ESRCH, which a zombie does not give."""
     path = write(disk, text(zombie))
     assert should_skip_database(disk) == (True, "tool", None)
@@ -188,13 +188,13 @@ def test_a_holder_that_has_not_been_waited_for_is_taken_for_gone(disk: Path, zom
 
 
 @pytest.mark.parametrize("pid", [2**31, 2**32 + 1, 2**63 - 1])
-def test_a_number_that_is_no_process_is_taken_for_a_dead_one(disk: Path, pid: int) -> None:
+def test_an_impossible_pid_is_not_taken_for_a_dead_process(disk: Path, pid: int) -> None:
     write(disk, text(pid))
     assert should_skip_database(disk) == (True, "tool", None)
 
 
 @needs_root
-def test_another_users_process_is_taken_for_dead(disk: Path) -> None:
+def test_another_users_process_is_alive(disk: Path) -> None:
     """G1: EPERM is an answer of the living."""
     disk.chmod(0o777)
     write(disk, text(os.getpid()))
@@ -217,7 +217,7 @@ def test_another_users_process_is_taken_for_dead(disk: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else repr(value[:20]),
 )
-def test_what_cannot_be_understood_lets_the_daemon_in(
+def test_what_cannot_be_understood_keeps_the_daemon_out(
     disk: Path, content: bytes, wanted: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """G2: it fails safe, whatever is in the file, and leaves it there."""
@@ -232,7 +232,7 @@ def test_what_cannot_be_understood_lets_the_daemon_in(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "loop", "socket", "device", "a file for a directory"])
-def test_what_is_no_lock_file_lets_the_daemon_in_or_hangs_it(
+def test_what_is_no_lock_file_keeps_the_daemon_out(
     disk: Path, kind: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """G2."""
@@ -262,7 +262,7 @@ def test_what_is_no_lock_file_lets_the_daemon_in_or_hangs_it(
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "\ud800"])
-def test_a_name_that_is_none_lets_the_daemon_in(path: str) -> None:
+def test_a_name_that_is_none_keeps_the_daemon_out(path: str) -> None:
     """G2."""
     skip, holder, error = should_skip_database(path)
     assert (skip, holder) == (True, None)
@@ -272,7 +272,7 @@ def test_a_name_that_is_none_lets_the_daemon_in(path: str) -> None:
 
 @needs_root
 @pytest.mark.parametrize("closed", ["the file", "the directory"])
-def test_what_may_not_be_read_lets_the_daemon_in(disk: Path, dead_pid: int, closed: str) -> None:
+def test_what_may_not_be_read_keeps_the_daemon_out(disk: Path, dead_pid: int, closed: str) -> None:
     """G2."""
     path = write(disk, text(dead_pid))
     (path if closed == "the file" else disk).chmod(0)
@@ -283,14 +283,14 @@ def test_what_may_not_be_read_lets_the_daemon_in(disk: Path, dead_pid: int, clos
 
 
 @needs_root
-def test_a_dead_holders_lock_that_cannot_be_removed_lets_the_daemon_in(disk: Path, dead_pid: int) -> None:
+def test_a_dead_holders_lock_that_cannot_be_removed_keeps_the_daemon_out(disk: Path, dead_pid: int) -> None:
     path = write(disk, text(dead_pid))
     reason = f"failed to remove stale lock: remove {path}: permission denied"
     assert elsewhere(lambda: should_skip_database(disk), user=NOBODY) == (True, "tool", reason)
     assert path.exists()
 
 
-def test_a_lock_behind_a_symbolic_link_is_overlooked(disk: Path, live_pid: int, dead_pid: int) -> None:
+def test_a_lock_behind_a_symbolic_link_is_seen(disk: Path, live_pid: int, dead_pid: int) -> None:
     """The original writes and reads through the link. So the file that it leads to is the lock, and the link stays."""
     target, link = disk / "target", disk / ".exclusive-lock"
     link.symlink_to("target")
@@ -301,7 +301,7 @@ def test_a_lock_behind_a_symbolic_link_is_overlooked(disk: Path, live_pid: int, 
     assert (target.exists(), link.is_symlink()) == (False, True)
 
 
-def test_a_check_without_a_descriptor_lets_the_daemon_in(disk: Path, live_pid: int) -> None:
+def test_a_check_without_a_descriptor_keeps_the_daemon_out(disk: Path, live_pid: int) -> None:
     """G2."""
     write(disk, text(live_pid))
 
@@ -326,7 +326,7 @@ def test_a_check_without_a_descriptor_lets_the_daemon_in(disk: Path, live_pid: i
 
 
 @needs_guard
-def test_a_holder_is_robbed_whose_number_says_that_it_is_dead(disk: Path, dead_pid: int) -> None:
+def test_a_kernel_lock_counts_more_than_a_number_that_says_dead(disk: Path, dead_pid: int) -> None:
     """G1: a kernel lock that is held is respected, as by the command of a wrapper that was killed."""
     hold = beads.acquire(disk, "me")
     path = Path(hold.path)
@@ -338,7 +338,7 @@ def test_a_holder_is_robbed_whose_number_says_that_it_is_dead(disk: Path, dead_p
 
 
 @needs_guard
-def test_a_killed_holder_is_waited_for_because_its_number_is_anothers_by_now(disk: Path, live_pid: int) -> None:
+def test_a_killed_holder_is_removed_though_its_number_is_reused(disk: Path, live_pid: int) -> None:
     """G1: the kernel lock that is gone proves it."""
     code = "import sys, os; from holdfast import beads; beads.acquire(sys.argv[1], 'me'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, disk], check=False)
@@ -349,7 +349,7 @@ def test_a_killed_holder_is_waited_for_because_its_number_is_anothers_by_now(dis
     assert not path.exists()
 
 
-def test_a_number_of_another_container_is_looked_up_here(disk: Path, dead_pid: int) -> None:
+def test_a_number_of_another_container_is_not_looked_up_here(disk: Path, dead_pid: int) -> None:
     """G1: the same host name, another PID namespace: that there is no such process here says nothing."""
     hold = beads.acquire(disk, "me")
     path = Path(hold.path)
@@ -362,7 +362,7 @@ def test_a_number_of_another_container_is_looked_up_here(disk: Path, dead_pid: i
     assert should_skip_database(disk) == (True, "me", None)
 
 
-def test_a_lock_that_is_being_taken_over_is_removed_from_its_new_holder(
+def test_a_lock_taken_over_meanwhile_stays_with_its_new_holder(
     disk: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G1: between the judgement and the removal a tool takes the dead holder's lock over."""
@@ -382,7 +382,7 @@ def test_a_lock_that_is_being_taken_over_is_removed_from_its_new_holder(
     assert should_skip_database(disk) == (False, None, None)
 
 
-def test_a_lock_that_others_remove_first_is_said_to_be_removed_here(
+def test_a_lock_that_others_remove_first_is_not_said_to_be_removed_here(
     disk: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(disk, text(dead_pid))
@@ -396,7 +396,7 @@ def test_a_lock_that_others_remove_first_is_said_to_be_removed_here(
     assert should_skip_database(disk) == (False, None, None)
 
 
-def test_a_check_disturbs_a_holder(disk: Path) -> None:
+def test_a_check_does_not_disturb_a_holder(disk: Path) -> None:
     with beads.acquire(disk, "me", "1.0") as hold:
         for _ in range(3):
             assert should_skip_database(disk) == (True, "me", None)
@@ -407,7 +407,7 @@ def test_a_check_disturbs_a_holder(disk: Path) -> None:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_is_called_dead_that_may_live(live_pid: int, dead_pid: int, zombie: int) -> None:
+def test_only_a_process_proven_dead_is_called_dead(live_pid: int, dead_pid: int, zombie: int) -> None:
     assert is_process_alive(os.getpid(), HOST)
     assert is_process_alive(live_pid, HOST)
     assert is_process_alive(zombie, HOST)
@@ -421,7 +421,7 @@ def test_a_process_is_called_dead_that_may_live(live_pid: int, dead_pid: int, zo
 # -- the tool's side ---------------------------------------------------------------------------------------------------
 
 
-def test_a_hold_does_not_say_who_holds(disk: Path) -> None:
+def test_a_hold_says_who_holds(disk: Path) -> None:
     with beads.acquire(disk, "ci-runner", "1.0") as hold:
         lock = ExclusiveLock.from_json(Path(hold.path).read_text())
         assert (lock.holder, lock.pid, lock.hostname, lock.version) == ("ci-runner", os.getpid(), HOST, "1.0")
@@ -429,7 +429,7 @@ def test_a_hold_does_not_say_who_holds(disk: Path) -> None:
     assert not os.path.exists(hold.path)
 
 
-def test_two_tools_hold_one_database(disk: Path) -> None:
+def test_one_tool_holds_a_database_at_a_time(disk: Path) -> None:
     with (
         beads.acquire(disk, "one"),
         pytest.raises(holdfast.AcquireTimeout) as caught,
@@ -441,14 +441,14 @@ def test_two_tools_hold_one_database(disk: Path) -> None:
         pass
 
 
-def test_a_dead_tools_lock_is_in_the_way(disk: Path, dead_pid: int) -> None:
+def test_a_dead_tools_lock_is_taken_over(disk: Path, dead_pid: int) -> None:
     write(disk, text(dead_pid))
     with beads.acquire(disk, "me", timeout=0) as hold:
         assert hold.recovered_from is not None
         assert hold.recovered_from.pid == dead_pid
 
 
-def test_a_release_removes_what_this_process_does_not_hold(disk: Path, live_pid: int) -> None:
+def test_a_release_removes_only_what_this_process_holds(disk: Path, live_pid: int) -> None:
     def refused(reason: str) -> None:
         with pytest.raises(holdfast.NotHeld) as caught:
             release(disk)
@@ -471,7 +471,7 @@ def test_a_release_removes_what_this_process_does_not_hold(disk: Path, live_pid:
         release(disk, force=True)
 
 
-def test_a_release_of_ones_own_is_refused(disk: Path) -> None:
+def test_a_release_of_ones_own_is_accepted(disk: Path) -> None:
     hold = beads.acquire(disk, "me")
     release(disk)
     assert not os.path.exists(hold.path)
@@ -481,7 +481,7 @@ def test_a_release_of_ones_own_is_refused(disk: Path) -> None:
     assert not path.exists()
 
 
-def test_a_release_removes_what_another_tool_wrote_over_ours(disk: Path) -> None:
+def test_a_release_leaves_what_another_tool_wrote_over_ours(disk: Path) -> None:
     """The original's writer overwrites a lock that is held."""
     beads.acquire(disk, "me")
     path = write(disk, text(1, hostname="elsewhere"))
@@ -492,7 +492,7 @@ def test_a_release_removes_what_another_tool_wrote_over_ours(disk: Path) -> None
         release(disk)
 
 
-def test_a_release_removes_what_another_tool_put_in_the_place_of_ours(disk: Path) -> None:
+def test_a_release_leaves_what_another_tool_put_in_the_place_of_ours(disk: Path) -> None:
     hold = beads.acquire(disk, "me")
     os.unlink(hold.path)
     path = write(disk, text(1, hostname="elsewhere"))
@@ -503,7 +503,7 @@ def test_a_release_removes_what_another_tool_put_in_the_place_of_ours(disk: Path
     assert path.exists()
 
 
-def test_a_forked_child_releases_its_parents_lock(disk: Path) -> None:
+def test_a_forked_child_cannot_release_its_parents_lock(disk: Path) -> None:
     def child() -> str:
         try:
             release(disk)
@@ -517,7 +517,7 @@ def test_a_forked_child_releases_its_parents_lock(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"payload": {}}, {"shared": True}, {"no_such": 1}])
-def test_an_option_that_means_nothing_is_taken(disk: Path, wrong: dict[str, object]) -> None:
+def test_an_option_that_means_nothing_is_refused(disk: Path, wrong: dict[str, object]) -> None:
     with pytest.raises((TypeError, ValueError)):
         beads.acquire(disk, "me", **wrong)
     with pytest.raises(ValueError, match="empty"):
@@ -528,7 +528,7 @@ def test_an_option_that_means_nothing_is_taken(disk: Path, wrong: dict[str, obje
 # -- the gate ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_line_is_not_the_one_of_the_specification(disk: Path, live_pid: int, dead_pid: int) -> None:
+def test_a_log_line_is_the_one_of_the_specification(disk: Path, live_pid: int, dead_pid: int) -> None:
     lines: list[str] = []
     gate = SyncGate(disk, log=lines.append)
     assert gate.open()
@@ -562,7 +562,9 @@ def test_a_log_line_is_not_the_one_of_the_specification(disk: Path, live_pid: in
     ],
 )
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_hostile_holder_breaks_the_line(disk: Path, live_pid: int, dead_pid: int, holder: str, alive: bool) -> None:
+def test_a_hostile_holder_cannot_break_the_line(
+    disk: Path, live_pid: int, dead_pid: int, holder: str, alive: bool
+) -> None:
     lines: list[str] = []
     write(disk, text(live_pid if alive else dead_pid, holder))
     gate = SyncGate(disk, log=lines.append)
@@ -578,7 +580,7 @@ def test_a_hostile_holder_breaks_the_line(disk: Path, live_pid: int, dead_pid: i
     assert lines[0].endswith(after)
 
 
-def test_a_daemon_that_changes_its_directory_looks_elsewhere(
+def test_a_daemon_that_changes_its_directory_looks_in_the_same_place(
     disk: Path, live_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (disk / "db").mkdir()
@@ -591,7 +593,7 @@ def test_a_daemon_that_changes_its_directory_looks_elsewhere(
     assert not SyncGate("", log=lambda _line: None).open()
 
 
-def test_a_hostile_path_breaks_the_line(disk: Path) -> None:
+def test_a_hostile_path_cannot_break_the_line(disk: Path) -> None:
     place = disk / "a\nb\x1b[2J"
     (place / ".exclusive-lock").mkdir(parents=True)
     lines: list[str] = []
@@ -599,7 +601,7 @@ def test_a_hostile_path_breaks_the_line(disk: Path) -> None:
     assert lines[0].isprintable()
 
 
-def test_a_cycle_is_cut_short_by_a_lock_that_appears_meanwhile(disk: Path) -> None:
+def test_a_lock_that_appears_during_a_cycle_skips_the_next_one(disk: Path) -> None:
     """G3: it is finished; the next one is skipped, and the one after the release runs again."""
     lines: list[str] = []
     gate = SyncGate(disk, log=lines.append)
@@ -617,7 +619,7 @@ def test_a_cycle_is_cut_short_by_a_lock_that_appears_meanwhile(disk: Path) -> No
     assert lines == ["Skipping database (locked by me)"]
 
 
-def test_an_error_in_a_cycle_is_swallowed_or_closes_the_gate(disk: Path) -> None:
+def test_an_error_in_a_cycle_is_raised_and_the_gate_stays_open(disk: Path) -> None:
     gate = SyncGate(disk)
 
     def cycle() -> None:
@@ -629,7 +631,7 @@ def test_an_error_in_a_cycle_is_swallowed_or_closes_the_gate(disk: Path) -> None
     assert gate.open()
 
 
-def test_the_lines_go_nowhere_without_a_log(disk: Path, live_pid: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_log_the_lines_go_to_the_logger(disk: Path, live_pid: int, caplog: pytest.LogCaptureFixture) -> None:
     write(disk, text(live_pid))
     with caplog.at_level(logging.INFO, logger="holdfast"):
         assert not SyncGate(str(disk)).open()
@@ -641,7 +643,7 @@ def test_the_lines_go_nowhere_without_a_log(disk: Path, live_pid: int, caplog: p
 # -- the face itself ---------------------------------------------------------------------------------------------------
 
 
-def test_a_name_of_the_face_promises_nothing() -> None:
+def test_every_name_of_the_face_is_documented() -> None:
     for name in beads.__all__:
         assert inspect.getdoc(getattr(beads, name)), name
     assert beads.__all__ == sorted(beads.__all__)
@@ -655,13 +657,13 @@ src/holdfast/protocols/beads.py src/holdfast/cli/options.py src/holdfast/cli/opt
 
 
 @pytest.mark.parametrize("name", NAMED.split())
-def test_later_versions_of_beads_are_said_to_heed_the_lock(name: str) -> None:
+def test_the_lock_is_said_to_be_heeded_up_to_0_49(name: str) -> None:
     """Version 0.50 removed it."""
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     assert "up to 0.49" in " ".join(text.split())
 
 
-def test_a_record_cannot_be_sent_to_another_process() -> None:
+def test_a_record_can_be_pickled() -> None:
     lock = ExclusiveLock.from_json(CANONICAL)
     assert pickle.loads(pickle.dumps(lock)) == lock
     assert get("beads").decode(lock.to_json().encode()).fields["holder"] == lock.holder

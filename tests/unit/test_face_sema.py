@@ -103,7 +103,9 @@ def content(template: bytes, live: int, dead: int) -> bytes:
 
 
 @pytest.mark.parametrize("state", HELD)
-def test_a_held_lock_is_robbed_or_a_stale_one_kept(state: str, path: Path, live_pid: int, dead_pid: int) -> None:
+def test_a_held_lock_is_respected_and_a_stale_one_replaced(
+    state: str, path: Path, live_pid: int, dead_pid: int
+) -> None:
     template, config, stolen = HELD[state]
     record = content(template, live_pid, dead_pid)
     path.write_bytes(record)
@@ -134,7 +136,7 @@ def test_a_held_lock_is_robbed_or_a_stale_one_kept(state: str, path: Path, live_
 
 
 @pytest.mark.parametrize("state", MALFORMED)
-def test_a_lock_whose_record_cannot_be_read_is_stale_or_free(state: str, path: Path) -> None:
+def test_a_lock_whose_record_cannot_be_read_is_held(state: str, path: Path) -> None:
     path.write_bytes(MALFORMED[state])
     os.utime(path, (OLD, OLD))
     lock = semaphore(path)
@@ -151,7 +153,7 @@ def test_a_lock_whose_record_cannot_be_read_is_stale_or_free(state: str, path: P
     assert not path.exists()
 
 
-def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
+def test_a_lock_of_another_protocol_is_held(path: Path) -> None:
     path.write_text('{"pid": 1, "createdAt": "2026-01-31T12:00:00.000Z"}\n')
     lock = semaphore(path)
     assert lock.is_locked()
@@ -162,7 +164,7 @@ def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
         lock.lock_info()
 
 
-def test_a_free_lock_is_not_free(path: Path) -> None:
+def test_a_free_lock_can_be_acquired_and_released(path: Path) -> None:
     lock = semaphore(path)
     assert not lock.is_locked()
     assert lock.lock_info() is None
@@ -185,7 +187,7 @@ OBSTACLES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", OBSTACLES)
-def test_what_is_no_lock_file_is_followed_opened_or_removed(kind: str, path: Path) -> None:
+def test_what_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
     (path.parent / "live").write_bytes(sema_record(1, FRESH))
     (path.parent / "stale").write_bytes(sema_record(1, OLD))
     OBSTACLES[kind](path)
@@ -207,7 +209,7 @@ def test_what_is_no_lock_file_is_followed_opened_or_removed(kind: str, path: Pat
 
 
 @pytest.mark.parametrize("name", ["", "no/l", "file/l", "l/", "a\0b", "."])
-def test_a_path_that_cannot_be_locked_is_accepted(name: str, disk: Path) -> None:
+def test_a_path_that_cannot_be_locked_is_refused(name: str, disk: Path) -> None:
     (disk / "file").touch()
     with pytest.raises(InvalidPath) as caught:
         Semaphore(f"{disk}/{name}" if name else "")
@@ -216,7 +218,7 @@ def test_a_path_that_cannot_be_locked_is_accepted(name: str, disk: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["   ", "-l.lock", "l..lock", "sub/../l", "\u00fc\u4e2d\U0001f512", "x" * 250])
-def test_a_strange_name_is_refused(name: str, disk: Path) -> None:
+def test_a_strange_name_is_accepted(name: str, disk: Path) -> None:
     (disk / "sub").mkdir()
     lock = Semaphore(f"{disk}/{name}")
     assert lock.path == f"{disk}/{name}"
@@ -225,14 +227,14 @@ def test_a_strange_name_is_refused(name: str, disk: Path) -> None:
     assert os.listdir(disk) == ["sub"]
 
 
-def test_a_name_that_is_too_long_counts_as_free(disk: Path) -> None:
+def test_a_name_that_is_too_long_is_refused(disk: Path) -> None:
     lock = Semaphore(disk / ("x" * 300))
     for way in (lock.try_acquire, lock.is_locked, lock.lock_info, lock.force_release):
         with pytest.raises(InvalidPath, match="too long"):
             way()
 
 
-def test_a_relative_path_moves_with_the_working_directory(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_does_not_move_with_the_working_directory(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(disk)
     lock = Semaphore.with_defaults("l")
     monkeypatch.chdir("/")
@@ -244,7 +246,7 @@ def test_a_relative_path_moves_with_the_working_directory(disk: Path, monkeypatc
 
 
 @needs_root
-def test_another_users_secret_lock_passes_for_free_or_stale(disk: Path) -> None:
+def test_another_users_secret_lock_is_held_and_can_be_forced(disk: Path) -> None:
     disk.chmod(0o777)
     (disk / "l").write_bytes(sema_record(1, OLD))
     (disk / "l").chmod(0o600)
@@ -268,9 +270,7 @@ def test_another_users_secret_lock_passes_for_free_or_stale(disk: Path) -> None:
     ],
     ids=["free", "fresh", "stale"],
 )
-def test_a_directory_that_may_not_be_written_is_not_explained(
-    record: int | None, wanted: list[str], disk: Path
-) -> None:
+def test_a_directory_that_may_not_be_written_is_an_error(record: int | None, wanted: list[str], disk: Path) -> None:
     if record is not None:
         (disk / "l").write_bytes(sema_record(1, record))
     lock = Semaphore(disk / "l")
@@ -279,7 +279,7 @@ def test_a_directory_that_may_not_be_written_is_not_explained(
 
 
 @needs_root
-def test_a_directory_that_may_not_be_searched_passes_for_free(disk: Path) -> None:
+def test_a_directory_that_may_not_be_searched_is_an_error(disk: Path) -> None:
     (disk / "secret").mkdir(mode=0o700)
     lock = Semaphore(disk / "secret" / "l")
     found = elsewhere(
@@ -292,7 +292,7 @@ def test_a_directory_that_may_not_be_searched_passes_for_free(disk: Path) -> Non
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_guard_keeps_the_lock_or_gives_it_up_too_early(path: Path) -> None:
+def test_a_guard_keeps_the_lock_until_it_is_released(path: Path) -> None:
     lock = semaphore(path)
     guard = lock.try_acquire()
     with guard:
@@ -310,7 +310,7 @@ def test_a_guard_keeps_the_lock_or_gives_it_up_too_early(path: Path) -> None:
         SemaphoreGuard().release()
 
 
-def test_a_dropped_guard_keeps_the_lock(path: Path) -> None:
+def test_a_dropped_guard_releases_the_lock(path: Path) -> None:
     lock = semaphore(path)
     guard: SemaphoreGuard | None = lock.acquire()
     assert path.exists()
@@ -323,7 +323,7 @@ def test_a_dropped_guard_keeps_the_lock(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_copy_of_a_guard_gives_the_lock_up_when_it_is_dropped(path: Path) -> None:
+def test_a_guard_cannot_be_copied(path: Path) -> None:
     with semaphore(path).acquire() as guard:
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="belongs to this process"):
@@ -332,7 +332,7 @@ def test_a_copy_of_a_guard_gives_the_lock_up_when_it_is_dropped(path: Path) -> N
         guard.ensure_held()
 
 
-def test_a_guard_removes_the_lock_of_the_next_holder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_leaves_the_lock_of_the_next_holder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_type))
     lock = semaphore(path)
@@ -359,7 +359,7 @@ def test_a_guard_removes_the_lock_of_the_next_holder(path: Path, monkeypatch: py
     assert said == [LockLost] * 2
 
 
-def test_a_forked_child_gives_its_parents_lock_up(path: Path) -> None:
+def test_a_forked_child_cannot_release_its_parents_lock(path: Path) -> None:
     lock = semaphore(path)
     guard = lock.acquire()
     assert elsewhere(lambda: results(guard.release, guard.ensure_held, lock.try_acquire)) == [
@@ -371,7 +371,7 @@ def test_a_forked_child_gives_its_parents_lock_up(path: Path) -> None:
     guard.release()
 
 
-def test_a_guard_belongs_to_the_thread_that_acquired(path: Path) -> None:
+def test_a_guard_can_be_released_by_another_thread(path: Path) -> None:
     lock = semaphore(path)
     guard = lock.acquire()
     thread = threading.Thread(target=guard.release)
@@ -383,7 +383,7 @@ def test_a_guard_belongs_to_the_thread_that_acquired(path: Path) -> None:
 # -- acquiring ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_record_tells_the_wrong_process_time_or_tag(path: Path) -> None:
+def test_the_record_tells_the_process_the_time_and_the_tag(path: Path) -> None:
     lock = semaphore(path)
     stamped_before = LockInfo(7, 1, "deploy\nv1\x00")
     for acquire in (lock.try_acquire_with_info, lock.acquire_with_info):
@@ -403,7 +403,7 @@ def current_umask() -> int:
     return mask
 
 
-def test_the_record_is_not_synced_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_is_synced_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specification, "Acquiring a Lock", 2b."""
     synced: list[int] = []
     real = environment().sync
@@ -413,7 +413,7 @@ def test_the_record_is_not_synced_to_the_disk(path: Path, monkeypatch: pytest.Mo
             assert synced.pop()
 
 
-def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
+def test_a_wait_ends_as_configured(path: Path) -> None:
     with semaphore(path).acquire():
         for wait in (
             semaphore(path, acquire_timeout=0.02).acquire,
@@ -428,7 +428,7 @@ def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
             semaphore(path).acquire()
 
 
-def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None:
+def test_a_release_wakes_a_waiter(path: Path, unhurried: None) -> None:
     lock = semaphore(path)
     guard = lock.acquire()
     release = threading.Timer(0.05, guard.release)
@@ -438,7 +438,7 @@ def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None
     release.join()
 
 
-def test_a_living_holder_is_robbed_for_its_age(path: Path) -> None:
+def test_a_living_holder_is_not_robbed_for_its_age(path: Path) -> None:
     """Its kernel lock is held: what its record says does not count."""
     hold = Lock(path, heartbeat=0).acquire()
     written = path.read_bytes()
@@ -455,7 +455,7 @@ def test_a_living_holder_is_robbed_for_its_age(path: Path) -> None:
             hold.release()
 
 
-def test_a_killed_holder_is_waited_for_by_those_who_asked_for_safe(path: Path, unhurried: None) -> None:
+def test_with_safe_a_killed_holders_lock_is_taken_over_at_once(path: Path, unhurried: None) -> None:
     code = "import os, sys, holdfast.sema as s; g = s.Semaphore(sys.argv[1]).acquire(); print(os.getpid()); os._exit(0)"
     subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {code}", path])
     assert path.exists()
@@ -465,19 +465,19 @@ def test_a_killed_holder_is_waited_for_by_those_who_asked_for_safe(path: Path, u
         assert guard.hold.recovered_from is not None
 
 
-def test_a_long_hold_is_robbed_by_those_who_go_by_age(path: Path) -> None:
+def test_the_heartbeat_follows_the_stale_timeout(path: Path) -> None:
     for stale_timeout, every in ((3600, 1200), (30, 10), (None, 1200), (0, 1200)):
         assert semaphore(path, stale_timeout=stale_timeout)._lock._request.beat_every == every
 
 
-def test_other_locks_of_holdfast_and_the_face_get_in_together(path: Path) -> None:
+def test_other_locks_of_holdfast_and_the_face_exclude_each_other(path: Path) -> None:
     with semaphore(path).acquire():
         assert Lock(path, protocol="sema").try_acquire() is None
     with Lock(path), pytest.raises(AlreadyLocked):
         semaphore(path).try_acquire()
 
 
-def test_a_ctrl_c_leaves_the_lock_held(path: Path, unhurried: None) -> None:
+def test_a_ctrl_c_leaves_no_lock(path: Path, unhurried: None) -> None:
     """Wherever it comes in the face, the guard has the hold already and is dropped; the engine sees to the rest."""
     lock, steps = semaphore(path), 0
 
@@ -508,7 +508,7 @@ def test_a_ctrl_c_leaves_the_lock_held(path: Path, unhurried: None) -> None:
     ],
     ids=str,
 )
-def test_a_configuration_that_makes_no_sense_is_accepted(
+def test_a_configuration_that_makes_no_sense_is_refused(
     config: dict[str, Any], error: type[Exception], path: Path
 ) -> None:
     (name,) = config
@@ -516,9 +516,7 @@ def test_a_configuration_that_makes_no_sense_is_accepted(
         semaphore(path, **config)
 
 
-def test_where_no_events_arrive_a_waiter_looks_less_often_than_it_was_asked_to(
-    path: Path, environments: Callable[..., Any]
-) -> None:
+def test_without_events_a_waiter_looks_at_least_as_often_as_asked(path: Path, environments: Callable[..., Any]) -> None:
     """`retry_interval` is an upper bound, where nothing tells of a change."""
     assert semaphore(path, retry_interval=0.002)._lock._request.look_every == 0.002
     path.write_bytes(sema_record(1, FRESH))
@@ -535,7 +533,7 @@ def test_where_no_events_arrive_a_waiter_looks_less_often_than_it_was_asked_to(
     assert 0.002 < max(pauses[0.1]) <= 0.1
 
 
-def test_what_is_sent_to_another_process_is_another_lock(path: Path) -> None:
+def test_a_lock_an_error_and_a_record_survive_a_pickle(path: Path) -> None:
     lock = semaphore(path, stale_timeout=7, acquire_timeout=0.01, retry_interval=0.5)
     again = pickle.loads(pickle.dumps(lock))
     assert (again.path, again.config) == (lock.path, lock.config)
@@ -568,7 +566,7 @@ def test_what_is_sent_to_another_process_is_another_lock(path: Path) -> None:
     ],
     ids=ascii,
 )
-def test_a_record_is_read_otherwise(text: str | bytes, wanted: LockInfo | None) -> None:
+def test_a_record_is_read_as_the_specification_says(text: str | bytes, wanted: LockInfo | None) -> None:
     if wanted is None:
         with pytest.raises(ParseError):
             LockInfo.parse(text)
@@ -576,7 +574,7 @@ def test_a_record_is_read_otherwise(text: str | bytes, wanted: LockInfo | None) 
         assert LockInfo.parse(text) == wanted
 
 
-def test_a_tag_adds_a_line_to_the_record() -> None:
+def test_a_tag_cannot_add_a_line_to_the_record() -> None:
     info = LockInfo(5, 6, "x\npid=1\r\x1b[31m ")
     assert info.serialize() == "pid=5\ntimestamp=6\ntag=x pid=1  [31m\n"
     assert LockInfo.parse(info.serialize()).pid == 5
@@ -592,14 +590,14 @@ def test_a_tag_adds_a_line_to_the_record() -> None:
     ("timestamp", "timeout", "stale"),
     [(6400, HOUR, False), (6399, HOUR, True), (0, None, False), (0, 0, False), (10**6, HOUR, False), (9998, 1, True)],
 )
-def test_an_age_is_judged_otherwise(
+def test_an_age_is_judged_in_whole_seconds(
     timestamp: int, timeout: float | None, stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment(), "time", lambda: 10000.9)
     assert LockInfo(1, timestamp).is_stale(timeout) is stale
 
 
-def test_a_process_that_has_ended_counts_as_running(live_pid: int, dead_pid: int) -> None:
+def test_only_a_process_that_runs_counts_as_running(live_pid: int, dead_pid: int) -> None:
     assert is_process_running(os.getpid())
     assert is_process_running(live_pid)
     assert Semaphore.is_process_running(live_pid)
@@ -612,11 +610,11 @@ def test_a_process_that_has_ended_counts_as_running(live_pid: int, dead_pid: int
 
 
 @needs_root
-def test_another_users_process_counts_as_ended() -> None:
+def test_another_users_process_counts_as_running() -> None:
     assert elsewhere(lambda: is_process_running(os.getppid()), user=NOBODY)
 
 
-def test_the_face_is_loaded_with_holdfast(unhurried: None) -> None:
+def test_the_face_is_not_loaded_with_holdfast(unhurried: None) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import holdfast; print('holdfast.sema' in sys.modules)"
     )
@@ -625,7 +623,7 @@ def test_the_face_is_loaded_with_holdfast(unhurried: None) -> None:
     assert "sema" not in holdfast.__all__
 
 
-def test_the_page_shows_code_that_does_not_run(disk: Path) -> None:
+def test_the_code_of_the_page_runs(disk: Path) -> None:
     page = (ROOT / "docs" / "sema.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert blocks

@@ -94,7 +94,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("state", HELD)
-def test_a_held_lock_is_robbed_released_or_cleaned_or_a_stale_one_kept(state: str, path: Path, dead_pid: int) -> None:
+def test_a_held_lock_is_respected_and_a_stale_one_replaced(state: str, path: Path, dead_pid: int) -> None:
     who, timestamp, options, old, may_go = HELD[state]
     pid = {"dead": dead_pid, "parent": os.getppid()}.get(who) or int(who)
     eventually(lambda: not old or time.time() >= timestamp + 2, what="its age, in whole seconds")
@@ -128,7 +128,7 @@ def test_a_held_lock_is_robbed_released_or_cleaned_or_a_stale_one_kept(state: st
 
 
 @pytest.mark.parametrize("state", MALFORMED)
-def test_a_lock_whose_record_cannot_be_read_is_free_or_anybodys(state: str, path: Path) -> None:
+def test_a_lock_whose_record_cannot_be_read_is_held(state: str, path: Path) -> None:
     path.write_bytes(MALFORMED[state])
     os.utime(path, (OLD, OLD))
     lock = Semaphore(path)
@@ -148,7 +148,7 @@ def test_a_lock_whose_record_cannot_be_read_is_free_or_anybodys(state: str, path
     assert not path.exists()
 
 
-def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
+def test_a_lock_of_another_protocol_is_held(path: Path) -> None:
     path.write_text('{"pid": 1, "createdAt": "2026-01-31T12:00:00.000Z"}\n')
     lock = Semaphore(path)
     assert lock.is_locked()
@@ -159,7 +159,7 @@ def test_a_lock_of_another_protocol_passes_for_free(path: Path) -> None:
         lock.get_lock_info()
 
 
-def test_a_free_lock_is_not_free(path: Path) -> None:
+def test_a_free_lock_can_be_acquired_and_released(path: Path) -> None:
     lock = Semaphore(path)
     assert lock.status() == FREE
     assert lock.get_lock_info() is None
@@ -180,7 +180,7 @@ def test_a_free_lock_is_not_free(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link to a directory", "a loop"])
-def test_what_is_no_lock_file_is_opened_replaced_or_removed(kind: str, path: Path) -> None:
+def test_what_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
     {
         "a directory": path.mkdir,
         "a FIFO": lambda: os.mkfifo(path),
@@ -206,7 +206,7 @@ def test_what_is_no_lock_file_is_opened_replaced_or_removed(kind: str, path: Pat
     assert {name: os.lstat(path.parent / name).st_mtime_ns for name in os.listdir(path.parent)} == before
 
 
-def test_a_link_is_replaced_by_a_lock_file(disk: Path) -> None:
+def test_a_link_is_followed_and_stays(disk: Path) -> None:
     (disk / "link").symlink_to("target")
     lock = Semaphore(disk / "link")
     assert lock.path == str(disk / "target")
@@ -221,7 +221,7 @@ def test_a_link_is_replaced_by_a_lock_file(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "no/l", "file/l", "link", "a\0b", "sub/../l", "..", "../l"])
-def test_a_path_that_cannot_be_locked_is_accepted(name: str, disk: Path) -> None:
+def test_a_path_that_cannot_be_locked_is_refused(name: str, disk: Path) -> None:
     (disk / "file").touch()
     (disk / "sub").mkdir()
     (disk / "link").symlink_to("no/where")
@@ -231,7 +231,7 @@ def test_a_path_that_cannot_be_locked_is_accepted(name: str, disk: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["   ", "-l.lock", "l..lock", "a..", "\u00fc\u4e2d\U0001f512", "x" * 250])
-def test_a_strange_name_is_refused(name: str, disk: Path) -> None:
+def test_a_strange_name_is_accepted(name: str, disk: Path) -> None:
     lock = Semaphore(disk / name)
     with lock:
         assert os.listdir(disk) == [name]
@@ -242,7 +242,7 @@ def test_a_strange_name_is_refused(name: str, disk: Path) -> None:
 
 
 @needs_root
-def test_another_users_secret_lock_is_free_or_anybodys(path: Path) -> None:
+def test_another_users_secret_lock_is_held_and_can_be_forced(path: Path) -> None:
     path.parent.chmod(0o777)
     path.write_bytes(sema_record(1, OLD))
     path.chmod(0o600)
@@ -261,7 +261,7 @@ def test_another_users_secret_lock_is_free_or_anybodys(path: Path) -> None:
 
 
 @needs_root
-def test_another_users_living_process_counts_as_dead(path: Path) -> None:
+def test_another_users_process_is_alive(path: Path) -> None:
     """kill(2) says EPERM; the original takes that for dead, and steals."""
     path.parent.chmod(0o777)
     path.write_bytes(sema_record(os.getpid(), NOW))
@@ -286,7 +286,7 @@ def test_another_users_living_process_counts_as_dead(path: Path) -> None:
     ],
     ids=["free", "fresh", "stale"],
 )
-def test_a_directory_that_may_not_be_written_hides_that_the_lock_is_held(
+def test_a_directory_that_may_not_be_written_is_told_apart_from_a_held_lock(
     record: int | None, wanted: list[str], path: Path, dead_pid: int
 ) -> None:
     if record is not None:
@@ -299,7 +299,7 @@ def test_a_directory_that_may_not_be_written_hides_that_the_lock_is_held(
 # -- releasing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_of_this_process_can_only_be_released_where_it_was_acquired(path: Path) -> None:
+def test_a_lock_of_this_process_can_be_released_by_another_object(path: Path) -> None:
     first, second = Semaphore(path), Semaphore(path)
     for release in (second.release, second.force_release):
         first.try_acquire()
@@ -314,7 +314,7 @@ def test_a_lock_of_this_process_can_only_be_released_where_it_was_acquired(path:
         assert not path.exists()
 
 
-def test_a_lock_is_released_that_only_has_our_number(path: Path) -> None:
+def test_a_record_with_our_number_from_elsewhere_is_not_released(path: Path) -> None:
     """A record of this very process that somebody else wrote is ours; one of another boot or container is not."""
     lock, me = Semaphore(path), environment().identity()
     path.write_bytes(sema_record(os.getpid(), NOW))
@@ -330,7 +330,7 @@ def test_a_lock_is_released_that_only_has_our_number(path: Path) -> None:
         assert path.read_bytes() == record
 
 
-def test_the_next_holder_loses_its_lock_by_our_release(path: Path) -> None:
+def test_our_release_leaves_the_next_holders_lock(path: Path) -> None:
     lock = Semaphore(path)
     theirs = sema_record(1, FRESH)
     lock.try_acquire()
@@ -350,7 +350,7 @@ def test_the_next_holder_loses_its_lock_by_our_release(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_lost_hold_is_kept_after_the_next_one(path: Path) -> None:
+def test_a_lost_hold_is_forgotten_when_the_next_one_begins(path: Path) -> None:
     lock = Semaphore(path)
     lock.try_acquire("first")
     path.unlink()
@@ -360,7 +360,7 @@ def test_a_lost_hold_is_kept_after_the_next_one(path: Path) -> None:
     assert not environment().holds, "nothing is left of the first"
 
 
-def test_a_forked_child_releases_its_parents_lock(path: Path) -> None:
+def test_a_forked_child_cannot_release_its_parents_lock(path: Path) -> None:
     lock = Semaphore(path)
     lock.try_acquire()
     ways = (lock.release, lambda: lock.status().is_owned_by_current_process, lock.try_acquire)
@@ -372,7 +372,9 @@ def test_a_forked_child_releases_its_parents_lock(path: Path) -> None:
 # -- cleaning ----------------------------------------------------------------------------------------------------------
 
 
-def test_cleaning_removes_what_somebody_still_needs(path: Path, live_pid: int, dead_pid: int) -> None:
+def test_cleaning_removes_only_temporary_files_of_this_lock_and_dead_processes(
+    path: Path, live_pid: int, dead_pid: int
+) -> None:
     """The original deletes every `<base>.*.tmp`, those of living processes and of other locks too."""
     kept = [
         f"l.{live_pid}.{HEX}.tmp",
@@ -395,7 +397,7 @@ def test_cleaning_removes_what_somebody_still_needs(path: Path, live_pid: int, d
     assert lock.clean_stale() is False
 
 
-def test_cleaning_removes_the_lock_of_a_living_holder(path: Path) -> None:
+def test_cleaning_leaves_the_lock_of_a_living_holder(path: Path) -> None:
     hold = Lock(path, protocol="semats", heartbeat=0).acquire()
     written = path.read_bytes()
     old = written.replace(b"timestamp=%d" % (hold.record.created or 0), b"timestamp=%d" % OLD)
@@ -414,7 +416,7 @@ def test_cleaning_removes_the_lock_of_a_living_holder(path: Path) -> None:
 # -- acquiring ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
+def test_a_wait_ends_as_configured(path: Path) -> None:
     lock = Semaphore(path)
     lock.acquire(timeout=None, tag="why")
     ways: list[Callable[[], object]] = [
@@ -433,7 +435,7 @@ def test_a_wait_has_another_end_than_the_configured_one(path: Path) -> None:
     lock.release()
 
 
-def test_a_name_of_the_library_is_missing_or_means_something_else(path: Path) -> None:
+def test_every_name_of_the_library_works(path: Path) -> None:
     before = int(time.time())
     info = create_lock_info("npm\nbuild")
     assert (info.pid, info.tag) == (os.getpid(), "npm\nbuild")
@@ -457,7 +459,7 @@ def test_a_name_of_the_library_is_missing_or_means_something_else(path: Path) ->
     assert not path.exists()
 
 
-def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None:
+def test_a_release_wakes_a_waiter(path: Path, unhurried: None) -> None:
     first = Semaphore(path)
     first.acquire()
     release = threading.Timer(0.05, first.release)
@@ -468,7 +470,7 @@ def test_a_waiter_is_not_woken_by_a_release(path: Path, unhurried: None) -> None
     second.release()
 
 
-def test_a_with_block_ends_with_the_lock_held_or_somebody_elses_released(path: Path) -> None:
+def test_a_with_block_releases_its_own_lock_only(path: Path) -> None:
     lock = Semaphore(path, tag="block")
     with lock as entered:
         assert entered is lock
@@ -489,7 +491,7 @@ def test_a_with_block_ends_with_the_lock_held_or_somebody_elses_released(path: P
         path.unlink()
 
 
-def test_one_object_mixes_the_holds_of_its_threads_up(path: Path, unhurried: None) -> None:
+def test_one_object_keeps_the_holds_of_its_threads_apart(path: Path, unhurried: None) -> None:
     lock, inside, most = Semaphore(path, acquire_timeout=20), 0, 0
 
     def work() -> None:
@@ -521,7 +523,7 @@ def test_one_object_mixes_the_holds_of_its_threads_up(path: Path, unhurried: Non
     ],
     ids=ascii,
 )
-def test_a_tag_is_written_otherwise(tag: str, longest: int, written: str, path: Path) -> None:
+def test_a_tag_is_trimmed_and_kept(tag: str, longest: int, written: str, path: Path) -> None:
     info = Semaphore(path, max_tag_length=longest).try_acquire(tag)
     assert info.tag == written.strip()
     assert Semaphore(path).get_lock_info() == info
@@ -530,7 +532,7 @@ def test_a_tag_is_written_otherwise(tag: str, longest: int, written: str, path: 
         assert lock.get_lock_info() == info.replaced(timestamp=(lock.get_lock_info() or info).timestamp)
 
 
-def test_a_ctrl_c_leaves_a_lock_that_nobody_can_release(path: Path, unhurried: None) -> None:
+def test_a_ctrl_c_leaves_no_lock(path: Path, unhurried: None) -> None:
     lock, steps = Semaphore(path), 0
     for _ in interrupted(semats, lambda: lock.try_acquire("x")):
         steps += 1
@@ -560,7 +562,7 @@ def test_a_ctrl_c_leaves_a_lock_that_nobody_can_release(path: Path, unhurried: N
     ],
     ids=str,
 )
-def test_a_configuration_that_makes_no_sense_is_accepted(
+def test_a_configuration_that_makes_no_sense_is_refused(
     options: dict[str, Any], error: type[Exception], path: Path
 ) -> None:
     (name,) = options
@@ -568,13 +570,13 @@ def test_a_configuration_that_makes_no_sense_is_accepted(
         Semaphore(path, **options)
 
 
-def test_the_bound_on_looks_is_dropped(path: Path) -> None:
+def test_the_bound_on_looks_is_kept(path: Path) -> None:
     """What it does: test_face_sema.py."""
     lock = Semaphore(path, retry_interval=0.002)
     assert lock._lock._request.look_every == lock._tagged(path, "x")._request.look_every == 0.002
 
 
-def test_what_is_sent_to_another_process_is_another_lock_or_held(path: Path) -> None:
+def test_a_pickled_lock_is_the_same_and_not_held(path: Path) -> None:
     lock = Semaphore(path, 7, 0.5, 0.01, 3, tag="abcdef", stale="safe")
     lock.try_acquire()
     again = pickle.loads(pickle.dumps(lock))
@@ -597,7 +599,7 @@ def test_what_is_sent_to_another_process_is_another_lock_or_held(path: Path) -> 
 # -- records and processes ---------------------------------------------------------------------------------------------
 
 
-def test_a_record_is_read_or_written_otherwise() -> None:
+def test_a_record_is_read_and_written_as_the_specification_says() -> None:
     """The specification's example, and what only a lax parser takes."""
     info = LockInfo(12345, 1735420800, "npm build")
     text = "pid=12345\ntimestamp=1735420800\ntag=npm build\n"
@@ -612,19 +614,19 @@ def test_a_record_is_read_or_written_otherwise() -> None:
 @pytest.mark.parametrize(
     ("timestamp", "timeout", "stale"), [(6400, 3600.0, False), (6399, 3600.0, True), (0, None, False), (0, 0, False)]
 )
-def test_an_age_is_judged_otherwise(
+def test_an_age_is_judged_in_whole_seconds(
     timestamp: int, timeout: float | None, stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment(), "time", lambda: 10000.9)
     assert is_lock_stale(LockInfo(os.getpid(), timestamp), timeout) is stale, "whether its process lives or not"
 
 
-def test_a_number_below_one_counts_as_running(live_pid: int, dead_pid: int) -> None:
+def test_only_a_process_that_runs_counts_as_running(live_pid: int, dead_pid: int) -> None:
     assert is_process_running(live_pid)
     assert not any(is_process_running(pid) for pid in (dead_pid, 0, -1, 2**31))
 
 
-def test_the_page_shows_code_that_does_not_run(disk: Path) -> None:
+def test_the_code_of_the_page_runs(disk: Path) -> None:
     page = (ROOT / "docs" / "semats.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert blocks

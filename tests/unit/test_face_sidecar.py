@@ -182,7 +182,9 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("state", STATES)
-def test_a_foreign_lock_is_judged_in_another_way(face: Face, target: Path, lock: Path, state: str, asked: str) -> None:
+def test_a_foreign_lock_is_judged_as_the_options_say(
+    face: Face, target: Path, lock: Path, state: str, asked: str
+) -> None:
     content, age, kind = STATES[state]
     options, outcomes = ASKED[asked]
     put(lock, content(), age)
@@ -199,7 +201,7 @@ def test_a_foreign_lock_is_judged_in_another_way(face: Face, target: Path, lock:
     assert lock.read_bytes() == before
 
 
-def test_a_free_lock_is_not_had_or_not_released(face: Face, target: Path, lock: Path) -> None:
+def test_a_free_lock_is_acquired_and_released(face: Face, target: Path, lock: Path) -> None:
     handle = face.acquire(target, payload={"pid": 7, "what": "snapshot"})
     assert (handle.lock_path, handle.normalized_target_path) == (str(lock), str(target))
     record = json.loads(lock.read_text())
@@ -213,7 +215,7 @@ def test_a_free_lock_is_not_had_or_not_released(face: Face, target: Path, lock: 
     face.release(handle)
 
 
-def test_a_removal_that_somebody_else_is_at_is_disturbed(face: Face, target: Path, lock: Path) -> None:
+def test_a_removal_under_way_is_left_undisturbed(face: Face, target: Path, lock: Path) -> None:
     """fs-safe 0.21 makes `<lock>.reclaim` while it removes a stale lock."""
     put(lock, as_json(createdAt=moment(LONG)))
     announced = lock.with_name("state.json.lock.reclaim")
@@ -226,7 +228,7 @@ def test_a_removal_that_somebody_else_is_at_is_disturbed(face: Face, target: Pat
     assert not announced.exists()
 
 
-def test_a_live_holder_is_robbed_because_it_holds_for_long(face: Face, target: Path, lock: Path) -> None:
+def test_a_live_holder_is_not_robbed_for_its_age(face: Face, target: Path, lock: Path) -> None:
     """A kernel lock that is held is respected whatever the age; fs-safe 0.3 throws file_lock_stale at once."""
     asked: list[object] = []
     holder = face.acquire(target, payload={"createdAt": moment(0)})
@@ -244,7 +246,7 @@ def test_a_live_holder_is_robbed_because_it_holds_for_long(face: Face, target: P
 # -- what the callbacks are told ---------------------------------------------------------------------------------------
 
 
-def test_the_callbacks_are_told_something_else(face: Face, target: Path, lock: Path) -> None:
+def test_the_callbacks_are_told_what_was_seen(face: Face, target: Path, lock: Path) -> None:
     told: list[Any] = []
 
     def should_reclaim(params: ReclaimParams) -> bool:
@@ -273,7 +275,7 @@ def test_the_callbacks_are_told_something_else(face: Face, target: Path, lock: P
     assert (snapshot.raw, snapshot.payload) == (data.decode(), {"pid": 1, "name": "ä"})
 
 
-def test_an_unreadable_payload_is_not_none(face: Face, target: Path, lock: Path) -> None:
+def test_an_unreadable_payload_is_none(face: Face, target: Path, lock: Path) -> None:
     told: list[Any] = []
 
     def note(thing: object) -> bool:
@@ -287,7 +289,7 @@ def test_an_unreadable_payload_is_not_none(face: Face, target: Path, lock: Path)
     assert {thing.raw for thing in told if isinstance(thing, StaleSnapshot)} == {"\ufffdx"}
 
 
-def test_an_exception_of_a_callback_is_swallowed_or_leaves_something(face: Face, target: Path, lock: Path) -> None:
+def test_an_exception_of_a_callback_is_raised_and_leaves_nothing(face: Face, target: Path, lock: Path) -> None:
     def fail(*_: object) -> Any:
         raise LookupError("no process table")
 
@@ -337,7 +339,7 @@ COROUTINES = [
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", CALLBACKS)
 @pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "awaitable", "returned"])
-def test_a_coroutine_counts_as_an_answer_without_a_loop(target: Path, lock: Path, name: str, callback: Any) -> None:
+def test_a_coroutine_without_a_loop_is_no_answer(target: Path, lock: Path, name: str, callback: Any) -> None:
     """SC1: it would be true, whatever it is going to say."""
     data = as_json(createdAt=moment(LONG))
     put(lock, data, LONG)
@@ -357,7 +359,7 @@ def test_a_coroutine_counts_as_an_answer_without_a_loop(target: Path, lock: Path
         assert list(target.parent.iterdir()) == [lock]
 
 
-def test_a_refused_payload_has_made_a_directory(disk: Path) -> None:
+def test_a_refused_payload_makes_no_directory(disk: Path) -> None:
     """SC1."""
     with pytest.raises(TypeError, match="payload is asynchronous"):
         sidecar.acquire_file_lock_sync(disk / "a" / "b" / "state", payload=COROUTINES[-1])
@@ -408,7 +410,7 @@ def awaited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("how", [_later, _in_a_future], ids=["coroutine", "future"])
-def test_an_answer_is_not_awaited(awaited: Face, target: Path, lock: Path, how: Callable[[Any], Any]) -> None:
+def test_an_answer_is_awaited(awaited: Face, target: Path, lock: Path, how: Callable[[Any], Any]) -> None:
     """SC2, V7: with `timeout=0`, too: an answer is waited for whatever the deadline."""
     told: list[Any] = []
 
@@ -442,7 +444,7 @@ def test_an_answer_is_not_awaited(awaited: Face, target: Path, lock: Path, how: 
     assert not lock.exists()
 
 
-def test_a_coroutine_function_of_the_specification_is_refused(awaited: Face, target: Path, lock: Path) -> None:
+def test_a_coroutine_function_of_the_specification_is_accepted(awaited: Face, target: Path, lock: Path) -> None:
     """The first example of fs-safe's document."""
 
     async def payload() -> dict[str, object]:
@@ -454,7 +456,7 @@ def test_a_coroutine_function_of_the_specification_is_refused(awaited: Face, tar
 
 
 @pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced, _copied])
-def test_an_answer_about_another_lock_is_believed(
+def test_an_answer_about_another_lock_is_not_believed(
     awaited: Face, target: Path, lock: Path, change: Callable[[Path], None]
 ) -> None:
     """SC3: the lock changed while the answer was awaited."""
@@ -473,8 +475,10 @@ def test_an_answer_about_another_lock_is_believed(
     assert b"holdfast" not in lock.read_bytes()
 
 
-def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, target: Path, lock: Path) -> None:
-    """A9: there is an end at the deadline."""
+def test_a_lock_that_changes_with_each_question_is_given_up_at_the_deadline(
+    awaited: Face, target: Path, lock: Path
+) -> None:
+    """A6: there is an end at the deadline."""
 
     async def renewed(_: object) -> bool:
         await asyncio.sleep(0)
@@ -488,8 +492,8 @@ def test_a_lock_that_changes_with_each_question_never_gives_up(awaited: Face, ta
     assert next(numbers) < 10, "a takeover that comes too late is tried a few times"
 
 
-def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
-    """A9: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
+def test_a_payload_is_composed_after_the_wait(target: Path, lock: Path) -> None:
+    """A6: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
 
     async def main() -> None:
         made: list[str] = []
@@ -517,7 +521,7 @@ def test_a_payload_is_from_before_the_wait(target: Path, lock: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_acquisition_leaves_its_callback_running(awaited: Face, target: Path, lock: Path) -> None:
+def test_a_cancelled_acquisition_ends_its_callback(awaited: Face, target: Path, lock: Path) -> None:
     """SC4."""
 
     async def main() -> None:
@@ -547,7 +551,7 @@ def test_a_cancelled_acquisition_leaves_its_callback_running(awaited: Face, targ
     assert list(target.parent.iterdir()) == [lock]
 
 
-def test_a_closed_acquisition_leaves_its_callback_running(target: Path, lock: Path) -> None:
+def test_a_closed_acquisition_ends_its_callback(target: Path, lock: Path) -> None:
     """SC4: whoever is closed cannot wait for its end."""
 
     async def main() -> None:
@@ -572,7 +576,7 @@ def test_a_closed_acquisition_leaves_its_callback_running(target: Path, lock: Pa
     assert list(target.parent.iterdir()) == [lock]
 
 
-def test_a_question_that_is_out_of_date_is_answered_all_the_same(within: Callable[[float], Any]) -> None:
+def test_a_question_that_is_out_of_date_is_cancelled(within: Callable[[float], Any]) -> None:
     """SC3: it is cancelled, and the new one is asked."""
 
     def about(function: Callable[[], Any]) -> Any:
@@ -601,7 +605,7 @@ def test_a_question_that_is_out_of_date_is_answered_all_the_same(within: Callabl
         asyncio.run(main())
 
 
-def test_ctrl_c_in_a_coroutine_is_taken_for_its_answer(target: Path, lock: Path) -> None:
+def test_ctrl_c_in_a_coroutine_is_raised(target: Path, lock: Path) -> None:
     async def interrupted() -> dict[str, Any]:
         await asyncio.sleep(0)
         raise KeyboardInterrupt
@@ -612,7 +616,7 @@ def test_ctrl_c_in_a_coroutine_is_taken_for_its_answer(target: Path, lock: Path)
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_an_exception_of_a_coroutine_is_swallowed_or_leaves_something(
+def test_an_exception_of_a_coroutine_is_raised_and_leaves_nothing(
     awaited: Face, target: Path, lock: Path, name: str
 ) -> None:
     async def fail(*_: object) -> Any:
@@ -628,7 +632,7 @@ def test_an_exception_of_a_coroutine_is_swallowed_or_leaves_something(
     assert list(target.parent.iterdir()) == [lock]
 
 
-def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) -> None:
+def test_a_payload_is_composed_anew_for_each_attempt(face: Face, target: Path, lock: Path) -> None:
     numbers = itertools.count()
     made: list[int] = []
 
@@ -649,7 +653,7 @@ def test_a_payload_is_not_composed_anew(face: Face, target: Path, lock: Path) ->
 
 
 @pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced])
-def test_a_lock_that_has_changed_since_the_judgement_is_removed(
+def test_a_lock_that_has_changed_since_the_judgement_stays(
     face: Face, target: Path, lock: Path, change: Callable[[Path], None]
 ) -> None:
     approvals = []
@@ -671,13 +675,13 @@ def test_a_lock_that_has_changed_since_the_judgement_is_removed(
 # -- where the lock file is --------------------------------------------------------------------------------------------
 
 
-def test_a_missing_directory_is_not_made(face: Face, disk: Path) -> None:
+def test_a_missing_directory_is_made(face: Face, disk: Path) -> None:
     handle = face.acquire(disk / "a" / "b" / "state")
     assert (disk / "a" / "b" / "state.lock").exists()
     face.release(handle)
 
 
-def test_two_spellings_of_a_directory_are_two_locks(face: Face, disk: Path) -> None:
+def test_two_spellings_of_a_directory_are_one_lock(face: Face, disk: Path) -> None:
     (disk / "real").mkdir()
     (disk / "link").symlink_to("real")
     with sidecar.acquire_file_lock_sync(disk / "real" / "x", payload={}) as holder:
@@ -688,14 +692,14 @@ def test_two_spellings_of_a_directory_are_two_locks(face: Face, disk: Path) -> N
         assert holder.lock_path == str(disk / "real" / "x.lock")
 
 
-def test_a_link_at_the_target_is_followed(face: Face, disk: Path) -> None:
+def test_a_link_at_the_target_is_not_followed(face: Face, disk: Path) -> None:
     (disk / "link").symlink_to("elsewhere")
     handle = face.acquire(disk / "link")
     assert handle.lock_path == str(disk / "link.lock")
     face.release(handle)
 
 
-def test_the_lock_file_is_not_where_it_was_asked_for(face: Face, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_file_is_where_it_was_asked_for(face: Face, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(disk)
     for lock_path in (disk / "locks" / "my.lck", "locks/my.lck"):
         handle = face.acquire("state", lock_path=lock_path)
@@ -718,7 +722,7 @@ def _obstacle(kind: str, lock: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link", "a dangling link", "a link in a circle"])
-def test_what_is_no_lock_file_makes_the_caller_hang(
+def test_what_is_no_lock_file_is_refused_in_time(
     face: Face, target: Path, lock: Path, kind: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """fs-safe 0.3 loops or hangs at some of these, whatever its timeoutMs."""
@@ -730,7 +734,7 @@ def test_what_is_no_lock_file_makes_the_caller_hang(
 
 
 @pytest.mark.parametrize("path", ["", "/", "a\0b"])
-def test_a_target_that_has_no_name_is_locked(face: Face, path: str) -> None:
+def test_a_target_without_a_name_is_refused(face: Face, path: str) -> None:
     with pytest.raises(InvalidPath):
         face.acquire(path)
 
@@ -752,20 +756,20 @@ PAUSES: list[tuple[dict[str, Any], list[float]]] = [
 
 
 @pytest.mark.parametrize(("retry", "pauses"), PAUSES)
-def test_a_pause_is_longer_or_shorter_than_theirs(retry: dict[str, Any], pauses: list[float]) -> None:
+def test_pauses_are_as_long_as_theirs(retry: dict[str, Any], pauses: list[float]) -> None:
     made = Retry(**retry)
     assert [made.pause(number, chance=lambda: 0.5) for number in range(len(pauses))] == pytest.approx(pauses)
     assert made.pause(2**53, chance=lambda: 0.5) == pytest.approx(made.pause(100, chance=lambda: 0.5))
 
 
-def test_a_random_pause_is_always_the_same_or_out_of_bounds() -> None:
+def test_a_random_pause_varies_within_bounds() -> None:
     seen = {Retry(randomize=True).pause(0) for _ in range(20)}
     assert len(seen) > 1
     assert all(0.05 <= pause <= 0.1 for pause in seen)
 
 
 @pytest.mark.parametrize("pause", [0, 0.001])
-def test_the_tries_are_fewer_than_were_asked_for(face: Face, target: Path, lock: Path, pause: float) -> None:
+def test_the_tries_are_at_least_as_many_as_asked_for(face: Face, target: Path, lock: Path, pause: float) -> None:
     """LM1: each is a look, and what it takes is no part of the pauses."""
     asked: list[float] = []
 
@@ -781,13 +785,13 @@ def test_the_tries_are_fewer_than_were_asked_for(face: Face, target: Path, lock:
     assert len(asked) >= 6
 
 
-def test_tries_do_not_end_at_the_deadline(face: Face, target: Path, lock: Path, within: Any) -> None:
+def test_tries_end_at_the_deadline(face: Face, target: Path, lock: Path, within: Any) -> None:
     put(lock, as_json(createdAt=moment(0)))
     with within(20.0), pytest.raises(FileLockTimeout):
         face.acquire(target, timeout=0.02, retry=Retry(retries=2**53 - 1))
 
 
-def test_one_who_counts_its_tries_waits_for_itself_without_an_end(face: Face, target: Path) -> None:
+def test_counted_tries_end_a_wait_for_oneself(face: Face, target: Path) -> None:
     """No WouldDeadlock: it ends."""
     handle = face.acquire(target)
     with pytest.raises(FileLockTimeout):
@@ -795,7 +799,7 @@ def test_one_who_counts_its_tries_waits_for_itself_without_an_end(face: Face, ta
     face.release(handle)
 
 
-def test_a_lock_that_becomes_free_within_a_pause_is_had_after_it(target: Path, within: Any) -> None:
+def test_a_lock_that_becomes_free_within_a_pause_is_acquired(target: Path, within: Any) -> None:
     async def main() -> None:
         holder = await sidecar.acquire_file_lock(target, payload={})
         pauses = Retry(retries=1, min_timeout=600, max_timeout=600)
@@ -808,7 +812,7 @@ def test_a_lock_that_becomes_free_within_a_pause_is_had_after_it(target: Path, w
         asyncio.run(main())
 
 
-def test_the_retries_do_not_reach_the_acquisition(face: Face, target: Path, lock: Path) -> None:
+def test_the_retries_reach_the_acquisition(face: Face, target: Path, lock: Path) -> None:
     put(lock, as_json(createdAt=moment(0)))
     retries: list[Any] = [Retry(retries=0), {"retries": 0}, {"retries": 2, "min_timeout": 0.001}]
     for retry in retries:
@@ -865,7 +869,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "error", "message"), BAD)
-def test_an_option_that_makes_no_sense_is_accepted(
+def test_an_option_that_makes_no_sense_is_refused(
     face: Face, target: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -873,14 +877,14 @@ def test_an_option_that_makes_no_sense_is_accepted(
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_payload_is_not_required(target: Path) -> None:
+def test_a_payload_is_required(target: Path) -> None:
     with pytest.raises(TypeError, match="payload is missing"):
         sidecar.acquire_file_lock_sync(target)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="payload is missing"):
         asyncio.run(sidecar.acquire_file_lock(target))  # type: ignore[call-arg]
 
 
-def test_an_error_ends_in_the_middle(target: Path, lock: Path) -> None:
+def test_an_error_without_a_reason_is_a_whole_sentence(target: Path, lock: Path) -> None:
     put(lock, b"garbage", LONG)
     with pytest.raises(FileLockStale) as caught:
         sidecar.acquire_file_lock_sync(target, payload={})
@@ -892,7 +896,7 @@ def test_an_error_ends_in_the_middle(target: Path, lock: Path) -> None:
 # -- the later options -------------------------------------------------------------------------------------------------
 
 
-def test_a_root_that_was_exchanged_is_locked_in(face: Face, disk: Path) -> None:
+def test_a_root_that_was_exchanged_is_not_locked_in(face: Face, disk: Path) -> None:
     """Between the check and the attempt, and after it."""
     root, calls = disk / "root", []
 
@@ -913,7 +917,7 @@ def test_a_root_that_was_exchanged_is_locked_in(face: Face, disk: Path) -> None:
     assert not list(root.iterdir())
 
 
-def test_a_coroutine_counts_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
+def test_a_coroutine_is_refused_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
     put(lock, b"x", LONG)
     for parse in COROUTINES[-2:]:
         with pytest.raises(TypeError, match="parse_payload is a plain function"):
@@ -921,13 +925,13 @@ def test_a_coroutine_counts_as_a_parsed_payload(face: Face, target: Path, lock: 
     assert lock.read_bytes() == b"x"
 
 
-def test_a_parser_is_shown_a_lock_that_is_being_created(face: Face, target: Path, lock: Path) -> None:
+def test_a_parser_is_not_shown_a_lock_that_is_being_created(face: Face, target: Path, lock: Path) -> None:
     put(lock, b"")
     with pytest.raises(FileLockTimeout):
         face.acquire(target, parse_payload=pytest.fail)
 
 
-def test_a_loss_is_told_where_it_was_not_asked_for_or_not_where_it_was(face: Face, target: Path, lock: Path) -> None:
+def test_a_loss_is_reported_where_it_was_asked_for(face: Face, target: Path, lock: Path) -> None:
     told: list[sidecar.CompromisedInfo] = []
     for interval, times in ((0, 0), (None, 1)):
         handle = face.acquire(target, on_compromised=told.append, compromise_check_interval=interval)
@@ -939,7 +943,7 @@ def test_a_loss_is_told_where_it_was_not_asked_for_or_not_where_it_was(face: Fac
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_loss_is_noticed_late_without_events(
+def test_a_loss_without_events_is_noticed_as_often_as_asked(
     awaited: bool, target: Path, lock: Path, monkeypatch: pytest.MonkeyPatch, within: Any
 ) -> None:
     """K3: where no events arrive, it is looked for as often as was asked; beside one who asked for less."""
@@ -971,7 +975,7 @@ def test_a_loss_is_noticed_late_without_events(
         face.close()
 
 
-def test_a_loss_is_told_to_a_closed_loop(target: Path, lock: Path) -> None:
+def test_a_loss_is_reported_though_its_loop_is_closed(target: Path, lock: Path) -> None:
     told: list[object] = []
 
     async def main() -> sidecar.FileLockHandle:
@@ -1015,7 +1019,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("looked", [False, True], ids=["", "after a look"])
-def test_a_release_removes_what_is_not_its_own_or_raises(
+def test_a_release_removes_only_its_own_lock_and_does_not_raise(
     face: Face, target: Path, lock: Path, change: str, looked: bool
 ) -> None:
     act, there = CHANGES[change]
@@ -1033,7 +1037,7 @@ def test_a_release_removes_what_is_not_its_own_or_raises(
 # -- with_file_lock ----------------------------------------------------------------------------------------------------
 
 
-def test_the_body_runs_without_the_lock_or_its_result_is_lost(face: Face, target: Path, lock: Path) -> None:
+def test_the_body_runs_with_the_lock_and_its_result_is_returned(face: Face, target: Path, lock: Path) -> None:
     assert face.with_lock(target, lock.exists) is True
     assert not lock.exists()
     with pytest.raises(LookupError):
@@ -1042,7 +1046,7 @@ def test_the_body_runs_without_the_lock_or_its_result_is_lost(face: Face, target
     assert face.with_lock(target, lock.unlink) is None, "a loss is no error"
 
 
-def test_a_coroutine_function_runs_after_the_release(target: Path, lock: Path) -> None:
+def test_a_coroutine_function_runs_before_the_release(target: Path, lock: Path) -> None:
     async def body() -> str:
         await asyncio.sleep(0)
         return "held" if lock.exists() else "free"
@@ -1056,7 +1060,7 @@ def test_a_coroutine_function_runs_after_the_release(target: Path, lock: Path) -
     assert not lock.exists()
 
 
-def test_a_handle_does_not_release_at_the_end_of_its_block(target: Path, lock: Path) -> None:
+def test_a_handle_releases_at_the_end_of_its_block(target: Path, lock: Path) -> None:
     with sidecar.acquire_file_lock_sync(target, payload={}) as handle:
         assert handle.verify_still_held()
     assert not lock.exists()
@@ -1069,7 +1073,7 @@ def test_a_handle_does_not_release_at_the_end_of_its_block(target: Path, lock: P
     asyncio.run(main())
 
 
-def test_a_loss_hides_the_error_of_the_body(face: Face, target: Path, lock: Path) -> None:
+def test_a_loss_is_a_note_on_the_error_of_the_body(face: Face, target: Path, lock: Path) -> None:
     def body() -> None:
         lock.unlink()
         raise LookupError("the news")
@@ -1079,7 +1083,7 @@ def test_a_loss_hides_the_error_of_the_body(face: Face, target: Path, lock: Path
     assert "was removed" in "".join(caught.value.__notes__)
 
 
-def test_a_cancelled_wait_leaves_something(target: Path, lock: Path) -> None:
+def test_a_cancelled_wait_leaves_nothing(target: Path, lock: Path) -> None:
     async def main() -> None:
         async with await sidecar.acquire_file_lock(target, payload={}):
             waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
@@ -1092,7 +1096,7 @@ def test_a_cancelled_wait_leaves_something(target: Path, lock: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_waiter_is_never_woken(target: Path) -> None:
+def test_a_release_wakes_a_waiting_task(target: Path) -> None:
     async def main() -> None:
         holder = await sidecar.acquire_file_lock(target, payload={})
         waiter = asyncio.create_task(sidecar.acquire_file_lock(target, payload={}))
@@ -1104,7 +1108,7 @@ def test_a_waiter_is_never_woken(target: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["fresh", "old createdAt", "empty, young"])
-def test_a_judgement_in_a_thread_is_lost(target: Path, lock: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judgement_in_a_thread_counts(target: Path, lock: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a network filesystem each step runs in a thread, the callbacks too."""
     monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
     face = Face(awaited=True)
@@ -1125,7 +1129,7 @@ def test_a_judgement_in_a_thread_is_lost(target: Path, lock: Path, state: str, m
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_does_not_say_who_holds_or_what_to_do(face: Face, target: Path, lock: Path) -> None:
+def test_an_error_says_who_holds_and_survives_a_pickle(face: Face, target: Path, lock: Path) -> None:
     put(lock, as_json(pid=1, createdAt=moment(0)))
     with pytest.raises(FileLockTimeout, match=r"could not get .*process 1") as timeout:
         face.acquire(target)
@@ -1152,7 +1156,7 @@ def _python(code: str, *arguments: object) -> str:
     return done.stdout.strip()
 
 
-def test_a_lock_is_left_by_a_process_that_ends(target: Path, lock: Path) -> None:
+def test_a_process_that_ends_releases_its_locks(target: Path, lock: Path) -> None:
     code = """
 import os, sys
 from holdfast import sidecar
@@ -1163,7 +1167,7 @@ print(os.path.exists(sys.argv[1] + ".lock"))
     assert not lock.exists()
 
 
-def test_the_threads_form_needs_asyncio(target: Path) -> None:
+def test_the_threads_form_does_not_load_asyncio(target: Path) -> None:
     code = """
 import sys
 from holdfast import sidecar
@@ -1173,7 +1177,7 @@ with sidecar.acquire_file_lock_sync(sys.argv[1], payload={}):
     assert _python(code, target) == "False"
 
 
-def test_a_dead_holder_is_taken_over_against_the_letter(target: Path, lock: Path) -> None:
+def test_a_dead_holder_is_taken_over_only_when_approved(target: Path, lock: Path) -> None:
     """By the letter, a lock fails closed even where its holder is proven dead; approved, it is taken over."""
     code = """
 import os, sys
@@ -1209,18 +1213,18 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("option", sorted(sidecar.FileLockOptions.__annotations__))
-def test_an_option_is_not_explained(option: str) -> None:
+def test_every_option_is_explained(option: str) -> None:
     assert f"- `{option}`" in (sidecar.__doc__ or "")
     assert f"`{option}`" in (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
 
 
-def test_a_public_name_has_no_promise() -> None:
+def test_every_public_name_is_documented() -> None:
     assert sorted(sidecar.__all__) == sidecar.__all__
     silent = [name for name in sidecar.__all__ if not (getattr(sidecar, name).__doc__ or "").strip()]
     assert not silent
 
 
-def test_the_example_of_the_page_does_not_run(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page_runs(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
     example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
     monkeypatch.chdir(disk)

@@ -42,7 +42,7 @@ def acquire(target: Path, **options: Any) -> sidecar.FileLockSyncHandle:
 
 
 @pytest.mark.parametrize("outer", [False, True], ids=["outer plain", "outer re-entrant"])
-def test_a_second_release_of_the_inner_handle_drops_the_outer_lock(target: Path, lock: Path, outer: bool) -> None:
+def test_the_last_release_drops_the_lock_whichever_handle_it_is(target: Path, lock: Path, outer: bool) -> None:
     """As it does in fs-safe 0.3."""
     first = acquire(target, allow_reentrant=outer)
     second = acquire(target, allow_reentrant=True)
@@ -58,7 +58,7 @@ def test_a_second_release_of_the_inner_handle_drops_the_outer_lock(target: Path,
     assert not lock.exists()
 
 
-def test_a_plain_acquisition_enters_a_lock_that_is_held(target: Path) -> None:
+def test_a_plain_acquisition_does_not_enter_a_held_lock(target: Path) -> None:
     with acquire(target, allow_reentrant=True):
         with pytest.raises(FileLockTimeout):
             acquire(target)
@@ -66,7 +66,7 @@ def test_a_plain_acquisition_enters_a_lock_that_is_held(target: Path) -> None:
             acquire(target, timeout=None)
 
 
-def test_another_key_enters_a_lock_that_is_held(target: Path) -> None:
+def test_another_key_does_not_enter_a_held_lock(target: Path) -> None:
     with acquire(target, manager_key="one"):
         for key in ("two", None):
             with pytest.raises(FileLockTimeout):
@@ -74,12 +74,12 @@ def test_another_key_enters_a_lock_that_is_held(target: Path) -> None:
         acquire(target, manager_key="one", allow_reentrant=True).release()
 
 
-def test_another_spelling_of_the_target_is_another_key(target: Path) -> None:
+def test_another_spelling_of_the_target_has_the_same_key(target: Path) -> None:
     with acquire(target):
         acquire(target.parent / "x" / ".." / "state.json", allow_reentrant=True).release()
 
 
-def test_another_thread_cannot_enter(target: Path, lock: Path) -> None:
+def test_another_thread_can_enter(target: Path, lock: Path) -> None:
     inside: list[bool] = []
 
     def enter() -> None:
@@ -94,7 +94,7 @@ def test_another_thread_cannot_enter(target: Path, lock: Path) -> None:
         assert lock.exists()
 
 
-def test_a_task_cannot_enter_what_a_thread_holds(target: Path, lock: Path) -> None:
+def test_a_task_can_enter_what_a_thread_holds(target: Path, lock: Path) -> None:
     async def main() -> None:
         inner = await sidecar.acquire_file_lock(target, payload={}, timeout=0, allow_reentrant=True)
         assert await inner.verify_still_held()
@@ -105,7 +105,7 @@ def test_a_task_cannot_enter_what_a_thread_holds(target: Path, lock: Path) -> No
         assert lock.exists()
 
 
-def test_a_lost_lock_is_entered(target: Path, lock: Path) -> None:
+def test_a_lost_lock_is_not_entered(target: Path, lock: Path) -> None:
     with acquire(target):
         lock.write_bytes(b'{"pid": 1}\n')
         with pytest.raises(FileLockTimeout):
@@ -115,7 +115,7 @@ def test_a_lost_lock_is_entered(target: Path, lock: Path) -> None:
 # -- managers ----------------------------------------------------------------------------------------------------------
 
 
-def test_managers_of_one_key_know_of_different_locks(target: Path, lock: Path) -> None:
+def test_managers_of_one_key_know_of_the_same_locks(target: Path, lock: Path) -> None:
     one, two, other = (create_file_lock_manager_sync(key) for key in ("snapshot", "snapshot", "build"))
     before = time.time()
     handle = one.acquire(target, payload={}, metadata={"why": "nightly"})
@@ -129,7 +129,7 @@ def test_managers_of_one_key_know_of_different_locks(target: Path, lock: Path) -
     assert two.held_entries() == []
 
 
-def test_a_reentrant_hold_is_listed_twice(target: Path) -> None:
+def test_a_reentrant_hold_is_listed_once(target: Path) -> None:
     manager = create_file_lock_manager_sync("twice")
     first = manager.acquire(target, payload={}, metadata={"number": 1})
     second = manager.acquire(target, payload={}, metadata={"number": 2}, allow_reentrant=True)
@@ -139,14 +139,14 @@ def test_a_reentrant_hold_is_listed_twice(target: Path) -> None:
     assert manager.held_entries() == []
 
 
-def test_a_lock_by_its_key_is_not_the_managers(target: Path) -> None:
+def test_a_lock_by_its_key_is_the_managers(target: Path) -> None:
     with acquire(target, manager_key="named"):
         assert len(create_file_lock_manager_sync("named").held_entries()) == 1
         with pytest.raises(TypeError, match="manager_key"):
             create_file_lock_manager_sync("named").acquire(target, payload={}, manager_key="other")
 
 
-def test_with_lock_of_a_manager_is_not_listed_or_not_released(target: Path, lock: Path) -> None:
+def test_with_lock_of_a_manager_lists_and_releases(target: Path, lock: Path) -> None:
     manager = create_file_lock_manager_sync("with")
     assert len(manager.with_lock(target, manager.held_entries, payload={})) == 1
     assert not lock.exists()
@@ -164,7 +164,7 @@ def test_with_lock_of_a_manager_is_not_listed_or_not_released(target: Path, lock
     assert not lock.exists()
 
 
-def test_drain_leaves_something_held(disk: Path) -> None:
+def test_drain_releases_everything_of_its_manager(disk: Path) -> None:
     manager = create_file_lock_manager_sync("draining")
     handles = [manager.acquire(disk / name, payload={}) for name in "abc"]
     handles.append(manager.acquire(disk / "a", payload={}, allow_reentrant=True))
@@ -180,7 +180,7 @@ def test_drain_leaves_something_held(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-def test_a_drain_that_is_awaited_leaves_what_threads_hold(
+def test_an_awaited_drain_releases_what_threads_hold(
     disk: Path, in_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_threads:
@@ -198,7 +198,7 @@ def test_a_drain_that_is_awaited_leaves_what_threads_hold(
     assert list(disk.iterdir()) == []
 
 
-def test_a_reset_leaves_something_held_or_listed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_leaves_nothing_held_or_listed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = create_file_lock_manager_sync("reset")
     handles = [manager.acquire(disk / name, payload={}) for name in "ab"]
     (disk / "a.lock").unlink()
@@ -221,7 +221,7 @@ def test_a_reset_leaves_something_held_or_listed(disk: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-def test_a_release_by_force_leaves_a_handle_holding(
+def test_a_release_by_force_ends_the_hold(
     target: Path, lock: Path, in_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_threads:
@@ -246,7 +246,7 @@ def test_a_release_by_force_leaves_a_handle_holding(
     assert not lock.exists()
 
 
-def test_an_owner_enters_what_another_holds(target: Path) -> None:
+def test_an_owner_does_not_enter_what_another_holds(target: Path) -> None:
     with acquire(target, manager_key="owned", reentrant_owner="one"):
         acquire(target, manager_key="owned", reentrant_owner="one").release()
         for more in ({"reentrant_owner": "two"}, {}, {"reentrant_owner": ""}):
@@ -257,7 +257,7 @@ def test_an_owner_enters_what_another_holds(target: Path) -> None:
         acquire(target, manager_key="owned", reentrant_owner="one")
 
 
-def test_owners_that_are_equal_are_not_found() -> None:
+def test_equal_owners_are_found() -> None:
     """The engine takes whatever is hashable for an owner."""
     one, two, anyone = _Owner("key", "one"), _Owner("key", "two"), _Owner("key", None, anyone=True)
     assert one == _Owner("key", "one") != two
@@ -268,7 +268,7 @@ def test_owners_that_are_equal_are_not_found() -> None:
     assert one != "one"
 
 
-def test_an_inner_handle_that_is_to_be_retained_is_not(target: Path, lock: Path) -> None:
+def test_a_lock_is_retained_if_any_handle_asks_for_it(target: Path, lock: Path) -> None:
     """Whoever asks for it is enough, and a release removes the file all the same."""
     code = """
 import sys
@@ -284,7 +284,9 @@ sidecar.acquire_file_lock_sync(sys.argv[1], retain_on_exit=True, **options)
     assert not lock.exists()
 
 
-def test_what_cannot_be_released_stops_the_drain_or_goes_unsaid(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_released_does_not_stop_the_drain_and_is_reported(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager = create_file_lock_manager_sync("failing")
     first, second = (manager.acquire(disk / name, payload={}) for name in "ab")
 
@@ -298,14 +300,14 @@ def test_what_cannot_be_released_stops_the_drain_or_goes_unsaid(disk: Path, monk
         manager.drain()
     assert not second.verify_still_held()
     assert not (disk / "b.lock").exists()
-    # Where only its process speaks for a hold, what could not be removed stays ours, to be released once more (H6).
+    # Where only its process speaks for a hold, what could not be removed stays ours, to be released once more (FH4).
     assert [entry.lock_path for entry in manager.held_entries()] == ([] if has("flock") else [first.lock_path])
     monkeypatch.undo()
     manager.drain()
     assert manager.held_entries() == []
 
 
-def test_a_dropped_handle_gives_the_lock_up_or_is_forgotten(target: Path, lock: Path) -> None:
+def test_a_dropped_handle_keeps_the_lock_with_its_manager(target: Path, lock: Path) -> None:
     manager = create_file_lock_manager_sync("dropped")
     manager.acquire(target, payload={})
     assert lock.exists()
@@ -314,7 +316,7 @@ def test_a_dropped_handle_gives_the_lock_up_or_is_forgotten(target: Path, lock: 
     assert not lock.exists()
 
 
-def test_a_forked_child_has_what_its_parent_holds(target: Path, lock: Path) -> None:
+def test_a_forked_child_has_nothing_of_its_parents(target: Path, lock: Path) -> None:
     manager = create_file_lock_manager_sync("forked")
     handle = manager.acquire(target, payload={})
 
@@ -330,7 +332,7 @@ def test_a_forked_child_has_what_its_parent_holds(target: Path, lock: Path) -> N
 
 
 @pytest.mark.parametrize("key", [None, "", 3])
-def test_a_manager_has_no_key(key: Any) -> None:
+def test_a_manager_needs_a_key(key: Any) -> None:
     for create in (create_file_lock_manager, create_file_lock_manager_sync):
         with pytest.raises(TypeError, match="key"):
             create(key)

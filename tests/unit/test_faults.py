@@ -46,7 +46,7 @@ def calls_of(kind: type[Operation], memory: Path, tap: Tap, way: str) -> list[st
 
 
 @pytest.mark.parametrize("kind", OPERATIONS, ids=lambda kind: kind.__name__)
-def test_a_fault_leaks_lies_or_has_another_outcome(
+def test_no_fault_leaks_or_lies_and_each_has_the_outcome_of_the_page(
     kind: type[Operation], memory: Path, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     with within(3000 if EVERY else 300):  # seconds of a machine that does much else
@@ -59,11 +59,11 @@ def test_a_fault_leaks_lies_or_has_another_outcome(
         assert now == expected, f"docs/faults.md is not what the code does: write it anew, or mend the code\n{now}"
 
 
-def test_the_page_has_an_operation_too_many_or_too_few() -> None:
+def test_the_page_has_every_operation() -> None:
     assert list(faults_table.page_sections()) == [kind.name for kind in OPERATIONS]
 
 
-def test_a_call_is_never_made_to_fail(memory: Path, tap: Tap) -> None:
+def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
     """Each kind of call that the tap knows is in the page, for some operation."""
     page = faults_table.PAGE.read_text(encoding="utf-8")
     made = {line[2:].partition(":")[0].partition(" |")[0] for line in page.splitlines() if line.startswith("| ")}
@@ -72,8 +72,8 @@ def test_a_call_is_never_made_to_fail(memory: Path, tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("way", ["portable", "without kernel locks"])
-def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, tap: Tap) -> None:
-    """H6: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
+def test_a_failed_release_without_a_guard_can_be_repeated(way: str, memory: Path, tap: Tap) -> None:
+    """FH4: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
     scene = Scene(memory, tap, way)
     held = scene.acquire(scene.acts)
     calls = ["lstat: lock file", "pread: lock file", "unlink: lock file"]
@@ -90,8 +90,8 @@ def test_a_failed_release_without_a_guard_loses_track(way: str, memory: Path, ta
     scene.dispose()
 
 
-def test_a_failed_release_with_a_guard_keeps_the_next_one_out(memory: Path, tap: Tap) -> None:
-    """H5: the file stays, but without a guard, so it is a dead holder's."""
+def test_a_failed_release_with_a_guard_lets_the_next_one_in(memory: Path, tap: Tap) -> None:
+    """FH3: the file stays, but without a guard, so it is a dead holder's."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.acquire(scene.acts)
     tap.arm(scene.lock_file, 2, "EROFS", always=True)
@@ -106,7 +106,7 @@ def test_a_failed_release_with_a_guard_keeps_the_next_one_out(memory: Path, tap:
     scene.dispose()
 
 
-def test_a_failed_heartbeat_ends_the_hold_or_leaves_half_a_timestamp(memory: Path, tap: Tap) -> None:
+def test_a_failed_heartbeat_keeps_the_hold_and_the_timestamp(memory: Path, tap: Tap) -> None:
     scene = Scene(memory, tap, "unnamed")
     held = scene.acquire(scene.acts)
     before = Path(held.path).read_bytes()
@@ -123,8 +123,8 @@ def test_a_failed_heartbeat_ends_the_hold_or_leaves_half_a_timestamp(memory: Pat
 
 
 @pytest.mark.parametrize("way", ["unnamed", "portable", "without kernel locks"])
-def test_a_takeover_on_a_full_disk_leaves_half_a_record_of_its_own(way: str, memory: Path, tap: Tap) -> None:
-    """Half of the new record, the rest of the old one: it would count as held by this process, or for ever."""
+def test_a_takeover_on_a_full_disk_leaves_a_lock_that_can_be_acquired(way: str, memory: Path, tap: Tap) -> None:
+    """Not half of the new record and the rest of the old one: that would count as held by this process, or for ever."""
     calls = calls_of(TakeOverDead, memory, tap, way)
     scene = Scene(memory, tap, way)
     scene.leave_dead()
@@ -136,7 +136,7 @@ def test_a_takeover_on_a_full_disk_leaves_half_a_record_of_its_own(way: str, mem
     scene.dispose()
 
 
-def test_a_claim_that_fails_leaves_its_temporary_name(memory: Path, tap: Tap) -> None:
+def test_a_claim_that_fails_leaves_no_temporary_name(memory: Path, tap: Tap) -> None:
     calls = calls_of(TakeOverDead, memory, tap, "portable")
     scene = Scene(memory, tap, "portable")
     scene.leave_dead()
@@ -148,7 +148,7 @@ def test_a_claim_that_fails_leaves_its_temporary_name(memory: Path, tap: Tap) ->
 
 
 @pytest.mark.parametrize("call", ["fstat: lock file", "pread: lock file", "flock(LOCK_SH): lock file"])
-def test_an_error_does_not_say_where(call: str, memory: Path, tap: Tap) -> None:
+def test_an_error_says_where(call: str, memory: Path, tap: Tap) -> None:
     """The system names no file in an error about a descriptor."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.hold()
@@ -163,7 +163,7 @@ def test_an_error_does_not_say_where(call: str, memory: Path, tap: Tap) -> None:
     scene.dispose()
 
 
-def test_the_error_of_a_callers_function_is_changed(memory: Path, tap: Tap) -> None:
+def test_the_error_of_a_callers_function_is_unchanged(memory: Path, tap: Tap) -> None:
     """It is not about the lock file."""
     mine = ConnectionRefusedError(111, "no answer from the database")
 
@@ -179,7 +179,7 @@ def test_the_error_of_a_callers_function_is_changed(memory: Path, tap: Tap) -> N
     scene.dispose()
 
 
-def test_an_error_names_what_the_caller_does_not_know(memory: Path, tap: Tap) -> None:
+def test_an_error_names_the_lock_and_no_temporary_name(memory: Path, tap: Tap) -> None:
     """Neither /proc/self/fd nor a temporary name: the lock."""
     for way in ("unnamed", "named"):
         calls = calls_of(Acquire, memory, tap, way)
@@ -191,7 +191,7 @@ def test_an_error_names_what_the_caller_does_not_know(memory: Path, tap: Tap) ->
         scene.dispose()
 
 
-def test_the_tap_lets_others_fail(memory: Path, tap: Tap) -> None:
+def test_the_tap_leaves_others_alone(memory: Path, tap: Tap) -> None:
     """What is aside is neither counted nor made to fail; a word becomes the error of that name."""
     scene = Scene(memory, tap, "unnamed")
     tap.arm(scene.lock_file, 0, "EIO", always=True)

@@ -49,7 +49,7 @@ def take(lock: Lock) -> int:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_token_is_not_above_the_one_before(disk: Path, protocol: str) -> None:
+def test_each_token_is_above_the_one_before(disk: Path, protocol: str) -> None:
     require_kernel_locks(protocol)
     lock = Lock(disk / "l" if protocol != "beads" else disk, protocol=protocol, fencing=True)
     tokens = [take(lock) for _ in range(5)]
@@ -57,18 +57,18 @@ def test_a_token_is_not_above_the_one_before(disk: Path, protocol: str) -> None:
     assert is_counter(counter_of(lock).read_bytes())
 
 
-def test_a_hold_without_the_option_has_a_token_or_makes_a_counter(disk: Path) -> None:
+def test_a_hold_without_the_option_has_neither_token_nor_counter(disk: Path) -> None:
     with Lock(disk / "l") as hold:
         assert hold.token is None
         assert os.listdir(disk) == ["l"]
 
 
-def test_shared_holds_get_tokens_that_have_no_order(disk: Path) -> None:
+def test_shared_holds_get_no_tokens(disk: Path) -> None:
     with pytest.raises(ValueError, match="no fencing token"):
         Lock(disk / "l", protocol="flock", shared=True, fencing=True)
 
 
-def test_holders_of_different_slots_share_a_counter(disk: Path) -> None:
+def test_each_slot_has_its_own_counter(disk: Path) -> None:
     """Whoever has another slot is no successor: the highest token of all slots would fence off those who hold."""
     semaphore = Semaphore(disk / "s", 2, fencing=True)
     with semaphore as first, semaphore as second:
@@ -79,13 +79,13 @@ def test_holders_of_different_slots_share_a_counter(disk: Path) -> None:
         assert again.token == (first.token or 0) + 1
 
 
-def test_a_share_of_one_hold_has_a_token_of_its_own(disk: Path) -> None:
+def test_shares_of_one_hold_have_one_token(disk: Path) -> None:
     lock = Lock(disk / "l", owner="me", fencing=True)
     with lock as outer, lock as inner:
         assert outer.token == inner.token is not None
 
 
-def test_a_task_blocks_its_loop_or_gets_no_token(disk: Path) -> None:
+def test_a_task_gets_a_token(disk: Path) -> None:
     async def main() -> None:
         lock = AsyncLock(disk / "l", fencing=True)
         assert lock._engine.may_block(lock._env, lock._request)  # it syncs
@@ -98,7 +98,7 @@ def test_a_task_blocks_its_loop_or_gets_no_token(disk: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_takeover_goes_on_with_a_lower_token(disk: Path, dead_pid: int) -> None:
+def test_a_takeover_goes_on_with_a_higher_token(disk: Path, dead_pid: int) -> None:
     lock = Lock(disk / "l", fencing=True)
     before = take(lock)
     (disk / "l").write_bytes(sema_record(dead_pid, 1000))
@@ -111,7 +111,7 @@ def test_a_takeover_goes_on_with_a_lower_token(disk: Path, dead_pid: int) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 42, b"\0" * 7])
-def test_a_vanished_counter_begins_below_what_was_given(disk: Path, content: bytes | None) -> None:
+def test_a_vanished_counter_begins_above_what_was_given(disk: Path, content: bytes | None) -> None:
     """TK4."""
     lock = Lock(disk / "l", fencing=True)
     before = take(lock)
@@ -125,7 +125,7 @@ def test_a_vanished_counter_begins_below_what_was_given(disk: Path, content: byt
 
 
 @pytest.mark.parametrize("content", [b"7", b"7\n", b"999999999999999999\n"])
-def test_a_number_that_somebody_has_written_is_refused_or_not_gone_on_from(disk: Path, content: bytes) -> None:
+def test_a_number_written_by_hand_is_gone_on_from(disk: Path, content: bytes) -> None:
     lock = Lock(disk / "l", fencing=True)
     counter_of(lock).write_bytes(content)
     assert take(lock) == int(content) + 1
@@ -155,12 +155,12 @@ def test_a_number_that_somebody_has_written_is_refused_or_not_gone_on_from(disk:
     ],
 )
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_counter_that_cannot_be_read_is_guessed(disk: Path, content: bytes, protocol: str) -> None:
+def test_a_counter_that_cannot_be_read_is_not_guessed(disk: Path, content: bytes, protocol: str) -> None:
     """TK5."""
     require_kernel_locks(protocol)
     lock = Lock(disk / "l", fencing=True, protocol=protocol)
     counter_of(lock).write_bytes(content)
-    with pytest.raises(holdfast.MalformedRecord, match=r"no counter of fencing tokens.*l is not held"):
+    with pytest.raises(holdfast.MalformedRecord, match=r"not a counter of fencing tokens.*l is not held"):
         lock.acquire()
     assert counter_of(lock).read_bytes() == content
     assert not Lock(disk / "l", protocol=protocol).status().locked
@@ -168,7 +168,7 @@ def test_a_counter_that_cannot_be_read_is_guessed(disk: Path, content: bytes, pr
     assert take(lock) == 5001
 
 
-def test_the_last_number_of_all_is_passed(disk: Path) -> None:
+def test_the_last_number_of_all_is_not_passed(disk: Path) -> None:
     """TK5."""
     lock = Lock(disk / "l", fencing=True)
     counter_of(lock).write_bytes(written(2**63 - 2, 5))
@@ -178,7 +178,7 @@ def test_the_last_number_of_all_is_passed(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "link", "dangling", "device"])
-def test_something_else_in_its_place_is_written_to_or_hangs(disk: Path, kind: str) -> None:
+def test_something_else_in_its_place_is_refused(disk: Path, kind: str) -> None:
     """TK5."""
     lock = Lock(disk / "l", fencing=True)
     path, other = counter_of(lock), disk / "other"
@@ -199,7 +199,7 @@ def test_something_else_in_its_place_is_written_to_or_hangs(disk: Path, kind: st
     assert not lock.status().locked
 
 
-def test_who_may_not_write_the_counter_gets_in_without_a_token(disk: Path, contend: Contend) -> None:
+def test_without_the_right_to_write_the_counter_there_is_no_hold(disk: Path, contend: Contend) -> None:
     """TK5."""
     contender = contend(disk / "l", fencing=True)
     (disk / "l.token").write_bytes(written(1, 2))
@@ -218,7 +218,7 @@ def test_who_may_not_write_the_counter_gets_in_without_a_token(disk: Path, conte
 # -- crashes and races -------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_seen_before_it_is_on_the_disk(disk: Path, contend: Contend) -> None:
+def test_a_token_is_on_the_disk_before_it_is_seen(disk: Path, contend: Contend) -> None:
     """TK2: the first two times the directory's entry is made to last as well."""
     for expected in (["sync", "sync_directory"], ["sync", "sync_directory"], ["sync"], ["sync"]):
         contender = contend(disk / "l", fencing=True)
@@ -230,7 +230,7 @@ def test_a_token_is_seen_before_it_is_on_the_disk(disk: Path, contend: Contend) 
 
 
 @pytest.mark.parametrize("last", [written(41, 42), written(42, 41), written(999, 998), written(0, 1000), b"7\n"])
-def test_a_torn_write_leads_to_a_token_that_was_given(disk: Path, contend: Contend, last: bytes) -> None:
+def test_a_torn_write_leads_to_a_higher_token(disk: Path, contend: Contend, last: bytes) -> None:
     """TK3: whichever bytes of the write have reached the disk."""
     path = disk / "l.token"
     path.write_bytes(last)
@@ -256,7 +256,7 @@ def test_a_torn_write_leads_to_a_token_that_was_given(disk: Path, contend: Conte
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("without", [(), ("flock",), ("unnamed", "link")])
-def test_a_crash_at_some_step_lowers_the_next_token(
+def test_a_crash_at_any_step_leaves_the_next_token_higher(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], first: bool, without: tuple[str, ...]
 ) -> None:
     """TK1, TK3: killed before any step of an acquisition; the next one is above all that were given."""
@@ -301,7 +301,7 @@ def test_a_crash_at_some_step_lowers_the_next_token(
     assert number > 8
 
 
-def test_a_robbed_one_and_its_successor_count_at_the_same_time(disk: Path, contend: Contend) -> None:
+def test_a_robbed_contender_and_its_successor_count_one_after_the_other(disk: Path, contend: Contend) -> None:
     """TK1, TK6: broken while it reads the counter; the successor waits, and the robbed one gets nothing."""
     robbed, successor = contend(disk / "l", fencing=True), contend(disk / "l", fencing=True)
     got: list[object] = []
@@ -328,7 +328,7 @@ def test_a_robbed_one_and_its_successor_count_at_the_same_time(disk: Path, conte
     held.release()
 
 
-def test_a_counter_without_a_name_is_counted_with(disk: Path, contend: Contend) -> None:
+def test_a_counter_without_a_name_is_not_counted_with(disk: Path, contend: Contend) -> None:
     """TK1: removed between the opening and the guard."""
     contender = contend(disk / "l", fencing=True)
     (disk / "l.token").write_bytes(written(3, 4))
@@ -347,7 +347,7 @@ def test_a_counter_without_a_name_is_counted_with(disk: Path, contend: Contend) 
 @pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
 @pytest.mark.parametrize("timeout", [None, 0, 1])
 @pytest.mark.parametrize("without", [(), ("unnamed",)])
-def test_one_who_may_read_the_counter_keeps_others_from_counting(
+def test_a_reader_of_the_counter_does_not_keep_others_from_counting(
     disk: Path,
     contend: Contend,
     environments: Callable[..., Stepped],
@@ -376,7 +376,7 @@ def test_one_who_may_read_the_counter_keeps_others_from_counting(
 
 
 @pytest.mark.needs("flock")
-def test_an_interruption_right_after_a_counter_was_made_anew_leaves_its_temporary_file(
+def test_an_interruption_after_a_counter_was_made_anew_leaves_nothing(
     disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2, TK7: before its descriptor is known to anybody, and where tidying up is interrupted as well."""
@@ -404,7 +404,7 @@ def test_an_interruption_right_after_a_counter_was_made_anew_leaves_its_temporar
 
 
 @pytest.mark.needs("flock")
-def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(disk: Path, contend: Contend) -> None:
+def test_a_stopped_robbed_contender_neither_lowers_the_counter_nor_blocks_it(disk: Path, contend: Contend) -> None:
     """TK1, TK7: robbed and stopped with the guard before it writes; later it writes to a file without a name."""
     (disk / "l.token").write_bytes(written(3, 4))
     robbed = contend(disk / "l", fencing=True)
@@ -427,7 +427,7 @@ def test_a_stopped_robbed_one_lowers_the_counter_or_keeps_its_successors_out(dis
 
 
 @pytest.mark.needs("flock")
-def test_a_number_that_was_counted_while_the_counter_was_made_anew_is_given_twice(disk: Path, contend: Contend) -> None:
+def test_a_number_counted_while_the_counter_was_made_anew_is_given_once(disk: Path, contend: Contend) -> None:
     """TK7: what was written to the old file until its name was gone is read again."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
@@ -448,7 +448,7 @@ def test_a_number_that_was_counted_while_the_counter_was_made_anew_is_given_twic
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("how", ["a new one was made", "another one is at it"])
-def test_two_make_the_counter_anew(
+def test_of_two_one_makes_the_counter_anew(
     how: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
     """TK7: the name must be free; and a claim lets one pass."""
@@ -477,7 +477,7 @@ def test_two_make_the_counter_anew(
 @needs_root
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("timeout", [0, 0.3])
-def test_a_counter_that_may_not_be_made_anew_outlasts_the_callers_time(disk: Path, timeout: float) -> None:
+def test_a_counter_that_may_not_be_made_anew_is_refused_in_time(disk: Path, timeout: float) -> None:
     """TK8: a sticky directory, and another user's counter; the refusal says who is in the way."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
@@ -499,14 +499,14 @@ def test_a_counter_that_may_not_be_made_anew_outlasts_the_callers_time(disk: Pat
     finally:
         os.close(fd)
     assert "the counter of its fencing tokens" in said
-    assert "locked by somebody else: process" in said
+    assert "locked by another holder: process" in said
     assert "fuser" in said
     assert waited < timeout + 0.25
     assert refused
     assert not (disk / "l").exists()
 
 
-def test_a_cancelled_acquisition_keeps_the_lock(
+def test_a_cancelled_acquisition_releases_the_lock(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
     """TK5: closed while it waits for the counter."""
@@ -527,7 +527,7 @@ def test_a_cancelled_acquisition_keeps_the_lock(
 # -- for people at work ------------------------------------------------------------------------------------------------
 
 
-def test_a_counter_is_listed_as_a_lock_or_removed_as_a_leftover(disk: Path) -> None:
+def test_a_counter_is_neither_a_lock_nor_a_leftover(disk: Path) -> None:
     """E2: also while somebody has its guard."""
     env = environment()
     take(Lock(disk / "l.lock", fencing=True))
@@ -541,7 +541,7 @@ def test_a_counter_is_listed_as_a_lock_or_removed_as_a_leftover(disk: Path) -> N
         env.close(fd)
 
 
-def test_a_counter_that_has_another_name_is_written_to_where_that_lies(disk: Path, contend: Contend) -> None:
+def test_a_counter_with_another_name_is_read_and_replaced(disk: Path, contend: Contend) -> None:
     """TK9: somebody else's file may have been linked here; it is read, and a new one gets the name."""
     elsewhere = disk / "elsewhere"
     elsewhere.write_bytes(written(3, 4))

@@ -12,11 +12,11 @@ import pytest
 
 import abilities
 from holdfast import _platform
-from holdfast._platform import folder_watch, inotify, kernel_glimpse
+from holdfast._platform import folder_watch, inotify
 from holdfast._platform.inotify import FolderWatch
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast._platform.portable import GenericEnvironment, NoCensus
-from holdfast._platform.procfs import Glimpse
+from holdfast._platform.portable import GenericEnvironment, NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from process.support import inotify_instance
 
 IN_CREATE, IN_DELETE, IN_UNMOUNT, IN_Q_OVERFLOW = 0x100, 0x200, 0x2000, 0x4000
@@ -42,15 +42,13 @@ def say(monkeypatch: pytest.MonkeyPatch, *events: tuple[int, int, bytes]) -> Non
     monkeypatch.setattr(inotify.os, "read", read)
 
 
-def test_events_that_the_kernel_has_dropped_are_not_told(
-    watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_events_are_told_as_unknown(watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.add(str(disk))
     say(monkeypatch, (1, IN_CREATE, b"l.lock\0\0"), (-1, IN_Q_OVERFLOW, b""), (1, IN_DELETE, b"l.lock\0\0"))
     assert watch.take() == [(str(disk), "l.lock", "made"), ("", "", "unknown"), (str(disk), "l.lock", "gone")]
 
 
-def test_an_event_of_a_directory_that_was_given_up_is_told(
+def test_an_event_of_a_directory_given_up_is_not_reported(
     watch: FolderWatch, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert watch.add(str(disk))
@@ -58,7 +56,7 @@ def test_an_event_of_a_directory_that_was_given_up_is_told(
     assert watch.take() == [(str(disk), "", "gone")], "and one without a name says nothing of any file"
 
 
-def test_a_watch_that_is_closed_twice_closes_another_file() -> None:
+def test_a_watch_closed_twice_leaves_other_files_alone() -> None:
     os.close(inotify_instance())
     watch = FolderWatch()
     number = watch.fd
@@ -73,7 +71,7 @@ def test_a_watch_that_is_closed_twice_closes_another_file() -> None:
         os.close(other)
 
 
-def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_instance_there_is_no_folder_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoneLeft:
         @staticmethod
         def inotify_init1(_flags: int) -> int:
@@ -89,20 +87,18 @@ def test_the_lack_of_instances_ends_those_who_follow(monkeypatch: pytest.MonkeyP
         assert folder_watch() is None
 
 
-def test_the_locks_of_a_few_files_are_not_seen(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_locks_are_seen_on_linux_and_not_in_portable_python(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     abilities.need_own_device(disk)
     (disk / "l").touch()
     found = os.stat(disk / "l")
     identity = (found.st_dev, found.st_ino)
     with open(disk / "l") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        monkeypatch.setattr(_platform, "_current", LinuxEnvironment())
-        seen = kernel_glimpse()
-        assert isinstance(seen, Glimpse)
+        seen = LinuxEnvironment().proc_locks(few=True)
+        assert isinstance(seen, LinuxProcLocks)
         assert seen.is_locked(identity)
-        monkeypatch.setattr(_platform, "_current", GenericEnvironment())
-        portable = kernel_glimpse()
-        assert isinstance(portable, NoCensus)
+        portable = GenericEnvironment().proc_locks(few=True)
+        assert isinstance(portable, NoProcLocks)
         assert not portable.is_locked(identity)
         assert not portable.heeds_readers(identity)
         assert (portable.owners(identity), portable.watchers(identity), portable.user(1)) == ([], [], None)

@@ -1,22 +1,21 @@
-"""Help is as wide as the terminal (folding.py)."""
+"""Help is as wide as the terminal (options.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.options import STEPS, SUMMARIES, folded, overview_of, parser_of
-from holdfast.cli.options import beads_parser as parser_of_beads
+from holdfast.cli.options import BEADS, SUMMARIES, folded, overview_of, parser_of
 
 PARSERS = {
     "holdfast": overview_of,
     **{name: (lambda name=name: parser_of(name)) for name in SUMMARIES if name not in ("beads", "sema", "semats")},
-    **{f"beads {step}": (lambda step=step: parser_of_beads(step)) for step in STEPS},
+    **{f"beads {step}": (lambda step=step: parser_of(f"beads {step}")) for step in BEADS},
 }
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_help_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, name: str, width: int) -> None:
+def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, name: str, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     text = PARSERS[name]().format_help()
     wide = [line for line in text.splitlines() if len(line) >= width]
@@ -24,7 +23,7 @@ def test_help_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, name: 
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_folding_loses_or_moves_a_word(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_folding_keeps_every_word_in_order(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     found = []
     for width in (60, 80, 300):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -33,7 +32,7 @@ def test_folding_loses_or_moves_a_word(monkeypatch: pytest.MonkeyPatch, name: st
     assert found[0] == found[1] == found[2]
 
 
-def test_a_list_is_folded_into_its_names() -> None:
+def test_a_folded_list_keeps_its_columns() -> None:
     text = "Before:\n  one    aaa bbb ccc\n         ddd eee\n  other  h\n\n  $ a command that is kept as it is\n\nshort"
     assert folded(text, 80) == text
     assert folded(text, 19).splitlines() == [

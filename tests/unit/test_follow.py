@@ -11,9 +11,8 @@ import pytest
 
 from abilities import LINUX
 from holdfast._admin import monitor as module
-from holdfast._admin.monitor import LIMBO, Follower, Happening
+from holdfast._admin.monitor import CONFIRM_AFTER, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contend, Stepped
@@ -32,7 +31,7 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
             watches.append(FolderWatch())
         env = environments()
         watch = watches[-1] if events else None
-        follower = Follower(env, watch, lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watch)  # type: ignore[arg-type]
         follower.add(str(directory), name)
         return follower
 
@@ -41,18 +40,18 @@ def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
         watch.close()
 
 
-def news(follower: Follower) -> list[Happening]:
+def news(follower: Follower) -> list[LockEvent]:
     assert follower.watch is not None
-    return follower.heed(follower.watch.take())
+    return follower.handle(follower.watch.take())
 
 
-def kinds(found: list[Happening]) -> list[str]:
+def kinds(found: list[LockEvent]) -> list[str]:
     return [one.kind for one in found]
 
 
-def later(follower: Follower, kind: str) -> Happening:
+def later(follower: Follower, kind: str) -> LockEvent:
     """The first of a kind, by events and by the clock."""
-    found: list[Happening] = []
+    found: list[LockEvent] = []
 
     def look() -> bool:
         if follower.watch is not None:
@@ -64,7 +63,7 @@ def later(follower: Follower, kind: str) -> Happening:
     return next(one for one in found if one.kind == kind)
 
 
-def test_what_is_there_at_the_start_is_not_told(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_what_is_there_at_the_start_is_reported(disk: Path, contend: Contend, follow: Follow) -> None:
     holder = contend(disk / "l", tag="why")
     held = holder.get()
     (one,) = follow(disk).first_look()
@@ -78,7 +77,7 @@ def test_what_is_there_at_the_start_is_not_told(disk: Path, contend: Contend, fo
     held.release()
 
 
-def test_an_acquisition_or_a_release_is_not_told(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_acquisitions_and_releases_are_reported(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z12: in the order of the events, each with what is known of the holder."""
     follower = follow(disk)
     assert follower.first_look() == []
@@ -92,9 +91,7 @@ def test_an_acquisition_or_a_release_is_not_told(disk: Path, contend: Contend, f
     assert released.held >= 0
 
 
-def test_what_was_over_before_the_look_is_told_wrongly_or_not_counted(
-    disk: Path, contend: Contend, follow: Follow
-) -> None:
+def test_what_was_over_before_the_look_is_counted(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z12: of an acquisition and a release that come at once nothing is known but that they were."""
     follower = follow(disk)
     follower.first_look()
@@ -103,7 +100,7 @@ def test_what_was_over_before_the_look_is_told_wrongly_or_not_counted(
     assert follower.missed == 1
 
 
-def test_a_hand_over_between_two_looks_is_taken_for_one_hold(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_hand_over_between_two_looks_is_reported_as_two_holds(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z12: a file that vanished ended its hold, whatever is there now."""
     follower = follow(disk)
     first = contend(disk / "l", tag="one").get()
@@ -114,7 +111,7 @@ def test_a_hand_over_between_two_looks_is_taken_for_one_hold(disk: Path, contend
     second.release()
 
 
-def test_a_stray_file_is_told_of_as_a_lock(disk: Path, follow: Follow) -> None:
+def test_a_stray_file_is_not_reported(disk: Path, follow: Follow) -> None:
     follower = follow(disk)
     follower.first_look()
     (disk / "notes.txt").write_text("pid=here\n")
@@ -122,7 +119,7 @@ def test_a_stray_file_is_told_of_as_a_lock(disk: Path, follow: Follow) -> None:
     assert news(follower) == []
 
 
-def test_another_lock_of_the_directory_is_told_of_too(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_only_the_locks_asked_for_are_reported(disk: Path, contend: Contend, follow: Follow) -> None:
     follower = follow(disk, "l")
     follower.first_look()
     held = [contend(disk / name).get() for name in ("l", "other", "l.3.lock", "l.lock")]
@@ -131,12 +128,12 @@ def test_another_lock_of_the_directory_is_told_of_too(disk: Path, contend: Conte
         one.release()
 
 
-def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_looking_on_takes_no_guard_and_writes_nothing(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z11: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
     follower = follow(disk)
     follower.first_look()
     steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
-    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT, 0o1644)  # created, and not yet written (publish.py, X2)
+    fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT, 0o1644)  # created, and not yet written (publish.py, P6)
     news(follower)
     assert "guarded" not in steps
     os.close(fd)
@@ -148,7 +145,7 @@ def test_looking_on_makes_a_ticket_or_a_lock_fail(disk: Path, contend: Contend, 
     assert not {"guard", "claim", "unguard", "write", "unlink"}.intersection(steps)
 
 
-def test_looking_on_wakes_those_who_wait(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_looking_on_does_not_open_a_kernel_lock(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z11: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
     fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -168,7 +165,7 @@ def test_looking_on_wakes_those_who_wait(disk: Path, contend: Contend, follow: F
     os.close(fd)
 
 
-def test_a_kernel_lock_is_never_seen(disk: Path, follow: Follow) -> None:
+def test_a_kernel_lock_is_seen_by_the_clock(disk: Path, follow: Follow) -> None:
     """Z13: taking one makes no event; it is looked for on a clock."""
     (disk / "l").touch()
     follower = follow(disk)
@@ -181,29 +178,29 @@ def test_a_kernel_lock_is_never_seen(disk: Path, follow: Follow) -> None:
     assert later(follower, "released").path == str(disk / "l")
 
 
-def test_nothing_is_seen_where_no_events_come(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z13: then everything is looked at on a clock."""
     follower = follow(disk, events=False)
     follower.first_look()
-    assert follower.places.polled
+    assert follower.scope.polled
     held = contend(disk / "l").get()
     assert later(follower, "acquired").path == str(disk / "l")
     held.release()
     assert later(follower, "released").path == str(disk / "l")
 
 
-def test_lost_events_are_never_made_up_for(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z13: after an overflow everything is looked at."""
     follower = follow(disk)
     follower.first_look()
     held = contend(disk / "l").get()
     assert follower.watch is not None
     follower.watch.take()
-    assert kinds(follower.heed([("", "", "unknown")])) == ["acquired"]
+    assert kinds(follower.handle([("", "", "unknown")])) == ["acquired"]
     held.release()
 
 
-def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_removed_lock_is_reported_as_lost(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z14: its guard is held still, so its holder does not know."""
     follower = follow(disk)
     held = contend(disk / "l").get()
@@ -214,7 +211,7 @@ def test_a_removed_lock_is_taken_for_a_released_one(disk: Path, contend: Contend
         held.release()
 
 
-def test_a_robbed_holder_is_not_told_of_because_of_the_robber(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_robbed_holder_is_reported_before_its_robber(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z14: the time is that at which its file vanished."""
     follower = follow(disk)
     held = contend(disk / "l", tag="one").get()
@@ -230,9 +227,7 @@ def test_a_robbed_holder_is_not_told_of_because_of_the_robber(disk: Path, conten
     second.release()
 
 
-def test_a_release_that_is_seen_in_the_middle_is_taken_for_a_death(
-    disk: Path, contend: Contend, follow: Follow
-) -> None:
+def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z14: it removes the file before it drops the guard, so a guard that is gone proves nothing without the file."""
     follower = follow(disk)
     held = contend(disk / "l").get()
@@ -240,11 +235,11 @@ def test_a_release_that_is_seen_in_the_middle_is_taken_for_a_death(
     os.utime(disk / "l")
     env = follower._env
     env.once(env.before, "guarded", held.release)  # type: ignore[attr-defined]
-    follower.heed([(str(disk), "l", "written")])
+    follower.handle([(str(disk), "l", "written")])
     assert kinds(news(follower)) == ["released"]
 
 
-def test_a_wait_that_ended_well_is_told_as_given_up(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_wait_that_ended_well_is_not_reported_as_given_up(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z12: a ticket that was written twice was used, even if it is gone before it is read again."""
     follower = follow(disk)
     held = contend(disk / "l").get()
@@ -255,17 +250,15 @@ def test_a_wait_that_ended_well_is_told_as_given_up(disk: Path, contend: Contend
     peer.expect("done")
     peer.wait()
     found = news(follower)
-    deadline = follower._env.monotonic() + 2 * LIMBO
+    deadline = follower._env.monotonic() + 2 * CONFIRM_AFTER
     while follower._env.monotonic() < deadline:
         found += follower.tick()
     assert "gave-up" not in kinds(found)
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 
-def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(
-    disk: Path, contend: Contend, follow: Follow
-) -> None:
+def test_a_killed_holder_is_reported_as_reclaimed_by_its_heir(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z15: the close event of a dying holder comes before its guard is gone."""
     follower = follow(disk)
     follower.first_look()
@@ -283,7 +276,7 @@ def test_a_killed_holder_is_never_called_stale_and_its_heir_not_named(
     peer.destroy()
 
 
-def test_a_waiter_is_not_seen_or_its_wait_not_measured(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_waiter_is_seen_and_its_wait_measured(disk: Path, contend: Contend, follow: Follow) -> None:
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -304,11 +297,13 @@ def test_a_waiter_is_not_seen_or_its_wait_not_measured(disk: Path, contend: Cont
     peer.say("on")
     peer.wait()
     assert later(follower, "released").pid == peer.pid
-    assert not follower.crowd.waits
+    assert not follower.waiters.waits
     peer.destroy()
 
 
-def test_a_waiter_that_leaves_or_dies_waits_for_ever(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_waiter_that_leaves_or_dies_is_reported_to_have_given_up(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -322,7 +317,7 @@ def test_a_waiter_that_leaves_or_dies_waits_for_ever(disk: Path, contend: Conten
     peer.destroy()
 
 
-def test_what_is_due_is_always_in_the_future_and_the_loop_spins(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_the_next_look_is_due_after_a_pause(disk: Path, contend: Contend, follow: Follow) -> None:
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()

@@ -45,8 +45,10 @@ def claims(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("without", [(), ("link",)])
-def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
+def test_one_of_two_contenders_claims_a_record(
+    without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates
+) -> None:
+    """T11: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
     first, second = portable(dead, *without), portable(dead, *without)
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
@@ -55,8 +57,10 @@ def test_two_claim_one_record(without: tuple[str, ...], dead: Path, portable: Co
     assert claims(dead.parent) == []
 
 
-def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: a claim is about the file, whatever its directory is called."""
+def test_one_of_two_contenders_claims_a_record_by_two_names(
+    dead: Path, portable: Contend, past_the_gates: Gates
+) -> None:
+    """T11: a claim is about the file, whatever its directory is called."""
     alias = dead.parent / "alias"
     alias.symlink_to(dead.parent)
     first, second = portable(dead), portable(alias / "l")
@@ -66,8 +70,8 @@ def test_two_claim_one_record_by_two_names(dead: Path, portable: Contend, past_t
     assert not isinstance(losers[0], FileHeld)
 
 
-def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """C1: the same record in two files of one directory is claimed twice."""
+def test_a_claim_on_one_lock_does_not_block_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
+    """T11: the same record in two files of one directory is claimed twice."""
     twin = dead.with_name("twin")
     twin.write_bytes(dead.read_bytes())
     first, second = portable(dead), portable(twin)
@@ -76,10 +80,10 @@ def test_a_claim_on_one_lock_blocks_another(dead: Path, portable: Contend, past_
     assert second.inside
 
 
-def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
+def test_a_living_claimant_is_waited_for_and_a_dead_one_succeeded(
     dead: Path, portable: Contend, dead_pid: int, live_pid: int, past_the_gates: Gates
 ) -> None:
-    """C2: a claimant that died is succeeded, by one; one that lives is waited for."""
+    """T12: a claimant that died is succeeded, by one; one that lives is waited for."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -103,7 +107,7 @@ def test_a_living_claimant_is_overtaken_or_a_dead_one_blocks(
         (dead.parent / name).unlink()
 
 
-def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) -> None:
+def test_a_late_claimant_leaves_the_new_record(dead: Path, portable: Contend) -> None:
     """T2: whoever claims later reads the record again, and finds that it has changed."""
     late, faster = portable(dead), portable(dead)
     opened: list[bool] = []
@@ -121,10 +125,10 @@ def test_a_late_claimant_replaces_the_new_record(dead: Path, portable: Contend) 
     assert claims(dead.parent) == []
 
 
-def test_a_failed_replacement_leaves_a_claim(
+def test_a_failed_replacement_leaves_no_claim(
     dead: Path, portable: Contend, dead_pid: int, past_the_gates: Gates
 ) -> None:
-    """C6: our own goes, and so did that of the dead claimant before us."""
+    """T16: our own goes, and so did that of the dead claimant before us."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -144,7 +148,7 @@ def test_a_failed_replacement_leaves_a_claim(
 
 
 @pytest.mark.parametrize("without", [(), ("link",)], ids=["link", "exclusive"])
-def test_portable_locks_do_not_exclude(without: tuple[str, ...], disk: Path, portable: Contend) -> None:
+def test_portable_locks_exclude_each_other(without: tuple[str, ...], disk: Path, portable: Contend) -> None:
     first, second = portable(disk / "l", *without), portable(disk / "l", *without, timeout=0.05)
     held = first.get()
     assert not held.guarded
@@ -156,7 +160,7 @@ def test_portable_locks_do_not_exclude(without: tuple[str, ...], disk: Path, por
     assert second.env.open_descriptors() == set()
 
 
-def test_a_portable_holder_and_one_with_a_guard_do_not_exclude_each_other(
+def test_a_portable_holder_and_one_with_a_guard_exclude_each_other(
     disk: Path, portable: Contend, contend: Contend
 ) -> None:
     held = portable(disk / "l").get()
@@ -167,7 +171,7 @@ def test_a_portable_holder_and_one_with_a_guard_do_not_exclude_each_other(
     guarded.release()
 
 
-def test_a_portable_wait_never_ends(disk: Path, portable: Contend) -> None:
+def test_a_portable_wait_polls(disk: Path, portable: Contend) -> None:
     holder, waiter = portable(disk / "l"), portable(disk / "l", timeout=None)
     held = holder.get()
     for _ in range(15):
@@ -181,13 +185,13 @@ def test_a_portable_wait_never_ends(disk: Path, portable: Contend) -> None:
 
 
 @pytest.mark.parametrize("pid", [1, 2**31 - 1])
-def test_a_process_that_is_not_ours_to_see_is_gone_or_there_in_error(pid: int, environments: Environments) -> None:
+def test_a_process_that_is_not_ours_to_see_is_inspected_rightly(pid: int, environments: Environments) -> None:
     for kind in ("linux", "generic"):
         presence = environments(kind=kind).inspect(pid).presence
         assert (presence.value == "running") is (pid == 1)
 
 
-def test_without_psutil_the_dead_live_for_ever(
+def test_without_psutil_dead_and_living_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:
     import sys
@@ -200,7 +204,7 @@ def test_without_psutil_the_dead_live_for_ever(
     assert env.identity().pid == os.getpid()
 
 
-def test_machines_with_one_network_address_judge_each_others_processes(
+def test_machines_with_one_network_address_are_told_apart(
     environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Virtual machines and containers of several hosts have it, and a directory of a server in common."""
@@ -212,7 +216,7 @@ def test_machines_with_one_network_address_judge_each_others_processes(
     assert one.boot != other.boot
 
 
-def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_it(disk: Path, portable: Contend) -> None:
+def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_nothing(disk: Path, portable: Contend) -> None:
     contender = portable(disk / "l")
     env = contender.env
 
@@ -236,7 +240,7 @@ def fail(error: BaseException) -> Callable[..., object]:
     return raising
 
 
-def test_a_made_up_machine_number_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_made_up_machine_number_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no network card, the number is another one in each process: then no record is recognised by it."""
     import uuid
 
@@ -247,7 +251,7 @@ def test_a_made_up_machine_number_is_believed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/ns/pid"), reason="needs the namespaces of Linux")
-def test_a_kernel_without_time_namespaces_has_no_pid_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_time_namespaces_has_pid_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
 
     def without_time(path: str) -> os.stat_result:
@@ -259,7 +263,7 @@ def test_a_kernel_without_time_namespaces_has_no_pid_namespaces(monkeypatch: pyt
     assert GenericEnvironment().identity().pid_namespace == str(real("/proc/self/ns/pid").st_ino)
 
 
-def test_a_process_that_may_not_be_looked_at_counts_as_dead(
+def test_a_process_that_may_not_be_looked_at_counts_as_running(
     monkeypatch: pytest.MonkeyPatch, environments: Environments
 ) -> None:
     import psutil
@@ -269,17 +273,17 @@ def test_a_process_that_may_not_be_looked_at_counts_as_dead(
     assert env.inspect(4711) == Process(Presence.RUNNING)
 
 
-def test_kill_says_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_says_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portable_system.os, "kill", fail(PermissionError(1, "Operation not permitted")))
-    assert portable_system._presence_by_kill(4711) is Presence.RUNNING
+    assert portable_system.presence_by_signal(4711) is Presence.RUNNING
     monkeypatch.setattr(portable_system.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
-    assert portable_system._presence_by_kill(1 << 80) is Presence.RUNNING
+    assert portable_system.presence_by_signal(1 << 80) is Presence.RUNNING
     monkeypatch.setattr(portable_system.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
     monkeypatch.setattr(portable_system.os, "name", "nt")
-    assert portable_system._presence_by_kill(4711) is Presence.UNKNOWN
+    assert portable_system.presence_by_signal(4711) is Presence.UNKNOWN
 
 
-def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_portable_is_refused(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = GenericEnvironment()
     assert env.watch_set() is None
     with pytest.raises(OSError, match="not portable") as refused:
@@ -295,8 +299,8 @@ def test_what_is_not_portable_is_done_all_the_same(disk: Path, monkeypatch: pyte
     assert path.stat().st_mode == mode
 
 
-def test_an_interruption_of_the_end_of_a_claim_leaves_it(dead: Path, portable: Contend) -> None:
-    """C6: it would count for as long as this process lives."""
+def test_an_interruption_of_the_end_of_a_claim_leaves_none(dead: Path, portable: Contend) -> None:
+    """T16: it would count for as long as this process lives."""
     contender = portable(dead)
     interrupted: list[str] = []
 

@@ -61,7 +61,7 @@ print("done")
 
 @pytest.mark.parametrize("order", ["used", "imported"])
 @pytest.mark.unmeasured("gevent replaces what measures")
-def test_greenlets_are_taken_for_one_thread_or_stop_each_other(tmp_path: Path, order: str) -> None:
+def test_greenlets_are_told_apart_and_leave_each_other_at_work(tmp_path: Path, order: str) -> None:
     """Also where holdfast was imported, or used, before `monkey.patch_all()`."""
     done = subprocess.run(
         [sys.executable, "-c", GREENLETS, tmp_path / "l", order], capture_output=True, text=True, timeout=60

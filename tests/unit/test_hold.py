@@ -30,7 +30,7 @@ def steps_of(held: FileHeld) -> list[str]:
     return held.env.steps
 
 
-def test_a_child_acts_on_what_its_parent_holds(held: FileHeld) -> None:
+def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHeld) -> None:
     """H1: there, every step does nothing or says why."""
     before = Path(held.path).read_bytes()
 
@@ -48,14 +48,14 @@ def test_a_child_acts_on_what_its_parent_holds(held: FileHeld) -> None:
     assert held.verify()
 
 
-def test_a_child_unlocks_its_parents_guard(held: FileHeld, contend: Contend) -> None:
+def test_a_child_leaves_its_parents_guard_locked(held: FileHeld, contend: Contend) -> None:
     """H1: closing its copies of the descriptors is all that it does."""
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
 
 
-def test_the_second_release_releases_somebody_else(held: FileHeld, contend: Contend) -> None:
+def test_a_second_release_does_nothing(held: FileHeld, contend: Contend) -> None:
     """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
     held.release()
     after = contend(held.path)
@@ -66,7 +66,7 @@ def test_the_second_release_releases_somebody_else(held: FileHeld, contend: Cont
     assert second.fd in after.env.open_descriptors()
 
 
-def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
+def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
     held: FileHeld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H2: released between the check and the write of a heartbeat."""
@@ -84,8 +84,8 @@ def test_a_beat_writes_into_a_file_that_got_the_descriptor_number(
     assert (tmp_path / "innocent").read_bytes() == b""
 
 
-def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
-    """H3: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
+def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
+    """FH1: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
     env = held.env
     assert isinstance(env, Stepped)
     other = contend("/x").env
@@ -99,8 +99,8 @@ def test_the_guard_is_dropped_before_the_file_is_gone(held: FileHeld, contend: C
     assert not env.open_descriptors()
 
 
-def test_a_copy_of_the_descriptor_keeps_the_lock(held: FileHeld, contend: Contend) -> None:
-    """H3: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
+def test_a_copy_of_the_descriptor_does_not_keep_the_lock(held: FileHeld, contend: Contend) -> None:
+    """FH1: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
     copy = os.dup(held.fd)
     try:
         held.release()
@@ -128,8 +128,8 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend: Contend) -> None:
-    """H4: another inode at the path, or another record in ours; and what is there is left alone."""
+def test_a_lost_lock_is_noticed_and_its_thief_left_alone(how: str, place: Path, contend: Contend) -> None:
+    """FH2: another inode at the path, or another record in ours; and what is there is left alone."""
     (place / "d").mkdir()
     path = place / "d" / "l"
     told: list[LockLost] = []
@@ -151,8 +151,8 @@ def test_a_lost_lock_is_held_or_its_thief_robbed(how: str, place: Path, contend:
     assert len(told) == 1
 
 
-def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> None:
-    """H4: removed by somebody between the check and our own removal."""
+def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHeld) -> None:
+    """FH2: removed by somebody between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
     env.once(env.before, "unlink", lambda: os.unlink(held.path))
@@ -163,8 +163,8 @@ def test_a_lock_lost_at_the_last_moment_passes_for_released(held: FileHeld) -> N
 
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
-def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
-    """H5: whatever fails, the guard goes, so that the file that stays is proven dead."""
+def test_a_failing_release_drops_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
+    """FH3: whatever fails, the guard goes, so that the file that stays is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
 
@@ -180,8 +180,8 @@ def test_a_failing_release_keeps_the_guard(step: str, held: FileHeld, contend: C
     assert contend(held.path).get().recovered_from is not None
 
 
-def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend) -> None:
-    """H5: killed at any step, the lock is free, or proven dead."""
+def test_a_crash_within_a_release_does_not_block_the_lock(place: Path, contend: Contend) -> None:
+    """FH3: killed at any step, the lock is free, or proven dead."""
     for number in range(3):
         contender = contend(place / "l")
         held = contender.get()
@@ -199,7 +199,7 @@ def test_a_crash_within_a_release_blocks_the_lock(place: Path, contend: Contend)
         after.release()
 
 
-def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: FileHeld) -> None:
+def test_a_heartbeat_is_written_and_keeps_the_lock(held: FileHeld) -> None:
     env = held.env
     assert isinstance(env, Stepped)
     before = Path(held.path).read_bytes()
@@ -214,14 +214,14 @@ def test_a_heartbeat_is_not_seen_or_loses_the_lock(held: FileHeld) -> None:
     assert not os.path.exists(held.path)
 
 
-def test_a_heartbeat_refreshes_another_processs_record(held: FileHeld) -> None:
+def test_a_heartbeat_leaves_another_processs_record(held: FileHeld) -> None:
     Path(held.path).write_bytes(FOREIGN)
     held.beat()
     assert Path(held.path).read_bytes() == FOREIGN
     assert held.lost
 
 
-def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, contend: Contend) -> None:
+def test_an_on_lost_that_fails_hides_neither_the_loss_nor_stops_the_release(disk: Path, contend: Contend) -> None:
     def fail(_error: LockLost) -> None:
         raise ZeroDivisionError
 
@@ -238,10 +238,10 @@ def test_an_on_lost_that_fails_hides_the_loss_or_stops_the_release(disk: Path, c
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 @pytest.mark.parametrize("reuse", ["file", "pipe", "none"])
 @pytest.mark.parametrize("end", ["release", "give_back", "abandon"])
-def test_a_release_closes_or_unlocks_what_has_its_descriptors_number_by_now(
+def test_a_release_leaves_what_has_its_descriptors_number_by_now(
     end: str, reuse: str, protocol: str, disk: Path, contend: Contend
 ) -> None:
-    """H7: the caller has closed it, as one who becomes a daemon does, and opened something else."""
+    """FH5: the caller has closed it, as one who becomes a daemon does, and opened something else."""
     contender = contend(disk / "l", protocol=protocol)
     held = contender.get()
     number = held.fd

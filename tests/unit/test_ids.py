@@ -21,7 +21,7 @@ def id_at(one: Contender) -> str | None:
 
 
 @PROTOCOLS
-def test_a_heartbeat_gives_another_name(protocol: str, place: Path, contend: Contend) -> None:
+def test_a_heartbeat_keeps_the_name(protocol: str, place: Path, contend: Contend) -> None:
     """I1: what a heartbeat rewrites is no part of the name."""
     holder, other = contend(place / "l", protocol=protocol), contend(place / "l", protocol=protocol)
     if protocol == "beads":
@@ -38,7 +38,7 @@ def test_a_heartbeat_gives_another_name(protocol: str, place: Path, contend: Con
 
 
 @pytest.mark.parametrize("payload", [{"createdAt": "2026-01-01T00:00:00.000Z"}, {"x": "1"}])
-def test_a_heartbeat_of_a_sidecar_with_a_payload_of_its_own_gives_another_name(
+def test_a_heartbeat_of_a_sidecar_with_a_payload_of_its_own_keeps_the_name(
     payload: dict[str, str], disk: Path, contend: Contend
 ) -> None:
     """I1."""
@@ -52,7 +52,7 @@ def test_a_heartbeat_of_a_sidecar_with_a_payload_of_its_own_gives_another_name(
 
 
 @PROTOCOLS
-def test_the_same_process_acquires_again_under_the_same_name(protocol: str, place: Path, contend: Contend) -> None:
+def test_each_acquisition_of_one_process_has_a_name_of_its_own(protocol: str, place: Path, contend: Contend) -> None:
     """I2: the record may be the same to the byte, and so may the number of the inode."""
     env, names = contend(place / "l").env, set()
     if protocol == "beads":
@@ -67,7 +67,7 @@ def test_the_same_process_acquires_again_under_the_same_name(protocol: str, plac
     assert None not in names
 
 
-def test_a_takeover_in_place_keeps_the_name(disk: Path, contend: Contend) -> None:
+def test_a_takeover_in_place_changes_the_name(disk: Path, contend: Contend) -> None:
     """I2: the inode stays, but the record changes."""
     dead, next_one = contend(disk / "l"), contend(disk / "l", tag="next")
     dead.get()
@@ -80,7 +80,7 @@ def test_a_takeover_in_place_keeps_the_name(disk: Path, contend: Contend) -> Non
     held.release()
 
 
-def test_a_record_that_is_replaced_during_the_look_gets_a_name_that_fits_something(
+def test_a_record_replaced_during_the_look_gets_a_name_of_its_own(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     """I3: the record of one and the file of the next are neither's name."""
@@ -97,7 +97,7 @@ def test_a_record_that_is_replaced_during_the_look_gets_a_name_that_fits_somethi
 
 
 @pytest.mark.parametrize("kind", ["linux", "generic"])
-def test_what_is_not_there_or_says_nothing_cannot_be_named(
+def test_whatever_is_there_can_be_named_and_nothing_else_can(
     kind: str, disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     env, path = environments(kind=kind), disk / "l"
@@ -113,7 +113,7 @@ def test_what_is_not_there_or_says_nothing_cannot_be_named(
     assert None not in names
 
 
-def test_a_lock_of_the_kernel_alone_is_named_like_one_that_can_be_broken(disk: Path, contend: Contend) -> None:
+def test_a_lock_of_the_kernel_alone_has_no_name(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l", protocol="flock")
     held = holder.get()
     assert id_at(holder) is None

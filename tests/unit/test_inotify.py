@@ -59,7 +59,7 @@ def is_ready(watch: FileWatch, timeout: float = 0) -> bool:
     return bool(select.select(watch.fds(), (), (), timeout)[0])
 
 
-def test_a_follower_hears_nothing(file: Path, hub: Hub, watching: Watching) -> None:
+def test_a_follower_hears_its_events(file: Path, hub: Hub, watching: Watching) -> None:
     """N1: the leader reads the descriptor, and hands events on to the others on that inode."""
     leader, follower = watching(file), watching(file)
     assert leader.fds() == (hub.fd,)
@@ -75,7 +75,7 @@ def test_a_follower_hears_nothing(file: Path, hub: Hub, watching: Watching) -> N
     assert not is_ready(leader)
 
 
-def test_an_event_wakes_those_whom_it_does_not_concern(file: Path, hub: Hub, watching: Watching) -> None:
+def test_an_event_wakes_only_the_waits_that_it_concerns(file: Path, hub: Hub, watching: Watching) -> None:
     """N2: a follower waits on an eventfd of its own, which only its own events write."""
     other = file.with_name("other")
     other.write_bytes(b"y")
@@ -91,7 +91,7 @@ def test_an_event_wakes_those_whom_it_does_not_concern(file: Path, hub: Hub, wat
     assert not is_ready(stranger)
 
 
-def test_an_event_that_was_handed_over_between_look_and_sleep_is_slept_on(file: Path, watching: Watching) -> None:
+def test_an_event_handed_over_between_look_and_sleep_wakes_the_follower(file: Path, watching: Watching) -> None:
     """N2: the follower has no eventfd yet when the event comes; it must not go to sleep on it."""
     leader, follower = watching(file), watching(file)
     leader.fds()
@@ -101,7 +101,7 @@ def test_an_event_that_was_handed_over_between_look_and_sleep_is_slept_on(file: 
     assert follower.take() & CLOSED
 
 
-def test_events_are_lost_with_the_leader(file: Path, hub: Hub, watching: Watching) -> None:
+def test_events_outlast_the_leader(file: Path, hub: Hub, watching: Watching) -> None:
     """N3: when it leaves, a follower is woken and leads; what came in between is still there."""
     leader, follower = watching(file), watching(file)
     assert leader.fds()
@@ -116,9 +116,7 @@ def test_events_are_lost_with_the_leader(file: Path, hub: Hub, watching: Watchin
 
 
 @pytest.mark.parametrize("leading", [True, False])
-def test_a_wait_for_many_files_is_told_of_the_wrong_one(
-    leading: bool, file: Path, hub: Hub, watching: Watching
-) -> None:
+def test_a_wait_for_many_files_is_told_which_changed(leading: bool, file: Path, hub: Hub, watching: Watching) -> None:
     """N1, N2: a set of watches waits as one does, and tells which of its files have changed."""
     other = file.with_name("other")
     other.write_bytes(b"y")
@@ -148,7 +146,7 @@ def test_a_wait_for_many_files_is_told_of_the_wrong_one(
 
 
 @pytest.mark.parametrize("crew", [0, 1])
-def test_one_that_was_made_the_leader_spins(crew: int, file: Path, watching: Watching) -> None:
+def test_a_new_leader_is_woken_once(crew: int, file: Path, watching: Watching) -> None:
     """N3: being made the leader is said once; a loop's leader goes on waiting for the eventfd that said it."""
     token = waiting_loop.set(crew)
     try:
@@ -166,7 +164,7 @@ def test_one_that_was_made_the_leader_spins(crew: int, file: Path, watching: Wat
         waiting_loop.reset(token)
 
 
-def test_each_event_wakes_one_wait_for_several_files(file: Path, watching: Watching) -> None:
+def test_each_event_wakes_the_watch_of_its_own_file(file: Path, watching: Watching) -> None:
     """N2: of the watches that make one wait, only that one says so which an event was about."""
     other, third = file.with_name("other"), file.with_name("third")
     for path in (other, third):
@@ -186,7 +184,7 @@ def test_each_event_wakes_one_wait_for_several_files(file: Path, watching: Watch
     assert [watch.take() for watch in several] == [0, CLOSED]
 
 
-def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, hub: Hub, watching: Watching) -> None:
+def test_a_leader_wakes_its_sleeping_successor(file: Path, hub: Hub, watching: Watching) -> None:
     """N3: a follower that sleeps on its eventfd alone learns that it must look at the instance from now on."""
     leader, follower = watching(file), watching(file)
     leader.fds()
@@ -199,7 +197,7 @@ def test_a_leader_that_found_its_successor_asleep_leaves_it_asleep(file: Path, h
     assert is_ready(follower, 5)
 
 
-def test_an_overflow_is_slept_through(file: Path, hub: Hub, watching: Watching) -> None:
+def test_an_overflow_wakes_everyone(file: Path, hub: Hub, watching: Watching) -> None:
     """N4: when the queue has lost events, everybody looks again."""
     other = file.with_name("other")
     other.write_bytes(b"y")
@@ -218,7 +216,7 @@ def test_an_overflow_is_slept_through(file: Path, hub: Hub, watching: Watching) 
     assert stranger.take() == CHANGED | CLOSED
 
 
-def test_two_watches_of_one_file_end_with_the_first(file: Path, watching: Watching) -> None:
+def test_a_watch_outlasts_another_of_its_file(file: Path, watching: Watching) -> None:
     """N5: one kernel watch, counted."""
     one, two = watching(file), watching(file)
     assert one.wd == two.wd
@@ -230,7 +228,7 @@ def test_two_watches_of_one_file_end_with_the_first(file: Path, watching: Watchi
     assert two.take() & CLOSED
 
 
-def test_a_watch_of_a_file_that_is_gone_ends_another(file: Path, hub: Hub, watching: Watching) -> None:
+def test_a_watch_outlasts_another_of_a_file_that_is_gone(file: Path, hub: Hub, watching: Watching) -> None:
     """N5: the kernel's watch went with the inode; closing ours must not hit one that came later."""
     gone = watching(file)
     gone.fds()
@@ -257,7 +255,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_change_makes_no_event(how: str, place: Path, hub: Hub, watching: Watching) -> None:
+def test_every_change_makes_an_event(how: str, place: Path, hub: Hub, watching: Watching) -> None:
     (place / "l").write_bytes(b"x")
     watch = watching(place / "l")
     watch.fds()
@@ -267,7 +265,7 @@ def test_a_change_makes_no_event(how: str, place: Path, hub: Hub, watching: Watc
     assert watch.take() & expected
 
 
-def test_whoever_only_looks_wakes_all_who_wait(file: Path, watching: Watching) -> None:
+def test_looking_wakes_no_waiter(file: Path, watching: Watching) -> None:
     watch = watching(file)
     watch.fds()
     os.close(os.open(file, os.O_RDONLY))
@@ -275,7 +273,7 @@ def test_whoever_only_looks_wakes_all_who_wait(file: Path, watching: Watching) -
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the wide one first", "the narrow one first"])
-def test_a_second_watch_makes_the_first_deaf_or_oversensitive(first: bool, file: Path, hub: Hub) -> None:
+def test_two_watches_of_one_file_are_each_told_what_they_asked_for(first: bool, file: Path, hub: Hub) -> None:
     """N5: each of two watches of one inode is told what it asked for, whichever came first or is left."""
     watches = {readers: hub.add(str(file), readers=readers) for readers in (first, not first)}
     for watch in watches.values():
@@ -291,7 +289,7 @@ def test_a_second_watch_makes_the_first_deaf_or_oversensitive(first: bool, file:
     watches[False].close()
 
 
-def test_a_busy_leader_keeps_the_events_of_others(file: Path, watching: Watching) -> None:
+def test_a_busy_leader_passes_the_events_of_others_on(file: Path, watching: Watching) -> None:
     """N3: a leader that has stopped waiting resigns; the new one is not taken for one that something happened to."""
     leader, follower = watching(file), watching(file)
     leader.fds()
@@ -304,7 +302,7 @@ def test_a_busy_leader_keeps_the_events_of_others(file: Path, watching: Watching
     assert follower.take() == CLOSED
 
 
-def test_what_the_leader_had_not_read_is_lost_when_it_resigns(file: Path, watching: Watching) -> None:
+def test_what_the_leader_had_not_read_is_handed_out_when_it_resigns(file: Path, watching: Watching) -> None:
     """N3: events that are there when the leader resigns are handed out."""
     leader, follower = watching(file), watching(file)
     leader.fds()
@@ -330,7 +328,7 @@ def readable(fds: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("first", ["loop", "thread"])
-def test_a_loop_that_is_busy_keeps_a_thread_or_another_loop_waiting(
+def test_a_busy_loop_keeps_neither_a_thread_nor_another_loop_waiting(
     first: str, file: Path, hub: Hub, watching: Watching
 ) -> None:
     """N6: one loop waits, and never runs; whoever else waits hears of the event all the same."""
@@ -358,7 +356,7 @@ def test_a_loop_that_is_busy_keeps_a_thread_or_another_loop_waiting(
     assert readable(asleep), "one loop relies on another that is busy"
 
 
-def test_an_event_that_another_loop_has_read_is_slept_through(file: Path, watching: Watching) -> None:
+def test_an_event_that_another_loop_has_read_wakes_both(file: Path, watching: Watching) -> None:
     """N6: both wait on the instance itself; the one that comes second finds it empty."""
     one, two = watching(file), watching(file)
     with on_loop(1):
@@ -373,7 +371,7 @@ def test_an_event_that_another_loop_has_read_is_slept_through(file: Path, watchi
     assert one.take() == CLOSED
 
 
-def test_a_loop_takes_the_events_of_a_thread_that_is_about_to_sleep(file: Path, hub: Hub, watching: Watching) -> None:
+def test_a_loop_leaves_the_events_of_a_thread_that_is_about_to_sleep(file: Path, hub: Hub, watching: Watching) -> None:
     """N6: the thread has no eventfd, so that its event must stay in the kernel until it looks."""
     loop, thread = watching(file), watching(file)
     with on_loop(1):
@@ -391,7 +389,7 @@ def test_a_loop_takes_the_events_of_a_thread_that_is_about_to_sleep(file: Path, 
     assert loop.take() == CLOSED
 
 
-def test_nobody_reads_for_a_loop_when_the_thread_that_did_has_gone(file: Path, hub: Hub, watching: Watching) -> None:
+def test_another_reads_for_a_loop_when_its_thread_has_gone(file: Path, hub: Hub, watching: Watching) -> None:
     """N6: a thread that resigns passes the lead on to another thread, or else to each of the loops."""
     first, second, one, two = (watching(file) for _ in range(4))
     for thread in (first, second):
@@ -418,7 +416,7 @@ def test_nobody_reads_for_a_loop_when_the_thread_that_did_has_gone(file: Path, h
     assert readable(asleep)
 
 
-def test_a_loop_that_was_told_to_lead_leads_beside_a_thread(file: Path, hub: Hub, watching: Watching) -> None:
+def test_a_loop_told_to_lead_does_not_lead_beside_a_thread(file: Path, hub: Hub, watching: Watching) -> None:
     """N6: a thread began to wait in between; the loop must not pass for a leader that it is not."""
     thread, loop, later = (watching(file) for _ in range(3))
     thread.fds()
@@ -436,7 +434,7 @@ def test_a_loop_that_was_told_to_lead_leads_beside_a_thread(file: Path, hub: Hub
     assert not loop.woken()
 
 
-def test_a_symbolic_link_is_followed(file: Path, hub: Hub) -> None:
+def test_a_symbolic_link_is_not_followed(file: Path, hub: Hub) -> None:
     file.with_name("link").symlink_to(file)
     watch = hub.add(str(file.with_name("link")))
     watch.fds()
@@ -445,14 +443,14 @@ def test_a_symbolic_link_is_followed(file: Path, hub: Hub) -> None:
     watch.close()
 
 
-def test_nothing_to_watch_is_something_else(file: Path, hub: Hub) -> None:
+def test_a_missing_file_cannot_be_watched(file: Path, hub: Hub) -> None:
     file.unlink()
     with pytest.raises(FileNotFoundError):
         hub.add(str(file))
 
 
 @pytest.mark.needs("events")
-def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[..., Contender]) -> None:
+def test_a_childs_watches_do_not_disturb_its_parents(disk: Path, contend: Callable[..., Contender]) -> None:
     """A forked child drops its copy of the instance, and the parent's next wait still works."""
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)
     held = holder.get()
@@ -473,7 +471,7 @@ def test_a_childs_watches_disturb_its_parents(disk: Path, contend: Callable[...,
     assert waiter.step() is None
 
 
-def test_a_child_that_is_forked_in_the_midst_of_a_wait_reads_a_descriptor_that_is_no_more(file: Path) -> None:
+def test_a_child_forked_during_a_wait_reads_nothing_of_its_parents(file: Path) -> None:
     """A signal handler may fork between any two steps: the child's hub is an orphan by then."""
 
     def in_child() -> tuple[tuple[int, ...], int]:

@@ -173,7 +173,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("way", "state", "part", "parts"), CASES)
-def test_two_contenders_are_inside_at_once(
+def test_one_of_two_contenders_is_inside_under_every_schedule(
     way: str, state: str, part: int, parts: int, shm: Path, environments: Environments
 ) -> None:
     stage = Stage(shm / "l", environments, way)
@@ -194,7 +194,7 @@ def test_two_contenders_are_inside_at_once(
         stage.check_recovery(where)
 
 
-def test_a_release_and_an_acquisition_meet(stage: Stage) -> None:
+def test_a_release_leaves_the_next_holders_lock_under_every_schedule(stage: Stage) -> None:
     """The releaser never removes the next one's lock, and is never told that its own was lost."""
     steps = rehearse(stage, "free")
     turns = Schedules(5, steps + 5)

@@ -59,7 +59,7 @@ def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., FileHeld]:
     return make
 
 
-def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     """K1: none before the first hold, none after the last; and one again for the next."""
     assert keeper._thread is None
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_thread_runs_that_nobody_needs(keeper: Keeper, hold: Callable[..., Fil
         assert keeper._thread is None
 
 
-def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K1: a steady stream of them neither wakes it nor starts it anew."""
     started = set()
     rung = []
@@ -92,7 +92,7 @@ def test_short_holds_start_a_thread_each(keeper: Keeper, hold: Callable[..., Fil
     assert not rung
 
 
-def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K2: a hold that is due earlier wakes the thread."""
     beaten = threading.Event()
     keeper.keep(hold("slow"), 3600)
@@ -102,7 +102,7 @@ def test_an_earlier_beat_waits_for_a_later_one(keeper: Keeper, hold: Callable[..
     assert beaten.wait(SOON)
 
 
-def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K2: those that are nearly due come with the one that is due; the others do not."""
     due, nearly, later = hold("due"), hold("nearly"), hold("later")
     beaten: dict[int, threading.Event] = {held.fd: threading.Event() for held in (due, nearly, later)}
@@ -122,7 +122,7 @@ def test_each_beat_looks_through_all_holds(keeper: Keeper, hold: Callable[..., F
     assert keeper._due <= later.next_beat
 
 
-def test_each_hold_that_is_watched_costs_a_descriptor(
+def test_all_watched_holds_share_one_wait(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
 ) -> None:
     """K3: all of them make one wait, and each is told of its own loss."""
@@ -137,8 +137,8 @@ def test_each_hold_that_is_watched_costs_a_descriptor(
     assert [name for name, event in told.items() if event.is_set()] == ["l7", "l13"]
 
 
-def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
-    """K2: each beat sets the next."""
+def test_each_beat_sets_the_next(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+    """K2."""
     beats = []
     third = threading.Event()
     held = hold()
@@ -149,7 +149,7 @@ def test_a_beat_comes_once(keeper: Keeper, hold: Callable[..., FileHeld], env: S
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
-def test_a_loss_is_told_at_the_next_beat(
+def test_a_loss_is_reported_at_once(
     how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: events tell it at once, long before any beat or look is due; and once."""
@@ -174,7 +174,7 @@ def test_a_loss_is_told_at_the_next_beat(
     assert held not in keeper._kept
 
 
-def test_a_loss_without_events_is_never_told(
+def test_a_loss_without_events_is_reported(
     keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
 ) -> None:
     """K3: where no events arrive it is looked at, once a second; here, more often."""
@@ -190,7 +190,7 @@ def test_a_loss_without_events_is_never_told(
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_lock_lost_before_it_is_watched_is_never_told(
+def test_a_lock_lost_before_it_is_watched_is_reported(
     how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: removed between the acquisition and the watch."""
@@ -204,7 +204,7 @@ def test_a_lock_lost_before_it_is_watched_is_never_told(
     assert told.wait(SOON)
 
 
-def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     """K4: there, nothing is kept and no thread runs; its own holds start a new one."""
     keeper.keep(hold(), 3600)
 
@@ -218,7 +218,7 @@ def test_a_child_beats_for_its_parent(keeper: Keeper, hold: Callable[..., FileHe
     assert len(keeper._kept) == 1
 
 
-def test_a_failing_beat_ends_the_heartbeat(
+def test_a_failing_beat_is_logged_and_tried_again(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is reported, and tried again at the next turn."""
@@ -244,7 +244,7 @@ def test_a_failing_beat_ends_the_heartbeat(
     assert held.path in caplog.text
 
 
-def test_a_failing_callback_ends_the_thread(
+def test_a_failing_callback_does_not_end_the_thread(
     keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: whatever the caller's `on_lost` raises."""
@@ -264,7 +264,7 @@ def test_a_failing_callback_ends_the_thread(
     assert beaten.wait(SOON)
 
 
-def test_a_slow_callback_holds_up_the_beats_of_other_holds(
+def test_a_slow_callback_does_not_hold_up_the_beats_of_other_holds(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
 ) -> None:
     """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
@@ -280,7 +280,7 @@ def test_a_slow_callback_holds_up_the_beats_of_other_holds(
     end.set()
 
 
-def test_a_full_descriptor_table_ends_the_thread(
+def test_a_full_descriptor_table_does_not_end_the_thread(
     keeper: Keeper,
     hold: Callable[..., FileHeld],
     env: Stepped,
@@ -315,7 +315,7 @@ def test_a_full_descriptor_table_ends_the_thread(
     assert beaten.wait(SOON)
 
 
-def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_signals_do_not_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
     keeper.keep(hold(), 3600)
     thread = keeper._thread
     assert thread is not None
@@ -325,7 +325,7 @@ def test_signals_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., 
         assert blocked >> (number - 1) & 1, f"signal {number}"
 
 
-def test_the_locks_are_released_before_the_children_have_ended(
+def test_the_locks_are_released_after_the_children_have_ended(
     keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K6: behind all of multiprocessing's finalizers, once in a process, and anew in a forked one."""
@@ -351,7 +351,7 @@ def test_the_locks_are_released_before_the_children_have_ended(
     assert held.released
 
 
-def test_the_exit_stops_at_a_lock_that_was_lost(
+def test_the_exit_goes_on_after_a_lock_that_was_lost(
     keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost, held = hold("lost"), hold("held")
@@ -365,7 +365,7 @@ def test_the_exit_stops_at_a_lock_that_was_lost(
         lost.release()
 
 
-def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
+def test_a_hold_that_ends_while_it_is_entered_is_not_kept(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped
 ) -> None:
     """K3: released by another thread, or found lost, between two steps of the entry."""
@@ -386,7 +386,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_kept_for_ever(
         held.release()
 
 
-def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
     """K3, K5: whether it is lost already cannot be known, so it is looked at each second, events or not."""
     held = hold(on_lost=lambda _lost: None)
 
@@ -401,7 +401,7 @@ def test_a_look_that_fails_is_the_last_one(keeper: Keeper, hold: Callable[..., F
     held.release()
 
 
-def test_a_full_descriptor_table_ends_an_acquisition(
+def test_a_full_descriptor_table_does_not_end_an_acquisition(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is held, but not kept fresh, which is said; the next hold tries again."""
@@ -424,7 +424,7 @@ def test_a_full_descriptor_table_ends_an_acquisition(
         one.release()
 
 
-def test_the_end_of_the_interpreter_is_complained_about(
+def test_the_end_of_the_interpreter_is_not_complained_about(
     keeper: Keeper, hold: Callable[..., FileHeld], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Python that is about to end starts no thread any more (3.12)."""
@@ -441,7 +441,7 @@ def test_the_end_of_the_interpreter_is_complained_about(
     held.release()
 
 
-def test_a_doorbell_that_rings_already_is_an_error(keeper: Keeper, env: Stepped) -> None:
+def test_a_full_doorbell_can_be_rung(keeper: Keeper, env: Stepped) -> None:
     keeper._doorbell = ends = env.pipe()
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -450,7 +450,7 @@ def test_a_doorbell_that_rings_already_is_an_error(keeper: Keeper, env: Stepped)
     assert os.read(ends[0], 1) == b"!"
 
 
-def test_a_watch_without_a_descriptor_is_slept_through(
+def test_a_watch_without_a_descriptor_is_polled(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: the descriptor table is full, so what is watched is looked at each second."""
@@ -465,7 +465,7 @@ def test_a_watch_without_a_descriptor_is_slept_through(
     held.release()
 
 
-def test_a_thread_goes_on_in_a_process_that_is_not_its_own(
+def test_the_thread_ends_in_a_forked_process(
     keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4."""

@@ -79,9 +79,7 @@ FOREIGN_ENDS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", FOREIGN_ENDS)
 @pytest.mark.parametrize("step", ["guard", "fstat", "stat"])
-def test_a_guard_on_a_file_without_a_name_is_taken_for_the_lock(
-    how: str, step: str, path: Path, flock: Contend
-) -> None:
+def test_a_guard_on_a_file_without_a_name_is_not_the_lock(how: str, step: str, path: Path, flock: Contend) -> None:
     """F1: whatever happens to the path before it is looked at, the hold is of the file that is there then."""
     path.touch()
     contender = flock()
@@ -92,7 +90,7 @@ def test_a_guard_on_a_file_without_a_name_is_taken_for_the_lock(
     assert contender.env.open_descriptors() == {held.fd}
 
 
-def test_a_path_that_changes_all_the_time_keeps_a_contender_busy(path: Path, flock: Contend) -> None:
+def test_a_path_that_changes_all_the_time_is_given_up(path: Path, flock: Contend) -> None:
     """F1: it starts over a few times; then it is told that its time is up, and what it saw."""
     contender = flock()
     contender.env.before["guard"] = lambda *_args, **_kwargs: FOREIGN_ENDS["replaced"](path)
@@ -103,7 +101,7 @@ def test_a_path_that_changes_all_the_time_keeps_a_contender_busy(path: Path, flo
     assert not contender.env.open_descriptors()
 
 
-def test_two_are_inside_while_a_third_removes_the_file(path: Path, flock: Contend, environments: Environments) -> None:
+def test_one_is_inside_while_a_third_removes_the_file(path: Path, flock: Contend, environments: Environments) -> None:
     """F1: one that locks, removes and unlocks, as some do, at each step of a contender; and another contender then."""
     path.touch()
     rehearsal = flock()
@@ -135,7 +133,7 @@ def test_two_are_inside_while_a_third_removes_the_file(path: Path, flock: Conten
 # -- F2, F3 ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_goes_with_the_lock(path: Path, flock: Contend) -> None:
+def test_the_file_stays_when_the_lock_goes(path: Path, flock: Contend) -> None:
     """F2: it is the same file all along, and what is locked is that."""
     path.touch()
     before = identity(path)
@@ -148,7 +146,9 @@ def test_the_file_goes_with_the_lock(path: Path, flock: Contend) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_breaking_a_lock_splits_it(shared: bool, path: Path, flock: Contend, environments: Environments) -> None:
+def test_breaking_a_lock_does_not_split_it(
+    shared: bool, path: Path, flock: Contend, environments: Environments
+) -> None:
     """F2: removing the file would let others in beside the holder. So it stays, and the error says who that is."""
     env = environments()
     assert drive(break_lock(env, request(path))) is None
@@ -167,10 +167,10 @@ CONTENTS = [b"#!/bin/sh\nexit 0\n", b'{"a": 1}\n', b"x" * 100_000, b"protocol=fl
 
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: repr(content[:12]))
 @pytest.mark.parametrize("options", [{}, {"tag": "deploy"}, {"shared": True}], ids=str)
-def test_a_locked_script_or_file_of_data_is_changed(
+def test_a_locked_script_or_file_of_data_is_unchanged(
     content: bytes, options: dict[str, object], path: Path, flock: Contend
 ) -> None:
-    """F3: neither when it is acquired nor when it is released, nor does it matter that others write to it."""
+    """F3: when it is acquired, when it is released, and while others write to it."""
     path.write_bytes(content)
     before = path.stat()
     held = flock(**options).get()
@@ -183,7 +183,7 @@ def test_a_locked_script_or_file_of_data_is_changed(
 
 
 @pytest.mark.parametrize("how", FOREIGN_ENDS)
-def test_a_holder_whose_file_is_gone_is_not_told(how: str, path: Path, flock: Contend) -> None:
+def test_a_holder_whose_file_is_gone_is_told(how: str, path: Path, flock: Contend) -> None:
     """F3: others may be inside by now."""
     held = flock().get()
     assert held.check()
@@ -200,7 +200,7 @@ def test_a_holder_whose_file_is_gone_is_not_told(how: str, path: Path, flock: Co
 @needs_root
 @pytest.mark.parametrize("mode", [0o1777, 0o755])
 @pytest.mark.parametrize("options", [{}, {"tag": "x"}, {"shared": True}], ids=str)
-def test_the_file_of_another_user_cannot_be_locked(
+def test_the_file_of_another_user_can_be_locked(
     mode: int, options: dict[str, object], path: Path, flock: Contend
 ) -> None:
     """F3: it may be read, and in a sticky directory the kernel refuses to open it with O_CREAT."""
@@ -218,14 +218,14 @@ def test_the_file_of_another_user_cannot_be_locked(
 
 
 @needs_root
-def test_a_file_that_this_user_may_not_open_is_waited_for(path: Path, flock: Contend) -> None:
+def test_a_file_that_this_user_may_not_open_is_refused(path: Path, flock: Contend) -> None:
     path.touch(0o600)
     path.chmod(0o600)
     with pytest.raises(PermissionError):
         elsewhere(lambda: flock(timeout=None).get(), user=NOBODY)
 
 
-def test_a_filesystem_that_wants_writers_fails_without_a_word(path: Path, flock: Contend) -> None:
+def test_a_filesystem_that_wants_writers_says_so(path: Path, flock: Contend) -> None:
     """F3: NFS grants an exclusive guard only to those who may write; EBADF would puzzle anyone."""
     contender = flock()
 
@@ -256,7 +256,7 @@ def in_the_way(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "FIFO", "symbolic link", "dangling symbolic link", "socket"])
-def test_what_is_no_file_is_locked_or_followed(kind: str, path: Path, flock: Contend) -> None:
+def test_what_is_no_file_is_refused(kind: str, path: Path, flock: Contend) -> None:
     in_the_way(path, kind)
     for timeout in (0, None):
         contender = flock(timeout=timeout)
@@ -268,7 +268,7 @@ def test_what_is_no_file_is_locked_or_followed(kind: str, path: Path, flock: Con
     assert not contender.env.open_descriptors()
 
 
-def test_missing_directories_are_not_made_or_not_asked_for(disk: Path, contend: Contend) -> None:
+def test_missing_directories_are_made_only_when_asked_for(disk: Path, contend: Contend) -> None:
     with pytest.raises(InvalidPath, match="parents=True"):
         contend(disk / "a" / "b" / "l", protocol="flock").run()
     assert not (disk / "a").exists()
@@ -278,7 +278,7 @@ def test_missing_directories_are_not_made_or_not_asked_for(disk: Path, contend: 
         contend(disk / "file" / "b" / "l", protocol="flock", parents=True).run()
 
 
-def test_a_new_file_has_another_mode(path: Path, flock: Contend) -> None:
+def test_a_new_file_has_the_mode_asked_for(path: Path, flock: Contend) -> None:
     before = os.umask(0)
     try:
         flock().get()
@@ -296,7 +296,7 @@ def test_a_new_file_has_another_mode(path: Path, flock: Contend) -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("kind", ["linux", "generic"])
-def test_without_kernel_locks_everybody_is_inside(
+def test_without_kernel_locks_it_is_refused(
     kind: str, there: bool, path: Path, flock: Contend, environments: Environments
 ) -> None:
     """F4: it says so, in every way of asking, and leaves nothing."""
@@ -316,7 +316,7 @@ def test_without_kernel_locks_everybody_is_inside(
 # -- F5 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_tag_is_not_shown_or_stays(path: Path, flock: Contend, environments: Environments) -> None:
+def test_a_tag_is_shown_while_the_lock_is_held(path: Path, flock: Contend, environments: Environments) -> None:
     """F5: others see it as long as it is true."""
     held = flock(tag="deploy v1").get()
     status = look(environments(), request(path))
@@ -329,7 +329,7 @@ def test_a_tag_is_not_shown_or_stays(path: Path, flock: Contend, environments: E
     assert look(environments(), request(path)).holder is None
 
 
-def test_a_shared_hold_writes_to_what_others_read(path: Path, flock: Contend) -> None:
+def test_a_shared_hold_writes_nothing(path: Path, flock: Contend) -> None:
     """F5: who is not alone writes nothing; and says of itself what it knows all the same."""
     held = flock(tag="reading", shared=True).get()
     assert path.read_bytes() == b""
@@ -343,7 +343,7 @@ def leave_a_tag(flock: Contend, tag: str = "dead") -> None:
     killed.crash()
 
 
-def test_the_tag_of_a_dead_holder_is_shown_as_the_next_ones(
+def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     path: Path, flock: Contend, environments: Environments
 ) -> None:
     """F5: neither while somebody else holds it in his own way, nor when nobody does."""
@@ -358,7 +358,7 @@ def test_the_tag_of_a_dead_holder_is_shown_as_the_next_ones(
     assert status.record is None
 
 
-def test_a_tag_outlives_the_process_that_it_names(
+def test_a_tag_is_shown_only_while_its_process_lives(
     path: Path, flock: Contend, environments: Environments, process: Callable[..., int], dead_pid: int
 ) -> None:
     """F5: another process may have its number by now, or the file be locked by somebody else."""
@@ -384,7 +384,9 @@ def test_a_tag_outlives_the_process_that_it_names(
 
 
 @pytest.mark.parametrize("tag", [None, "next", "n" * 9_000])
-def test_the_tag_of_a_dead_holder_stays(tag: str | None, path: Path, flock: Contend) -> None:
+def test_the_next_exclusive_holder_takes_away_the_tag_of_a_dead_one(
+    tag: str | None, path: Path, flock: Contend
+) -> None:
     """F5: the next one who is alone takes it away, or writes its own over it; a reader leaves it."""
     leave_a_tag(flock, "dead" * 2_000)
     left = path.read_bytes()
@@ -398,7 +400,7 @@ def test_the_tag_of_a_dead_holder_stays(tag: str | None, path: Path, flock: Cont
 
 
 @pytest.mark.parametrize("content", [b"", "a record of ours"], ids=["empty", "a tag of the dead"])
-def test_a_tag_is_written_into_a_file_of_another_directory(
+def test_a_tag_is_not_written_into_a_file_of_another_directory(
     content: bytes | str, disk: Path, path: Path, flock: Contend
 ) -> None:
     """F5: somebody has linked it here, where whoever locks may write to all files."""
@@ -419,7 +421,7 @@ def test_a_tag_is_written_into_a_file_of_another_directory(
     assert (elsewhere_.read_bytes(), elsewhere_.stat().st_mtime) == (before, 1)
 
 
-def test_what_others_have_written_goes_with_a_tag(path: Path, flock: Contend) -> None:
+def test_what_others_have_written_stays_when_a_tag_goes(path: Path, flock: Contend) -> None:
     """F5: at the release, and after a kill."""
     held = flock(tag="x").get()
     with path.open("ab") as file:
@@ -433,7 +435,7 @@ def test_what_others_have_written_goes_with_a_tag(path: Path, flock: Contend) ->
 
 
 @pytest.mark.parametrize("step", ["write", "truncate"])
-def test_a_tag_that_cannot_be_written_fails_the_acquisition(step: str, path: Path, flock: Contend) -> None:
+def test_a_tag_that_cannot_be_written_does_not_fail_the_acquisition(step: str, path: Path, flock: Contend) -> None:
     """F5: a full disk, or a file that may only be read."""
     leave_a_tag(flock)
     contender = flock(tag="x")
@@ -449,7 +451,7 @@ def test_a_tag_that_cannot_be_written_fails_the_acquisition(step: str, path: Pat
     assert is_free(path)
 
 
-def test_half_a_tag_stays(path: Path, flock: Contend) -> None:
+def test_half_a_tag_is_removed(path: Path, flock: Contend) -> None:
     """F5: the disk becomes full in the midst of it."""
     contender = flock(tag="x")
 
@@ -471,7 +473,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("other", RECORDS)
 @pytest.mark.parametrize("options", [{}, {"tag": "x"}, {"shared": True}], ids=str)
-def test_a_lock_of_another_protocol_is_entered(
+def test_a_lock_of_another_protocol_is_not_entered(
     other: str, options: dict[str, object], path: Path, flock: Contend
 ) -> None:
     """Its holder may keep no guard."""
@@ -521,7 +523,7 @@ def check_next(flock: Contend, path: Path, where: str) -> None:
 
 @states
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE], ids=lambda n: errno.errorcode[n])
-def test_a_fault_at_some_step_leaks_or_lies(state: str, number: int, path: Path, flock: Contend) -> None:
+def test_no_fault_at_any_step_leaks_or_lies(state: str, number: int, path: Path, flock: Contend) -> None:
     STATES[state](path, flock)
     acquiring, releasing = rehearse(flock)
     for at, name in enumerate(acquiring + releasing):
@@ -552,7 +554,7 @@ def test_a_fault_at_some_step_leaks_or_lies(state: str, number: int, path: Path,
 
 
 @states
-def test_a_kill_at_some_step_leaves_a_lock_that_nobody_gets(state: str, path: Path, flock: Contend) -> None:
+def test_a_kill_at_any_step_leaves_a_lock_that_can_be_acquired(state: str, path: Path, flock: Contend) -> None:
     STATES[state](path, flock)
     acquiring, releasing = rehearse(flock)
     for at, name in enumerate(acquiring + releasing):
@@ -575,7 +577,7 @@ class Interrupt(BaseException):
 
 
 @states
-def test_an_interruption_at_some_step_leaves_something(state: str, path: Path, flock: Contend) -> None:
+def test_an_interruption_at_any_step_leaves_nothing(state: str, path: Path, flock: Contend) -> None:
     STATES[state](path, flock)
     acquiring, _ = rehearse(flock)
     for at, name in enumerate(acquiring):
@@ -599,7 +601,7 @@ def test_an_interruption_at_some_step_leaves_something(state: str, path: Path, f
             check_next(flock, path, where)
 
 
-def test_a_forked_child_unlocks_its_parents_lock(path: Path, flock: Contend) -> None:
+def test_a_forked_child_leaves_its_parents_lock_locked(path: Path, flock: Contend) -> None:
     held = flock(tag="x").get()
     before = path.read_bytes()
 
@@ -614,7 +616,9 @@ def test_a_forked_child_unlocks_its_parents_lock(path: Path, flock: Contend) -> 
     assert held.verify()
 
 
-def test_holds_of_one_file_in_one_process_are_confused(path: Path, flock: Contend, environments: Environments) -> None:
+def test_holds_of_one_file_in_one_process_are_kept_apart(
+    path: Path, flock: Contend, environments: Environments
+) -> None:
     env = environments()
     one, two, three = (flock(env, shared=True).get() for _ in range(3))
     assert len({held.fd for held in (one, two, three)}) == len(env.holds) == 3
@@ -632,11 +636,11 @@ MEANINGLESS = [{"stale": lambda _status: True}, {"stale_after": 60}, {"heartbeat
 
 
 @pytest.mark.parametrize("options", MEANINGLESS, ids=lambda options: next(iter(options)))
-def test_an_option_without_a_meaning_is_passed_over(options: dict[str, object], path: Path) -> None:
+def test_an_option_without_a_meaning_is_refused(options: dict[str, object], path: Path) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))} has no meaning with protocol 'flock'"):
         request(path, **options)
 
 
-def test_an_option_that_says_nothing_is_refused(path: Path) -> None:
+def test_an_option_that_says_nothing_is_accepted(path: Path) -> None:
     for stale in ("safe", "protocol", "never"):
         request(path, stale=stale, stale_after=None, heartbeat=0, durable=False)

@@ -90,7 +90,7 @@ def request(path: Path, **options: object) -> FileRequest:
 # -- F6, F8: the wait --------------------------------------------------------------------------------------------------
 
 
-def test_a_waiter_wakes_itself(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+def test_a_waiter_does_not_wake_itself(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
     """F6: one descriptor, opened once, becomes the hold's; nothing that it does wakes those who wait."""
     holder = foreigner()
     waiter, other = arrive(fair=False), arrive(fair=False)
@@ -108,7 +108,7 @@ def test_a_waiter_wakes_itself(arrive: Contend, foreigner: Callable[..., int], p
     assert waiter.env.open_descriptors() == {held.fd}
 
 
-def test_a_waiter_waits_for_a_file_that_is_gone(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+def test_a_waiter_follows_the_path_to_another_file(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
     """F6: the path names another file, locked by another; then none at all."""
     foreigner()
     waiter = arrive(fair=False)
@@ -122,7 +122,7 @@ def test_a_waiter_waits_for_a_file_that_is_gone(arrive: Contend, foreigner: Call
     assert waiter.get().identity == (path.stat().st_dev, path.stat().st_ino)
 
 
-def test_a_removed_file_is_waited_for(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
+def test_a_removed_file_is_not_waited_for(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
     """F6: whoever holds the file without a name keeps nobody out."""
     foreigner()
     waiter = arrive(fair=False)
@@ -133,7 +133,7 @@ def test_a_removed_file_is_waited_for(arrive: Contend, foreigner: Callable[..., 
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY], ids=["read", "read and write", "write"])
-def test_the_end_of_a_foreign_holder_makes_no_event(flags: int, arrive: Contend, path: Path) -> None:
+def test_the_end_of_a_foreign_holder_makes_an_event(flags: int, arrive: Contend, path: Path) -> None:
     """F8: flock(1) opens for reading only."""
     fd = os.open(path, flags | os.O_CREAT, 0o644)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -144,7 +144,7 @@ def test_the_end_of_a_foreign_holder_makes_no_event(flags: int, arrive: Contend,
     waiter.get()
 
 
-def test_one_that_unlocks_and_keeps_the_file_open_is_waited_for(
+def test_a_holder_that_unlocks_and_keeps_the_file_open_is_noticed(
     arrive: Contend, foreigner: Callable[..., int], clock: Clock
 ) -> None:
     """F8: `flock -u 9` makes no event."""
@@ -160,7 +160,7 @@ def test_one_that_unlocks_and_keeps_the_file_open_is_waited_for(
     assert waiter.inside
 
 
-def test_a_wait_without_events_is_a_hang(contend: Contend, environments: Environments, path: Path) -> None:
+def test_a_wait_without_events_polls(contend: Contend, environments: Environments, path: Path) -> None:
     holder = contend(path, protocol="flock")
     held = holder.get()
     waiter = contend(path, environments("events"), protocol="flock", timeout=None)
@@ -174,7 +174,7 @@ def test_a_wait_without_events_is_a_hang(contend: Contend, environments: Environ
 # -- F7: looking without taking ----------------------------------------------------------------------------------------
 
 
-def test_a_look_leaves_the_lock_taken_or_takes_it_from_the_holder(
+def test_a_look_neither_takes_nor_keeps_the_lock(
     environments: Environments, foreigner: Callable[..., int], contend: Contend, path: Path
 ) -> None:
     """F7: status and wait find out by trying, and give back what they get."""
@@ -196,7 +196,7 @@ def test_a_look_leaves_the_lock_taken_or_takes_it_from_the_holder(
         os.close(fd)
 
 
-def test_one_who_waits_is_told_of_a_free_lock_that_is_not(
+def test_a_lock_is_free_for_readers_while_readers_hold_it(
     environments: Environments, foreigner: Callable[..., int], path: Path
 ) -> None:
     """F7: for a reader, a lock that readers hold is free; for a writer it is not."""
@@ -213,7 +213,7 @@ def test_one_who_waits_is_told_of_a_free_lock_that_is_not(
     assert wait == "free"
 
 
-def test_the_first_in_the_queue_is_passed_while_readers_are_inside(
+def test_the_first_in_the_queue_is_not_passed_while_readers_are_inside(
     queued: Contend, arrive: Contend, clock: Clock
 ) -> None:
     """F7: for the one behind, the lock seems to lie there for readers; but the first cannot have it."""
@@ -233,7 +233,7 @@ def test_the_first_in_the_queue_is_passed_while_readers_are_inside(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_one_that_is_stopped_keeps_a_free_lock_from_all(
+def test_a_stopped_waiter_does_not_keep_a_free_lock_from_all(
     shared: bool, queued: Contend, arrive: Contend, clock: Clock, path: Path
 ) -> None:
     """F7: nobody has it, and the first does nothing; after some patience, the next goes in."""
@@ -253,8 +253,8 @@ def test_one_that_is_stopped_keeps_a_free_lock_from_all(
 # -- F9: readers and writers -------------------------------------------------------------------------------------------
 
 
-def test_readers_wait_for_each_other(arrive: Contend, queued: Contend, clock: Clock) -> None:
-    """F9: neither those inside, nor those who have waited for a writer."""
+def test_readers_do_not_wait_for_each_other(arrive: Contend, queued: Contend, clock: Clock) -> None:
+    """F9: those inside, and those who have waited for a writer."""
     first = arrive(shared=True)
     first.get()
     second = arrive(shared=True)
@@ -278,7 +278,7 @@ def test_readers_wait_for_each_other(arrive: Contend, queued: Contend, clock: Cl
 
 @pytest.mark.parametrize("same", [False, True], ids=["other process", "same process"])
 @pytest.mark.parametrize("timeout", [0, 5, None])
-def test_a_stream_of_readers_starves_a_writer(
+def test_a_stream_of_readers_does_not_starve_a_writer(
     timeout: float | None, same: bool, arrive: Contend, queued: Contend, clocked: Callable[[], Stepped]
 ) -> None:
     """F9: who comes after a waiting writer goes behind it, also one that asks with timeout=0, and with fewer steps."""
@@ -299,7 +299,7 @@ def test_a_stream_of_readers_starves_a_writer(
         late.get()
 
 
-def test_a_reader_within_a_reader_waits_for_the_writer_that_waits_for_it(arrive: Contend, queued: Contend) -> None:
+def test_a_reader_within_a_reader_does_not_wait_for_a_writer(arrive: Contend, queued: Contend) -> None:
     """F9: the same thread or task is inside already."""
     me: tuple[object, ...] = (object(),)
     outer = arrive(shared=True, context=me)
@@ -318,7 +318,7 @@ def test_a_reader_within_a_reader_waits_for_the_writer_that_waits_for_it(arrive:
     writer.get()
 
 
-def test_a_reader_that_would_be_the_writer_waits_for_itself(
+def test_a_reader_cannot_wait_for_itself_as_a_writer(
     arrive: Contend, clocked: Callable[[], Stepped], clock: Clock
 ) -> None:
     """F9: without a time limit that would be for ever."""
@@ -336,9 +336,7 @@ def test_a_reader_that_would_be_the_writer_waits_for_itself(
         held.release()
 
 
-def test_one_reader_of_many_that_would_be_the_writer_waits_for_itself(
-    arrive: Contend, clocked: Callable[[], Stepped]
-) -> None:
+def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
     """F9: others of the process are inside too, whose end would not be enough."""
     env, me = clocked(), (object(),)
     arrive(env, shared=True).get()
@@ -349,7 +347,7 @@ def test_one_reader_of_many_that_would_be_the_writer_waits_for_itself(
     assert somebody_else.step() is not None
 
 
-def test_an_owner_is_let_in_for_more_than_it_holds(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
+def test_an_owner_is_let_in_for_no_more_than_it_holds(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
     """F9: equal owners share a hold, but a shared one is not a way to an exclusive one."""
     env = clocked()
     options = {"owner": "me", "timeout": 0}
@@ -386,9 +384,7 @@ OWNERS: dict[str, tuple[list[LockOwner], str]] = {
 
 
 @pytest.mark.parametrize("who", OWNERS)
-def test_a_refusal_does_not_say_who_holds_it(
-    who: str, arrive: Contend, foreigner: Callable[..., int], path: Path
-) -> None:
+def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
     owners, said = OWNERS[who]
     foreigner()
     contender = arrive(timeout=0)
@@ -408,7 +404,7 @@ def test_a_refusal_does_not_say_who_holds_it(
     assert [waiter.pid for waiter in status.waiters] == [9]
 
 
-def test_finding_out_who_holds_it_delays_those_who_do_not_ask(arrive: Contend, foreigner: Callable[..., int]) -> None:
+def test_only_a_refusal_that_is_read_finds_out_who_holds_it(arrive: Contend, foreigner: Callable[..., int]) -> None:
     """It takes milliseconds; a refusal that is thrown away costs none of them."""
     foreigner()
     contender = arrive(timeout=0)
@@ -420,7 +416,7 @@ def test_finding_out_who_holds_it_delays_those_who_do_not_ask(arrive: Contend, f
     assert refusal.status is refusal.statuses[0]
 
 
-def test_a_wait_of_a_second_looks_for_the_holder_though_nobody_listens(
+def test_without_a_listener_a_long_wait_does_not_look_for_the_holder(
     arrive: Contend, foreigner: Callable[..., int]
 ) -> None:
     """A thousand tasks that wait would each keep their loop busy for milliseconds."""
@@ -432,7 +428,7 @@ def test_a_wait_of_a_second_looks_for_the_holder_though_nobody_listens(
     assert "lock_owners" not in contender.env.steps
 
 
-def test_a_lock_released_in_between_is_said_to_be_held_by_nobody_visible(
+def test_a_lock_released_in_between_is_said_to_be_free(
     environments: Environments, foreigner: Callable[..., int], path: Path
 ) -> None:
     fd = foreigner()
@@ -447,12 +443,16 @@ STATES: dict[str, tuple[int | None, bool, tuple[bool, Liveness, str]]] = {
     "a writer": (fcntl.LOCK_EX, False, (True, Liveness.ALIVE, "its holder is alive")),
     "a writer, for a reader": (fcntl.LOCK_EX, True, (True, Liveness.ALIVE, "its holder is alive")),
     "a reader": (fcntl.LOCK_SH, False, (True, Liveness.ALIVE, "its holder is alive")),
-    "a reader, for a reader": (fcntl.LOCK_SH, True, (False, Liveness.ALIVE, "only readers hold it, and one more may")),
+    "a reader, for a reader": (
+        fcntl.LOCK_SH,
+        True,
+        (False, Liveness.ALIVE, "only readers hold it, and another may join them"),
+    ),
 }
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_status_says_something_else(
+def test_a_status_says_what_is_so(
     state: str, environments: Environments, foreigner: Callable[..., int], path: Path
 ) -> None:
     how, shared, expected = STATES[state]
@@ -465,13 +465,15 @@ def test_a_status_says_something_else(
     assert all(holder.shared is (how == fcntl.LOCK_SH) for holder in status.holders)
 
 
-def test_a_status_of_nothing_makes_a_file(environments: Environments, path: Path) -> None:
+def test_a_status_of_nothing_makes_no_file(environments: Environments, path: Path) -> None:
     status: Status = look(environments(), request(path))
     assert (status.locked, status.stale, status.holder) == (False, False, None)
     assert not path.exists()
 
 
-def test_a_holder_that_watches_its_file_seems_to_wait(contend: Contend, environments: Environments, path: Path) -> None:
+def test_a_holder_that_watches_its_file_does_not_seem_to_wait(
+    contend: Contend, environments: Environments, path: Path
+) -> None:
     """It wants to be told of its loss."""
     held = contend(path, protocol="flock").get()
     env = environments()
@@ -487,7 +489,7 @@ NEVER_FAIL = frozenset({"inspect", "watch", "watch_process", "lock_owners", "wat
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=lambda n: errno.errorcode[n])
-def test_a_fault_while_waiting_leaks_or_hangs(
+def test_no_fault_while_waiting_leaks_or_hangs(
     number: int, shared: bool, contend: Contend, foreigner: Callable[..., int], path: Path
 ) -> None:
     """Fails and says so, or goes on; what it had is closed."""
@@ -521,7 +523,9 @@ def test_a_fault_while_waiting_leaks_or_hangs(
         assert not contender.env.open_descriptors(), f"{name} at {at}"
 
 
-def test_a_crash_while_waiting_stops_the_queue(arrive: Contend, queued: Contend, clock: Clock, path: Path) -> None:
+def test_a_crash_while_waiting_does_not_stop_the_queue(
+    arrive: Contend, queued: Contend, clock: Clock, path: Path
+) -> None:
     for shared in (False, True):
         holder = arrive()
         holder.get()
@@ -539,7 +543,7 @@ def test_a_crash_while_waiting_stops_the_queue(arrive: Contend, queued: Contend,
     assert not os.path.exists(queue_of(*os.path.split(path)))
 
 
-def test_a_thousand_cycles_leave_a_descriptor(contend: Contend, environments: Environments, path: Path) -> None:
+def test_a_thousand_cycles_leave_no_descriptor(contend: Contend, environments: Environments, path: Path) -> None:
     env, rival = environments(), environments()
     with ExitStack() as stack:
         for number in range(1000):

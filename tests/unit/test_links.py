@@ -58,7 +58,7 @@ def _linked(disk: Path, owner: int, mode: int, directory_owner: int = 0) -> Path
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777], ids=oct)
-def test_another_users_link_in_place_of_a_lock_file_makes_a_file_elsewhere(mode: int, disk: Path) -> None:
+def test_another_users_link_in_place_of_a_lock_file_is_refused(mode: int, disk: Path) -> None:
     """LK1: in semats, which follows links, and in the daemon's check of beads, which removes what they lead to."""
     where = _linked(disk, OTHER, mode)
     with pytest.raises(InvalidPath, match=f"symbolic link of user {OTHER}"):
@@ -73,7 +73,7 @@ def test_another_users_link_in_place_of_a_lock_file_makes_a_file_elsewhere(mode:
 
 
 @needs_root
-def test_a_link_of_ones_own_or_of_root_is_not_followed(disk: Path) -> None:
+def test_a_link_of_ones_own_or_of_root_is_followed(disk: Path) -> None:
     """LK1."""
     where = _linked(disk, 0, 0o1777)
     mine = disk / "mine"
@@ -90,7 +90,7 @@ def test_a_link_of_ones_own_or_of_root_is_not_followed(disk: Path) -> None:
     [(0o755, 0, True), (0o1777, 0, False), (0o777, 0, False), (0o775, 0, False), (0o777, OTHER, True)],
 )
 @pytest.mark.parametrize("protocol", ["semats", "sidecar"])
-def test_another_users_link_on_the_way_is_followed_where_all_may_write(
+def test_another_users_link_is_refused_on_a_way_where_all_may_write(
     mode: int, directory_owner: int, protocol: str, *, is_followed: bool, disk: Path
 ) -> None:
     """LK1: as the kernel does in sticky directories, where it reads the links; in all that others may write to."""
@@ -103,7 +103,7 @@ def test_another_users_link_on_the_way_is_followed_where_all_may_write(
 
 
 @needs_root
-def test_a_link_that_is_exchanged_while_it_is_read_is_believed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_exchanged_while_it_is_read_is_not_believed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LK2: looked at as root's, read as another's."""
     link = disk / "link"
     link.symlink_to("ours")
@@ -124,7 +124,9 @@ def test_a_link_that_is_exchanged_while_it_is_read_is_believed(disk: Path, monke
         followed(str(link), "semats", last=True)
 
 
-def test_directories_are_made_through_a_link_that_came_in_between(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_are_not_made_through_a_link_that_came_in_between(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is made above a lock file is made in what has just been made, or not at all."""
     (disk / "outside").mkdir()
     real: Callable[..., None] = os.mkdir
@@ -143,7 +145,7 @@ def test_directories_are_made_through_a_link_that_came_in_between(disk: Path, mo
     assert os.listdir(disk / "outside") == []
 
 
-def test_directories_that_are_there_are_made_anew(disk: Path) -> None:
+def test_only_missing_directories_are_made(disk: Path) -> None:
     (disk / "real").mkdir()
     (disk / "link").symlink_to("real")
     for path in ("link/a/b", "link/a/b", "link/a", "link/./c/"):

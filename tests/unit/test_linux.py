@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import _platform
-from holdfast._platform import linux
+from holdfast._platform import linux, procfs
 from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
@@ -35,44 +35,44 @@ Environments = Callable[..., Stepped]
         ("", True, 0.025),
     ],
 )
-def test_events_are_expected_where_none_come(
+def test_events_are_expected_only_where_they_come(
     kind: str, reach: bool, limit: float, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linux.LinuxEnvironment, "_mount_type", lambda _self, _path: kind)
+    monkeypatch.setattr(linux.LinuxEnvironment, "filesystem", lambda _self, _path: kind)
     env = environments()
     assert env.events_reach("/x/l") is reach
     assert env.poll_limit("/x/l") == limit
 
 
-def test_a_mount_is_mistaken_for_another(shm: Path, disk: Path) -> None:
+def test_a_mount_is_told_apart_from_others(shm: Path, disk: Path) -> None:
     env = linux.LinuxEnvironment()
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
-    assert env._mount_type("/proc/l") == "proc"
-    assert env._mount_type(str(disk / "no" / "l")) == ""
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
+    assert env.filesystem("/proc/l") == "proc"
+    assert env.filesystem(str(disk / "no" / "l")) == ""
 
 
-def test_a_new_mount_is_mistaken_for_the_old_one_for_ever(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_mount_is_noticed_after_a_second(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of a device is given out again; so what it was is forgotten after a second."""
     env, now = linux.LinuxEnvironment(), [100.0]
     monkeypatch.setattr(linux.time, "monotonic", lambda: now[0])
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
-    monkeypatch.setattr(linux, "_mount_type", lambda _device: "fuse.x")
-    assert env._mount_type(str(shm / "l")) == "tmpfs"
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
+    monkeypatch.setattr(procfs, "kind_by_device", lambda _device: "fuse.x")
+    assert env.filesystem(str(shm / "l")) == "tmpfs"
     now[0] += 1.1
-    assert env._mount_type(str(shm / "l")) == "fuse.x"
+    assert env.filesystem(str(shm / "l")) == "fuse.x"
 
 
 @needs_root
-def test_a_mount_with_blanks_in_its_name_is_mistaken(disk: Path) -> None:
+def test_a_mount_with_blanks_in_its_name_is_recognised(disk: Path) -> None:
     (disk / "a b - c").mkdir()
     inner = str(disk / "a b - c")
     assert (
-        elsewhere(lambda: linux.LinuxEnvironment()._mount_type(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
+        elsewhere(lambda: linux.LinuxEnvironment().filesystem(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
         == "ramfs"
     )
 
 
-def test_a_process_is_misread(
+def test_a_process_is_read_rightly(
     environments: Environments, dead_pid: int, tmp_path: Path, process: Callable[..., int]
 ) -> None:
     env = environments()
@@ -93,7 +93,7 @@ def test_a_process_is_misread(
     assert env.command(dead_pid) is None
 
 
-def test_the_proc_of_another_namespace_proves_a_death(
+def test_the_proc_of_another_namespace_proves_no_death(
     environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L3: after `unshare --pid`, /proc may still show the numbers, and so the start times, of another namespace."""
@@ -106,7 +106,7 @@ def test_the_proc_of_another_namespace_proves_a_death(
     assert env.command(live_pid) is None
 
 
-def test_a_full_descriptor_table_makes_the_living_dead(environments: Environments, live_pid: int) -> None:
+def test_with_a_full_descriptor_table_the_living_are_running(environments: Environments, live_pid: int) -> None:
     env = environments()
 
     def exhausted() -> list[str]:
@@ -119,7 +119,7 @@ def test_a_full_descriptor_table_makes_the_living_dead(environments: Environment
     assert elsewhere(exhausted, files=64) == ["running", "running"]
 
 
-def test_no_inotify_instance_left_is_an_error(disk: Path, contend: Callable[..., Contender]) -> None:
+def test_without_an_inotify_instance_the_wait_polls(disk: Path, contend: Callable[..., Contender]) -> None:
     """The 129th of a user fails with EMFILE: the wait polls instead, and tries again next time."""
     from holdfast._platform import inotify
 
@@ -141,7 +141,7 @@ def none_left(_descriptors: set[int]) -> None:
     raise OSError(24, "Too many open files")
 
 
-def test_a_descriptor_crosses_exec(disk: Path, environments: Environments) -> None:
+def test_no_descriptor_crosses_exec(disk: Path, environments: Environments) -> None:
     env = environments()
     fds = [env.open_unnamed(str(disk), 0o600), env.open_new(str(disk / "n"), 0o600)]
     fds.append(env.open_existing(str(disk / "n"), write=False))
@@ -166,7 +166,7 @@ def test_a_descriptor_crosses_exec(disk: Path, environments: Environments) -> No
         ({"HOLDFAST_WITHOUT": ""}, LinuxEnvironment, frozenset()),
     ],
 )
-def test_the_wrong_environment_is_chosen(
+def test_the_environment_of_the_system_is_chosen(
     variables: dict[str, str], kind: type, without: frozenset[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOLDFAST_OS", "HOLDFAST_WITHOUT"):
@@ -180,14 +180,14 @@ def test_the_wrong_environment_is_chosen(
     assert _platform.environment() is chosen
 
 
-def test_another_system_gets_what_only_linux_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_gets_the_portable_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OS", raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(_platform, "_current", None)
     assert type(_platform.environment()) is GenericEnvironment
 
 
-def test_a_process_of_another_user_counts_as_dead_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_running_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptor is left, or the kernel is older than 5.3; and kill(2) says no more than that it may not."""
 
     def refused(*_args: object) -> None:

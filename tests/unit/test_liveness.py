@@ -44,9 +44,7 @@ def marker(guarded: bool, device: int, who: Identity, **changes: str) -> str:
     [b"", b"garbage", sema_record(0, 0), sema_record(1, 1, marker="torn"), sema_record(1, 1, marker="1 g b 0 n s h")],
     ids=["empty", "garbage", "pid 0", "torn marker", "another boot"],
 )
-def test_a_holder_with_its_guard_is_called_anything_but_alive(
-    content: bytes, verdict: Judge, disk: Path, contend: Contend
-) -> None:
+def test_a_holder_with_its_guard_is_alive(content: bytes, verdict: Judge, disk: Path, contend: Contend) -> None:
     """L1: whatever the record says, even nothing."""
     holder = contend(disk / "l")
     holder.get()
@@ -54,7 +52,7 @@ def test_a_holder_with_its_guard_is_called_anything_but_alive(
     (disk / "l").write_bytes(holder.result.data)  # type: ignore[union-attr]
 
 
-def test_a_guard_that_is_gone_proves_nothing(disk: Path, contend: Contend) -> None:
+def test_a_guard_that_is_gone_proves_a_death(disk: Path, contend: Contend) -> None:
     """L2: a holder that crashed, on this boot and device; nothing that its pid says matters."""
     holder, other = contend(disk / "l"), contend(disk / "l")
     holder.get()
@@ -65,7 +63,7 @@ def test_a_guard_that_is_gone_proves_nothing(disk: Path, contend: Contend) -> No
     assert status.record.pid == os.getpid(), "a living pid, and yet"
 
 
-def test_a_guard_is_missed_that_was_never_there(verdict: Judge, disk: Path, contend: Contend) -> None:
+def test_only_a_guard_that_was_there_is_missed(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L2: only where the marker says that the holder took it, on this boot and this device."""
     env = contend(disk / "x").env
     who, device = env.identity(), device_in(disk)
@@ -83,7 +81,7 @@ def test_a_guard_is_missed_that_was_never_there(verdict: Judge, disk: Path, cont
     assert verdict(sema_record(pid, time.time(), marker=unknown))[0] is UNKNOWN
 
 
-def test_an_unknown_boot_passes_for_this_one(verdict: Judge, disk: Path, environments: Callable[..., Stepped]) -> None:
+def test_an_unknown_boot_is_not_this_one(verdict: Judge, disk: Path, environments: Callable[..., Stepped]) -> None:
     """L2: two parts that cannot be known are not equal."""
     env = environments()
     mine = env.identity()
@@ -101,9 +99,7 @@ def zombie() -> Iterator[int]:
     ended.wait()
 
 
-def test_a_foreign_holder_is_judged_by_less_than_its_process(
-    verdict: Judge, dead_pid: int, live_pid: int, zombie: int
-) -> None:
+def test_a_foreign_holder_is_judged_by_its_process(verdict: Judge, dead_pid: int, live_pid: int, zombie: int) -> None:
     """L3: a record without a marker has only its number."""
     now = time.time()
     assert verdict(sema_record(live_pid, now)) == (ALIVE, "process", False)
@@ -114,7 +110,7 @@ def test_a_foreign_holder_is_judged_by_less_than_its_process(
     assert verdict(sema_record(live_pid, now + 100)) == (ALIVE, "process", False)
 
 
-def test_a_thread_passes_for_a_process(verdict: Judge) -> None:
+def test_a_thread_is_not_taken_for_a_process(verdict: Judge) -> None:
     """L3: the number of a thread answers kill(), but no process has it."""
     import threading
 
@@ -129,7 +125,7 @@ def test_a_thread_passes_for_a_process(verdict: Judge) -> None:
         thread.join()
 
 
-def test_a_fresh_holder_looks_recycled(verdict: Judge) -> None:
+def test_a_fresh_holder_does_not_look_recycled(verdict: Judge) -> None:
     """L3: timestamps are whole seconds, so a process may start up to a second after its record."""
     running = Presence.RUNNING
     for late, expected in ((-5.0, ALIVE), (0.0, ALIVE), (1.0, ALIVE), (1.1, DEAD)):
@@ -137,7 +133,7 @@ def test_a_fresh_holder_looks_recycled(verdict: Judge) -> None:
         assert verdict(sema_record(7, 1000), process=found)[0] is expected, late
 
 
-def test_a_process_table_is_believed_more_or_less_than_it_says(verdict: Judge, disk: Path, contend: Contend) -> None:
+def test_a_process_table_proves_what_it_says_and_no_more(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L3: with a marker of this boot and PID namespace; proven only for a holder that is known by its process alone."""
     who, device = contend(disk / "x").env.identity(), device_in(disk)
     by_process = sema_record(who.pid, 1, marker=marker(False, device, who))
@@ -162,14 +158,14 @@ def test_a_process_table_is_believed_more_or_less_than_it_says(verdict: Judge, d
 
 
 @pytest.mark.parametrize("pid", [0, 2**31, 2**32 - 1])
-def test_a_number_that_is_no_pid_reaches_the_kernel(pid: int, verdict: Judge, contend: Contend, disk: Path) -> None:
+def test_only_a_pid_reaches_the_kernel(pid: int, verdict: Judge, contend: Contend, disk: Path) -> None:
     """L3: the number must mean something; kill(0) and kill(-1) mean everybody."""
     env = contend(disk / "x").env
     env.before["inspect"] = lambda number: pytest.fail(f"asked about {number}")
     assert verdict(sema_record(pid, 1), env) == (UNKNOWN, "none", False)
 
 
-def test_a_reboot_proves_a_death(verdict: Judge, disk: Path, contend: Contend) -> None:
+def test_a_reboot_hints_at_a_death_and_does_not_prove_it(verdict: Judge, disk: Path, contend: Contend) -> None:
     """L4: by rule only, as host names repeat; and never between numbers of machines, which outlive a boot."""
     who, device = contend(disk / "x").env.identity(), device_in(disk)
 
@@ -183,7 +179,7 @@ def test_a_reboot_proves_a_death(verdict: Judge, disk: Path, contend: Contend) -
     assert verdict(written(boot="another-boot", host="elsewhere")) == (UNKNOWN, "none", False)
 
 
-def test_an_unknown_holder_is_called_dead(verdict: Judge, disk: Path, contend: Contend, dead_pid: int) -> None:
+def test_an_unknown_holder_is_not_called_dead(verdict: Judge, disk: Path, contend: Contend, dead_pid: int) -> None:
     """L5: another host, another PID namespace, nothing readable, a marker that is torn or newer."""
     who, device = contend(disk / "x").env.identity(), device_in(disk)
     gone = Process(Presence.GONE)
@@ -200,7 +196,7 @@ def test_an_unknown_holder_is_called_dead(verdict: Judge, disk: Path, contend: C
         assert verdict(content, process=gone) == (UNKNOWN, "none", False), content
 
 
-def test_a_prober_passes_for_a_holder(disk: Path, contend: Contend) -> None:
+def test_a_prober_is_not_taken_for_a_holder(disk: Path, contend: Contend) -> None:
     """Two who look at a dead lock at the same time must not take each other for its holder: the probe is shared."""
     holder, one, other = (contend(disk / "l") for _ in range(3))
     holder.get()

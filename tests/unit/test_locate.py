@@ -42,24 +42,26 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("protocol", "named", "there"), PLACES)
-def test_the_lock_file_is_looked_for_elsewhere(protocol: str, named: str, there: str, tree: Path) -> None:
+def test_the_lock_file_is_looked_for_where_each_protocol_says(
+    protocol: str, named: str, there: str, tree: Path
+) -> None:
     assert locate(f"{tree}/{named}", get(protocol))[1] == f"{tree}/{there}"
 
 
 @pytest.mark.parametrize("named", ["a/../l", "../l", "a/.."])
-def test_a_path_that_semats_refuses_is_accepted(named: str, tree: Path) -> None:
+def test_a_path_that_semats_refuses_is_refused(named: str, tree: Path) -> None:
     with pytest.raises(InvalidPath):
         Lock(tree / "real" / named, protocol="semats")
     Lock(tree / "real" / "l..lock", protocol="semats")
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sidecar", "beads"])
-def test_a_lock_that_was_sent_elsewhere_is_another_one(protocol: str, tree: Path) -> None:
+def test_a_lock_sent_elsewhere_is_the_same(protocol: str, tree: Path) -> None:
     lock = Lock(tree / "link", protocol=protocol)
     assert pickle.loads(pickle.dumps(lock)).path == lock.path
 
 
-def test_the_slots_of_a_semaphore_are_where_no_other_looks_for_them(tree: Path) -> None:
+def test_the_slots_of_a_semaphore_are_where_every_protocol_looks(tree: Path) -> None:
     semaphore = Semaphore(tree / "gpu", 2, protocol="sidecar")
     with semaphore as hold:
         assert hold.path == f"{tree}/gpu.0.lock"
@@ -70,6 +72,6 @@ def test_the_slots_of_a_semaphore_are_where_no_other_looks_for_them(tree: Path) 
 @pytest.mark.parametrize(
     ("protocol", "option"), [("sema", "payload"), ("sidecar", "holder"), ("beads", "payload"), ("flock", "version")]
 )
-def test_an_option_of_another_protocol_is_accepted_and_ignored(protocol: str, option: str, tree: Path) -> None:
-    with pytest.raises(ValueError, match=f"{option} is no option of the {protocol} protocol"):
+def test_an_option_of_another_protocol_is_refused(protocol: str, option: str, tree: Path) -> None:
+    with pytest.raises(ValueError, match=f"{option} is not an option of the {protocol} protocol"):
         Lock(tree / "l", protocol=protocol, **{option: "x"})  # type: ignore[arg-type]

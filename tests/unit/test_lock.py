@@ -125,7 +125,7 @@ def test_the_end_of_a_lost_lock_raises(face: Any, path: Path) -> None:
     assert path.read_bytes() == sema_record(1, 1)
 
 
-def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
+def test_a_decorated_function_runs_with_the_lock(path: Path) -> None:
     @Lock(path)
     def work(a: int, *, b: int) -> tuple[int, bool]:
         """Doc."""
@@ -136,7 +136,7 @@ def test_a_decorated_function_runs_without_the_lock(path: Path) -> None:
     assert (work.__name__, work.__doc__) == ("work", "Doc.")
 
 
-def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
+def test_generators_cannot_be_decorated(path: Path) -> None:
     async def async_generator():  # type: ignore[no-untyped-def]
         yield
 
@@ -148,7 +148,7 @@ def test_a_decorator_locks_the_wrong_moment(path: Path) -> None:
             Lock(path)(function)
 
 
-def test_a_decorated_coroutine_blocks_its_loop_or_runs_without_the_lock(path: Path) -> None:
+def test_a_decorated_coroutine_runs_with_the_lock_and_lets_its_loop_run(path: Path) -> None:
     @Lock(path, tag="t")
     async def work() -> str | None:
         holder = Lock(path).status().holder
@@ -189,7 +189,7 @@ def test_an_owner_enters_again_and_the_last_to_leave_releases(face: Any, path: P
     assert not path.exists()
 
 
-def test_two_threads_of_one_owner_are_left_with_a_released_lock(path: Path) -> None:
+def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:
     """One releases while the other enters again: whoever is inside, holds."""
     failures: list[BaseException] = []
 
@@ -210,7 +210,7 @@ def test_two_threads_of_one_owner_are_left_with_a_released_lock(path: Path) -> N
     assert not path.exists()
 
 
-def test_a_hold_belongs_to_its_thread(path: Path) -> None:
+def test_a_hold_can_be_released_by_another_thread(path: Path) -> None:
     hold = Lock(path).acquire()
     thread = threading.Thread(target=hold.release)
     thread.start()
@@ -218,7 +218,7 @@ def test_a_hold_belongs_to_its_thread(path: Path) -> None:
     assert not path.exists()
 
 
-def test_one_lock_object_mixes_up_the_holds_of_its_threads(path: Path) -> None:
+def test_one_lock_object_keeps_the_holds_of_its_threads_apart(path: Path) -> None:
     lock, order = Lock(path), []
 
     def work(name: int) -> None:
@@ -325,7 +325,7 @@ def test_a_process_with_a_dropped_handle_is_not_told_to_wait_for_its_own_end(fac
     assert "Wait until process" not in str(caught.value)
 
 
-def test_another_process_that_holds_it_is_taken_for_this_one(path: Path) -> None:
+def test_another_process_that_holds_it_is_not_taken_for_this_one(path: Path) -> None:
     """A child that was forked with the hold is not its holder."""
 
     def child() -> str:
@@ -350,7 +350,7 @@ def test_slots_of_dropped_handles_are_told_apart(face: Any, path: Path) -> None:
     forget_all()
 
 
-def test_readers_of_this_process_are_told_of_each_other(path: Path) -> None:
+def test_readers_of_this_process_are_not_blamed_for_each_other(path: Path) -> None:
     """One that is in nobody's way is no reason for a refusal."""
     reader = Lock(path, protocol="flock", shared=True).acquire()
     with pytest.raises(AcquireTimeout, match="This very process holds it, by another handle"):
@@ -359,10 +359,8 @@ def test_readers_of_this_process_are_told_of_each_other(path: Path) -> None:
     reader.release()
 
 
-def test_a_handle_that_something_else_releases_is_complained_about(
-    path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    """H8: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
+def test_a_handle_that_something_else_releases_makes_no_warning(path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """H3: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
     with Lock(path):
         gc.collect()
     with Lock(path).acquire() as hold:
@@ -393,8 +391,8 @@ def test_a_handle_that_something_else_releases_is_complained_about(
     assert [str(one.message) for one in recwarn] == []
 
 
-def test_a_suspended_with_in_a_cycle_is_complained_about(path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """H8: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
+def test_a_suspended_with_in_a_cycle_makes_no_warning(path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """H3: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
 
     def entered(me: list[object]) -> Iterator[None]:
         with Lock(path).acquire() as hold:
@@ -422,7 +420,7 @@ def test_a_keeper_that_cannot_start_leaves_no_lock_held(face: Any, path: Path, m
         assert not environment().holds
 
 
-def test_a_failing_thread_is_taken_for_a_running_one(
+def test_a_failing_thread_is_reported_and_started_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_self: threading.Thread) -> None:
@@ -450,7 +448,7 @@ def test_a_failing_thread_is_taken_for_a_running_one(
         environment().close(fd)
 
 
-def test_a_long_wait_is_silent(
+def test_a_long_wait_is_logged(
     path: Path, environments: Callable[..., Stepped], caplog: pytest.LogCaptureFixture
 ) -> None:
     lock, env = Lock(path), environments()
@@ -492,7 +490,7 @@ def test_a_child_does_not_hold_what_its_parent_holds(face: Any, path: Path) -> N
         hold.ensure_held()
 
 
-def test_the_lock_of_another_pid_namespace_is_judged_by_its_number(
+def test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     """Inside, the holder is process 2 or so; outside, that number is somebody else's: only the guard tells."""

@@ -41,7 +41,7 @@ def value(registry: CollectorRegistry) -> Iterator[Values]:
     assert not events.listeners
 
 
-def test_an_acquisition_does_not_count(disk: Path, value: Values) -> None:
+def test_acquisitions_are_counted_and_timed(disk: Path, value: Values) -> None:
     lock = Lock(disk / "l")
     assert value("acquired_total") is None
     with lock:
@@ -61,7 +61,7 @@ def test_an_acquisition_does_not_count(disk: Path, value: Values) -> None:
     assert value("acquired_total") == 1
 
 
-def test_a_path_becomes_a_label(disk: Path, registry: CollectorRegistry) -> None:
+def test_a_path_is_no_label(disk: Path, registry: CollectorRegistry) -> None:
     end = export(registry)
     for number in range(3):
         with Lock(disk / str(number)):
@@ -76,7 +76,7 @@ def test_a_path_becomes_a_label(disk: Path, registry: CollectorRegistry) -> None
     assert 'holdfast_acquired_total{name="mine",protocol="sema"} 1.0' in text
 
 
-def test_a_waiter_is_counted_for_ever_or_not_at_all(disk: Path, value: Values) -> None:
+def test_a_waiter_is_counted_while_it_waits(disk: Path, value: Values) -> None:
     waiting = threading.Event()
     lock = Lock(disk / "l", on_event=lambda event: event.kind == "waiting" and waiting.set())
     hold = Lock(disk / "l").acquire()
@@ -101,7 +101,9 @@ def test_a_waiter_is_counted_for_ever_or_not_at_all(disk: Path, value: Values) -
     assert value("gave_up_total") == 1
 
 
-def test_one_who_joins_is_counted_as_waiting(disk: Path, contend: Callable[..., Contender], value: Values) -> None:
+def test_a_waiter_that_joins_is_no_longer_counted_as_waiting(
+    disk: Path, contend: Callable[..., Contender], value: Values
+) -> None:
     held = contend(disk / "l").get()
     waiter = contend(disk / "l", owner="me", timeout=None)
     waiter.step()
@@ -114,7 +116,7 @@ def test_one_who_joins_is_counted_as_waiting(disk: Path, contend: Callable[..., 
     assert value("gave_up_total") is None
 
 
-def test_a_lost_or_reclaimed_lock_is_not_counted_or_counted_as_held(disk: Path, value: Values) -> None:
+def test_lost_and_reclaimed_locks_are_counted(disk: Path, value: Values) -> None:
     hold = Lock(disk / "l").acquire()
     (disk / "l").write_bytes(sema_record(1, 1))
     assert hold.lost
@@ -129,7 +131,7 @@ def test_a_lost_or_reclaimed_lock_is_not_counted_or_counted_as_held(disk: Path, 
     assert (value("reclaimed_total"), value("acquired_total")) == (1, 2)
 
 
-def test_a_hold_from_before_makes_less_than_none(disk: Path, registry: CollectorRegistry) -> None:
+def test_a_hold_from_before_does_not_make_less_than_none(disk: Path, registry: CollectorRegistry) -> None:
     hold = Lock(disk / "l").acquire()
     end = export(registry)
     hold.release()
@@ -139,7 +141,7 @@ def test_a_hold_from_before_makes_less_than_none(disk: Path, registry: Collector
     end()
 
 
-def test_a_child_holds_what_its_parent_does(disk: Path, value: Values) -> None:
+def test_a_child_counts_its_own_holds_only(disk: Path, value: Values) -> None:
     with Lock(disk / "l"):
 
         def child() -> list[float | None]:
@@ -151,7 +153,7 @@ def test_a_child_holds_what_its_parent_does(disk: Path, value: Values) -> None:
     assert value("holds") == 0
 
 
-def test_exporting_twice_leaves_half_of_it(registry: CollectorRegistry) -> None:
+def test_exporting_twice_fails_whole(registry: CollectorRegistry) -> None:
     end = export(registry)
     before = len(events.listeners)
     with pytest.raises(ValueError, match="holdfast_acquired"):
@@ -163,7 +165,7 @@ def test_exporting_twice_leaves_half_of_it(registry: CollectorRegistry) -> None:
     export(registry)()
 
 
-def test_what_need_not_be_installed_is_imported() -> None:
+def test_metrics_and_tracing_libraries_are_not_imported() -> None:
     code = (
         "import sys, holdfast, holdfast.events\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('prometheus_client', 'opentelemetry')])"

@@ -1,4 +1,4 @@
-"""Where a step may block (linux.py, and what linux.py makes of it)."""
+"""Where a step may block (procfs.py, and what linux.py makes of it)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._platform import linux
-from holdfast._platform.linux import type_by_name
+from holdfast._platform import procfs
+from holdfast._platform.procfs import kind_by_name
 from unit.stepping import Stepped
 
 TABLE = """\
@@ -27,7 +27,7 @@ torn
 @pytest.fixture
 def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(TABLE)
-    monkeypatch.setattr(linux, "_TABLE", str(tmp_path / "mountinfo"))
+    monkeypatch.setattr(procfs, "MOUNTS", str(tmp_path / "mountinfo"))
 
 
 @pytest.mark.usefixtures("_table")
@@ -47,20 +47,20 @@ def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("/home/me", "autofs"),
     ],
 )
-def test_a_directory_is_looked_for_on_another_mount(directory: str, kind: str) -> None:
-    assert type_by_name(directory) == kind
+def test_a_directory_is_found_on_its_mount(directory: str, kind: str) -> None:
+    assert kind_by_name(directory) == kind
 
 
-def test_the_real_table_is_misread(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type_by_name("/sys") == "sysfs"
-    assert type_by_name("/proc/self") == "proc"
-    monkeypatch.setattr(linux, "_TABLE", "/no/such/table")
-    assert type_by_name("/proc") == ""
+def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kind_by_name("/sys") == "sysfs"
+    assert kind_by_name("/proc/self") == "proc"
+    monkeypatch.setattr(procfs, "MOUNTS", "/no/such/table")
+    assert kind_by_name("/proc") == ""
 
 
 @pytest.mark.usefixtures("_table")
 @pytest.mark.parametrize("path", ["/mnt/a/b/l", "/srv/lo ck\\s/deep/l", "/home/me/l"])
-def test_a_server_that_does_not_answer_stops_the_event_loop(
+def test_a_silent_server_does_not_stop_the_event_loop(
     path: str, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
@@ -71,14 +71,14 @@ def test_a_server_that_does_not_answer_stops_the_event_loop(
     with monkeypatch.context() as patched:  # a failure is told with a real `stat`
         patched.setattr(os, "stat", hangs)
         blocks = env.may_block(path)
-        patched.setattr(linux, "_TABLE", "/no/such/table")
+        patched.setattr(procfs, "MOUNTS", "/no/such/table")
         again = env.may_block(path)
     assert blocks
     assert again, "asked a second time"
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("tmpfs", False), ("nfs4", True), ("fuse", True), ("", False)])
-def test_a_symbolic_link_hides_where_a_step_may_block(
+def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     kind: str,
     expected: bool,
     shm: Path,
@@ -86,16 +86,16 @@ def test_a_symbolic_link_hides_where_a_step_may_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = environments().real
-    monkeypatch.setattr(linux, "_mount_type", lambda _where: kind)
+    monkeypatch.setattr(procfs, "kind_by_device", lambda _where: kind)
     assert env.may_block(str(shm / "l")) is expected
 
 
-def test_each_acquisition_reads_the_mount_table(
+def test_the_answer_for_a_directory_is_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
     asked: list[str] = []
-    monkeypatch.setattr(linux, "type_by_name", lambda directory: asked.append(directory) or "tmpfs")
+    monkeypatch.setattr(procfs, "kind_by_name", lambda directory: asked.append(directory) or "tmpfs")
     assert not env.may_block(str(shm / "one"))
     asked.clear()
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_each_acquisition_reads_the_mount_table(
     assert len(env._blocking) <= 256
 
 
-def test_the_filesystem_of_a_subvolume_is_unknown_and_asked_for_each_time(
+def test_the_filesystem_of_a_subvolume_is_known_and_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of mounts does not list its device: then it goes by the name, without symbolic links."""
@@ -119,9 +119,9 @@ def test_the_filesystem_of_a_subvolume_is_unknown_and_asked_for_each_time(
     (shm / "below").mkdir()
     (shm / "link").symlink_to(shm / "below")
     asked: list[str] = []
-    monkeypatch.setattr(linux, "_mount_type", lambda _device: "")
-    monkeypatch.setattr(linux, "type_by_name", lambda directory: asked.append(directory) or "btrfs")
-    assert env._mount_type(str(shm / "link" / "l")) == "btrfs"
+    monkeypatch.setattr(procfs, "kind_by_device", lambda _device: "")
+    monkeypatch.setattr(procfs, "kind_by_name", lambda directory: asked.append(directory) or "btrfs")
+    assert env.filesystem(str(shm / "link" / "l")) == "btrfs"
     assert asked == [str(shm / "below")]
     assert not env.may_block(str(shm / "l"))
     asked.clear()
@@ -130,5 +130,5 @@ def test_the_filesystem_of_a_subvolume_is_unknown_and_asked_for_each_time(
     assert asked == []
 
 
-def test_portable_python_guesses_where_a_step_may_block(environments: Callable[..., Stepped]) -> None:
+def test_portable_python_does_not_guess_where_a_step_may_block(environments: Callable[..., Stepped]) -> None:
     assert not environments(kind="generic").real.may_block("/l")

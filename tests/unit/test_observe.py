@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
         (errno.EDQUOT, ["make room there"]),
     ],
 )
-def test_what_is_used_up_is_not_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
+def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     contender.env.instead["open_limit"] = lambda: 77
     plain = OSError(number, os.strerror(number), "elsewhere")
@@ -48,8 +48,8 @@ def test_what_is_used_up_is_not_explained(number: int, words: list[str], disk: P
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk: Path, contend: Contend) -> None:
-    """O1: regular when asked by path, something else when opened: the descriptor is judged."""
+def test_what_replaces_a_lock_file_while_it_is_looked_at_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
+    """L6: regular when asked by path, something else when opened: the descriptor is judged."""
     path = disk / "l"
     path.write_bytes(sema_record(1, 1))
     (disk / "target").write_bytes(sema_record(1, 1))
@@ -66,8 +66,8 @@ def test_what_replaces_a_lock_file_while_it_is_looked_at_is_read(kind: str, disk
     assert (disk / "target").read_bytes() == sema_record(1, 1)
 
 
-def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend: Contend) -> None:
-    """O1: what was not a regular file from the start is not even opened."""
+def test_a_socket_or_device_at_the_path_is_not_opened(disk: Path, contend: Contend) -> None:
+    """L6: what was not a regular file from the start is not even opened."""
     path = disk / "l"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -77,7 +77,7 @@ def test_a_socket_or_device_at_the_path_is_taken_for_a_lock(disk: Path, contend:
     assert "open_existing" not in contender.env.steps
 
 
-def test_a_file_that_vanishes_while_it_is_looked_at_is_an_error(disk: Path, contend: Contend) -> None:
+def test_a_file_that_vanishes_while_it_is_looked_at_is_no_error(disk: Path, contend: Contend) -> None:
     path = disk / "l"
     path.write_bytes(sema_record(os.getpid(), 9e9))
     contender = contend(path)
@@ -85,8 +85,10 @@ def test_a_file_that_vanishes_while_it_is_looked_at_is_an_error(disk: Path, cont
     assert contender.get().verify()
 
 
-def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, contend: Contend, dead_pid: int) -> None:
-    """O2: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
+def test_a_half_refreshed_timestamp_does_not_cost_its_holder_the_lock(
+    disk: Path, contend: Contend, dead_pid: int
+) -> None:
+    """L7: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
     path = disk / "l"
     whole, torn = sema_record(dead_pid, "1799999999"), sema_record(dead_pid, "1099999999")
     path.write_bytes(torn)
@@ -105,7 +107,7 @@ def test_a_half_refreshed_timestamp_loses_its_holder_the_lock(disk: Path, conten
     assert path.read_bytes() == whole
 
 
-def test_looking_again_opens_the_file_again(disk: Path, contend: Contend) -> None:
+def test_looking_again_does_not_open_the_file_again(disk: Path, contend: Contend) -> None:
     """Opening and closing a file wakes whoever watches it: waiters would wake each other for ever."""
     contend(disk / "l").get()
     waiter = contend(disk / "l", timeout=None)
@@ -116,7 +118,7 @@ def test_looking_again_opens_the_file_again(disk: Path, contend: Contend) -> Non
     assert waiter.env.steps.count("open_existing") == opened == 1
 
 
-def test_looking_changes_something(place: Path, contend: Contend) -> None:
+def test_looking_changes_nothing(place: Path, contend: Contend) -> None:
     for name, content in (("free", None), ("foreign", sema_record(1, 1)), ("empty", b""), ("other", b'{"a": 1}\n')):
         path = place / name
         if content is not None:

@@ -38,7 +38,7 @@ def broken_off(env: Any, *steps: Any) -> Any:
     return operation
 
 
-def test_whoever_has_a_closed_descriptor_cannot_touch_the_file_that_has_its_number_now(shm: Path) -> None:
+def test_a_closed_descriptor_cannot_touch_the_file_that_has_its_number_now(shm: Path) -> None:
     """J1."""
     table = Descriptors(Operations(threading.RLock()))
     first = table.open(os.open, str(shm / "a"), os.O_RDWR | os.O_CREAT)
@@ -52,7 +52,7 @@ def test_whoever_has_a_closed_descriptor_cannot_touch_the_file_that_has_its_numb
     table.close(second)
 
 
-def test_a_wait_that_opens_many_descriptors_forgets_those_that_are_closed(shm: Path, env: Any) -> None:
+def test_a_wait_that_opens_many_descriptors_forgets_the_closed_ones(shm: Path, env: Any) -> None:
     operation = env.operations.begin(env)
     for _ in range(1000):
         env.close(env.open_new(str(shm / "f"), 0o600))
@@ -119,7 +119,7 @@ def test_what_is_undone_twice_is_undone_once(shm: Path, env: Any) -> None:
 def test_a_release_that_was_broken_off_is_completed_by_the_next_operation(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2, H5."""
+    """J2, FH3."""
     path = str(shm / "l")
     hold = Lock(path).acquire()
 
@@ -137,7 +137,7 @@ def test_a_release_that_was_broken_off_is_completed_by_the_next_operation(
     assert not env.operations.running
 
 
-def test_a_with_statement_that_is_left_without_a_call_releases(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_with_statement_left_without_a_call_releases(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """J5: an interruption before the first line of its exit, which no line can catch."""
     path = str(shm / "l")
 
@@ -157,7 +157,7 @@ def test_a_with_statement_that_is_left_without_a_call_releases(shm: Path, monkey
     assert not os.path.exists(path)
 
 
-def test_a_with_statement_that_is_gone_keeps_nobody_waiting(
+def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J5: neither its exit nor its finalizer has got to do anything."""
@@ -214,7 +214,7 @@ def test_a_look_at_an_exit_releases_nothing(shm: Path) -> None:
     assert not os.path.exists(shm / "l")
 
 
-def test_a_descriptor_is_a_number_to_everybody_else(shm: Path) -> None:
+def test_a_descriptor_is_a_number_to_other_code(shm: Path) -> None:
     with Lock(str(shm / "l")) as hold:
         fd = hold._held.fd
         assert isinstance(fd, Descriptor)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
-from holdfast._platform import probes
+from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast.engines.file.paths import queue_of
@@ -32,7 +32,7 @@ PLENTY = Limits(
 )  # fmt: skip
 
 
-def test_a_local_filesystem_is_called_weak(place: Path, environments: Environments) -> None:
+def test_a_local_filesystem_is_called_good(place: Path, environments: Environments) -> None:
     can = probes.abilities(environments().real, str(place))
     if can.guard_by_mounts:
         pytest.skip(f"a guard here is not seen in {can.guard_by_mounts[0]}, which doctor notes")
@@ -42,10 +42,10 @@ def test_a_local_filesystem_is_called_weak(place: Path, environments: Environmen
 
 
 @pytest.mark.parametrize("without", [(), ("unnamed", "link", "flock", "events")])
-def test_a_probe_leaves_something_or_touches_another_file(
+def test_a_probe_leaves_nothing_and_touches_no_other_file(
     place: Path, environments: Environments, without: tuple[str, ...]
 ) -> None:
-    """Z1, Z2: nor when some of it fails."""
+    """PB1, PB2: nor when some of it fails."""
     (place / "mine").write_text("precious")
 
     def seen() -> dict[str, tuple[object, ...]]:
@@ -60,10 +60,10 @@ def test_a_probe_leaves_something_or_touches_another_file(
 
 
 @pytest.mark.parametrize("step", ["link", "guard", "guarded", "watch", "open_unnamed", "sync_directory"])
-def test_a_probe_that_breaks_in_the_middle_leaves_something(
+def test_a_probe_that_breaks_in_the_middle_leaves_nothing(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Z1: at any step."""
+    """PB1: at any step."""
     env = environments().real
 
     def broken(*_args: Any, **_kwargs: Any) -> None:
@@ -79,14 +79,14 @@ def test_a_probe_that_breaks_in_the_middle_leaves_something(
     ("without", "lacking"),
     [("unnamed", "unnamed"), ("proc", "link_proc"), ("link", "link"), ("flock", "guard"), ("events", "events")],
 )
-def test_an_ability_that_is_missing_is_said_to_be_there(
+def test_an_ability_that_is_missing_is_said_to_be_missing(
     disk: Path, environments: Environments, without: str, lacking: str
 ) -> None:
     assert not getattr(probes.abilities(environments(without).real, str(disk)), lacking)
 
 
 @needs_root
-def test_a_guard_that_another_mount_does_not_show_is_not_told(disk: Path) -> None:
+def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path) -> None:
     """The upper directory of an overlay: a guard that is taken through the one looks free through the other."""
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
@@ -126,7 +126,7 @@ def test_a_guard_that_another_mount_does_not_show_is_not_told(disk: Path) -> Non
         ({"mode": 0o775}, NOTE, "group"),
     ],
 )
-def test_a_weakness_is_not_told_in_words(change: dict[str, Any], level: str, word: str) -> None:
+def test_a_weakness_is_reported_in_words(change: dict[str, Any], level: str, word: str) -> None:
     findings = [*of_abilities(BEST.replaced(**change), 0)]
     assert worst(findings) == level
     assert word in " ".join(finding.text + " " + finding.means for finding in findings)
@@ -146,13 +146,13 @@ def test_a_weakness_is_not_told_in_words(change: dict[str, Any], level: str, wor
         ({"descriptors": None, "most_instances": None, "most_watches": None}, GOOD, "1 TiB"),
     ],
 )
-def test_what_runs_out_is_not_told_in_words(change: dict[str, Any], level: str, word: str) -> None:
+def test_what_runs_out_is_reported_in_words(change: dict[str, Any], level: str, word: str) -> None:
     findings = [*of_limits(PLENTY.replaced(**change))]
     assert worst(findings) == level
     assert word in " ".join(finding.text + " " + finding.means for finding in findings)
 
 
-def test_what_the_dead_have_left_is_overlooked_or_the_living_are_taken_for_dead(
+def test_only_what_the_dead_have_left_is_reported_as_leftovers(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:
     """J9: and looking at it changes nothing."""
@@ -192,7 +192,7 @@ def test_what_the_dead_have_left_is_overlooked_or_the_living_are_taken_for_dead(
     place.rmdir()
 
 
-def test_nothing_left_is_told_as_something(disk: Path, environments: Environments) -> None:
+def test_nothing_left_is_reported_as_good(disk: Path, environments: Environments) -> None:
     assert [finding.level for finding in of_leftovers(environments(), str(disk))] == [GOOD]
 
 
@@ -203,7 +203,7 @@ def refused(*_args: object, **_options: object) -> Any:
 @pytest.mark.parametrize(
     ("name", "call"), [("bits", "fchmod"), ("sync", "fsync"), ("link_proc", "link"), ("guard_by_mounts", "lstat")]
 )
-def test_what_cannot_be_done_ends_the_probe_or_counts_as_done(
+def test_what_cannot_be_done_counts_as_not_done(
     name: str, call: str, disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "_elsewhere", lambda _directory: ["/somewhere/else"])
@@ -217,7 +217,7 @@ def test_what_cannot_be_done_ends_the_probe_or_counts_as_done(
     assert list(disk.iterdir()) == []
 
 
-def test_creation_that_is_not_exclusive_counts_as_exclusive(
+def test_creation_that_is_not_exclusive_is_noticed(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may heed O_EXCL or not (NFS 2)."""
@@ -230,7 +230,7 @@ def test_creation_that_is_not_exclusive_counts_as_exclusive(
         probe.end()
 
 
-def test_another_file_of_the_same_name_counts_as_the_probe(
+def test_another_file_of_the_same_name_is_not_taken_for_the_probe(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the mount table says may be outdated, or of another mount over that one."""
@@ -248,6 +248,6 @@ def test_another_file_of_the_same_name_counts_as_the_probe(
     same_name.unlink()
 
 
-def test_a_directory_is_sought_where_there_is_no_mount_table(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "_read", lambda _path: "")
+def test_without_a_mount_table_no_other_directory_is_sought(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "read", lambda _path: "")
     assert probes._elsewhere(str(disk)) == []

@@ -39,7 +39,7 @@ def publisher(contend: Contend, environments: Environments) -> Contend:
 
 
 @ways
-def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) -> None:
+def test_one_of_two_publishers_succeeds(way: str, place: Path, publisher: Contend) -> None:
     """P1: the second finds the name taken, however late the first one was overtaken."""
     path = place / "l"
     first, second = (publisher(way, path) for _ in range(2))
@@ -54,10 +54,10 @@ def test_two_publishers_both_succeed(way: str, place: Path, publisher: Contend) 
 
 
 @ways
-def test_a_lock_file_is_seen_before_its_record_is_whole(
+def test_a_lock_file_is_seen_only_with_its_whole_record(
     way: str, disk: Path, publisher: Contend, contend: Contend
 ) -> None:
-    """P2: after each step of a publisher, nobody who looks finds a proof of its death; P3: nor half-way."""
+    """P2: after each step of a publisher, a look finds no proof of its death; P3: nor half-way."""
     contender, observer = publisher(way, disk / "l"), contend(disk / "l")
     seen = []
 
@@ -70,14 +70,14 @@ def test_a_lock_file_is_seen_before_its_record_is_whole(
     assert [state for state in seen if state[2] is Liveness.DEAD] == []
     visible = [state for state in seen if state[1]]
     assert visible or way == "unnamed"
-    if way != "exclusive":  # there, the empty file is marked as unfinished, X2
+    if way != "exclusive":  # there, the empty file is marked as unfinished, P6
         assert all(whole for *_, whole in visible)
     status = look(observer.env, observer.request)
     assert (status.liveness, status.evidence.source, status.evidence.proven) == (Liveness.ALIVE, "guard", True)
     assert held.guarded
 
 
-def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, publisher: Contend) -> None:
+def test_a_record_claims_a_guard_only_when_its_inode_has_it(disk: Path, publisher: Contend) -> None:
     """P3: under a temporary name first, the record says `n` until the guard of the lock path is held."""
     contender = publisher("named", disk / "l")
     said = {}
@@ -95,7 +95,7 @@ def test_a_record_claims_a_guard_that_its_inode_does_not_have_yet(disk: Path, pu
     assert (disk / "l").read_bytes() == held.data == said["linked"].replace(b"=2 n ", b"=2 g ")
 
 
-def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
+def test_a_prober_at_the_wrong_moment_does_not_cost_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
     """P3: a guard that somebody is probing is asked for again, and the hold is known by its process until then."""
     contender = publisher("named", disk / "l")
     probes = []
@@ -113,7 +113,7 @@ def test_a_prober_at_the_wrong_moment_costs_a_holder_its_guard(disk: Path, publi
     assert b"=2 g " in (disk / "l").read_bytes()
 
 
-def test_a_guard_on_another_name_of_the_file_passes_for_one_on_the_lock(disk: Path, publisher: Contend) -> None:
+def test_a_guard_on_another_name_of_the_file_does_not_count(disk: Path, publisher: Contend) -> None:
     """P3: where the two names do not share the guard (FUSE), only a descriptor of the lock path itself will do."""
     contender = publisher("named", disk / "l")
     opened = []
@@ -140,7 +140,7 @@ class Interrupted(BaseException):
 
 @ways
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_interrupted_publisher_leaves_a_lock_behind(way: str, after: bool, disk: Path, publisher: Contend) -> None:
+def test_an_interrupted_publisher_leaves_no_lock(way: str, after: bool, disk: Path, publisher: Contend) -> None:
     """P4: interrupted before or after any step, the path is free again and nothing is left open."""
     path = disk / "l"
     rehearsal = publisher(way, path, durable=True)
@@ -168,7 +168,7 @@ def test_an_interrupted_publisher_leaves_a_lock_behind(way: str, after: bool, di
 
 
 @ways
-def test_an_interrupted_publisher_removes_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
+def test_an_interrupted_publisher_leaves_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
     """P4: what is at the path by then is only removed if it is the publisher's own inode."""
     path = disk / "l"
     contender = publisher(way, path)
@@ -186,7 +186,7 @@ def test_an_interrupted_publisher_removes_the_lock_of_another(way: str, disk: Pa
     assert not contender.env.open_descriptors()
 
 
-def test_an_interrupted_publisher_removes_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
+def test_an_interrupted_publisher_leaves_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
     """P4: the inode may be its own, and the lock no longer."""
     contender = contend(disk / "l")
 
@@ -203,8 +203,8 @@ def test_an_interrupted_publisher_removes_what_another_wrote_over_its_record(dis
 # -- exclusive creation ------------------------------------------------------------------------------------------------
 
 
-def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
-    """X1: the file is its own inode, but no longer empty. X2: the contender may do that."""
+def test_a_creator_does_not_enter_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
+    """P5: the file is its own inode, but no longer empty. P6: the contender may do that."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
     creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
@@ -212,8 +212,8 @@ def test_a_creator_enters_after_a_contender_has_finished_its_file(disk: Path, pu
     assert got[0].verify()
 
 
-def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
-    """X1: the one that finished its file has died since; that is a takeover, and told as one."""
+def test_a_creator_takes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
+    """P5: the one that finished its file has died since; that is a takeover, and told as one."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     contender.request.tag = "finished it"
 
@@ -227,8 +227,8 @@ def test_a_creator_writes_over_the_record_of_a_dead_contender(disk: Path, publis
     assert held.recovered_from.tag == "finished it"
 
 
-def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
-    """X1: while another has the guard of the empty file, its creator waits, and then finds it taken."""
+def test_a_creator_waits_while_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
+    """P5: while another has the guard of the empty file, its creator waits, and then finds it taken."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
 
     paused = []
@@ -251,8 +251,8 @@ def test_a_creator_enters_although_a_contender_has_the_guard(disk: Path, publish
     assert contender.inside
 
 
-def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend) -> None:
-    """X1: a guard that is refused for an instant is asked for again."""
+def test_a_creator_keeps_its_file_from_a_prober(disk: Path, publisher: Contend) -> None:
+    """P5: a guard that is refused for an instant is asked for again."""
     creator = publisher("exclusive", disk / "l")
     creator.env.instead["guard"] = lambda _fd: False
     assert creator.step() is not None
@@ -260,8 +260,8 @@ def test_a_creator_gives_up_its_file_to_a_prober(disk: Path, publisher: Contend)
     assert creator.get().guarded
 
 
-def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
-    """X1: somebody removed the empty file and created their own."""
+def test_a_creator_does_not_enter_through_a_file_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
+    """P5: somebody removed the empty file and created their own."""
     path = disk / "l"
     creator = publisher("exclusive", path)
 
@@ -274,8 +274,10 @@ def test_a_creator_enters_through_a_file_that_is_no_longer_at_the_path(disk: Pat
     assert path.read_bytes() == b"pid=1\ntimestamp=99999999999\n"
 
 
-def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend: Contend, publisher: Contend) -> None:
-    """X2: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
+def test_a_creator_that_died_before_it_wrote_does_not_block_the_lock(
+    disk: Path, contend: Contend, publisher: Contend
+) -> None:
+    """P6: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
     path = disk / "l"
     creator, other = publisher("exclusive", path), contend(path)
     creator.env.once(creator.env.after, "open_new", creator.crash)
@@ -288,8 +290,8 @@ def test_a_creator_that_died_before_it_wrote_blocks_the_lock(disk: Path, contend
     assert not path.stat().st_mode & stat.S_ISVTX
 
 
-def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: Contend) -> None:
-    """X2: without the bit it is a foreign creator between its two steps, however old the file is."""
+def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, contend: Contend) -> None:
+    """P6: without the bit it is a foreign creator between its two steps, however old the file is."""
     path = disk / "l"
     path.touch()
     os.utime(path, (0, 0))
@@ -298,10 +300,8 @@ def test_an_empty_file_of_another_implementation_is_taken(disk: Path, contend: C
     assert path.read_bytes() == b""
 
 
-def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_there_before(
-    disk: Path, contend: Contend
-) -> None:
-    """X2: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
+def test_an_empty_file_that_came_in_between_is_not_taken(disk: Path, contend: Contend) -> None:
+    """P6: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
     path = disk / "l"
     path.touch()
     path.chmod(0o644 | stat.S_ISVTX)
@@ -318,9 +318,7 @@ def test_an_empty_file_of_another_implementation_is_taken_for_the_one_that_was_t
     assert path.read_bytes() == b""
 
 
-def test_the_mode_that_was_asked_for_is_not_the_one_that_is_set(
-    disk: Path, contend: Contend, environments: Environments
-) -> None:
+def test_the_mode_that_was_asked_for_is_set(disk: Path, contend: Contend, environments: Environments) -> None:
     umask = os.umask(0o022)
     try:
         for way, without in WAYS.items():
@@ -335,7 +333,9 @@ def test_the_mode_that_was_asked_for_is_not_the_one_that_is_set(
 # -- falling back ------------------------------------------------------------------------------------------------------
 
 
-def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend, environments: Environments) -> None:
+def test_a_hidden_proc_does_not_make_publishing_impossible(
+    place: Path, contend: Contend, environments: Environments
+) -> None:
     contender = contend(place / "l", environments("proc"))
     assert contender.get().guarded
     assert contender.request.method == "unnamed"
@@ -344,7 +344,7 @@ def test_a_hidden_proc_makes_publishing_impossible(place: Path, contend: Contend
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
-def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, contend: Contend) -> None:
+def test_a_filesystem_without_unnamed_files_is_accepted(number: int, disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     contender.env.instead["open_unnamed"] = failing(number)
     contender.get().release()
@@ -356,7 +356,7 @@ def test_a_filesystem_without_unnamed_files_is_refused(number: int, disk: Path, 
     assert "open_unnamed" not in contender.env.steps, "what does not work here is tried again and again"
 
 
-def test_two_threads_of_one_lock_run_out_of_ways(disk: Path, contend: Contend) -> None:
+def test_two_threads_of_one_lock_skip_no_way(disk: Path, contend: Contend) -> None:
     """Both find that a way does not work here; the slower one must not skip the next, or the last."""
     contender = contend(disk / "l")
 
@@ -369,7 +369,7 @@ def test_two_threads_of_one_lock_run_out_of_ways(disk: Path, contend: Contend) -
     assert contender.request.method == "exclusive"
 
 
-def test_a_directory_that_can_do_nothing_is_an_unclear_error(disk: Path, contend: Contend) -> None:
+def test_a_directory_that_can_do_nothing_is_explained(disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     for step in ("open_unnamed", "open_new"):
         contender.env.instead[step] = failing(errno.EOPNOTSUPP)
@@ -389,7 +389,7 @@ def failing(number: int) -> Callable[..., None]:
 # -- what a crash leaves -----------------------------------------------------------------------------------------------
 
 
-def test_temporary_names_of_the_dead_pile_up(
+def test_temporary_names_of_the_dead_are_removed(
     disk: Path, environments: Environments, dead_pid: int, live_pid: int, publisher: Contend
 ) -> None:
     here = environments().identity()
@@ -409,7 +409,7 @@ def test_temporary_names_of_the_dead_pile_up(
         (disk / name).unlink()
 
 
-def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
+def test_a_temporary_name_fits_wherever_a_lock_name_does(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     for way, without in WAYS.items():
@@ -417,17 +417,17 @@ def test_a_temporary_name_does_not_fit_beside_a_lock_name_that_does(
         assert os.listdir(disk) == [], way
 
 
-def test_a_file_among_the_missing_directories_is_a_riddle(disk: Path) -> None:
+def test_a_file_among_the_missing_directories_is_explained(disk: Path) -> None:
     (disk / "dangling").symlink_to(disk / "nowhere" / "deep")
     with pytest.raises(holdfast.InvalidPath, match="not a directory"):
         holdfast.Lock(disk / "dangling" / "l", parents=True).acquire(timeout=0)
 
 
 @pytest.mark.needs("flock")
-def test_a_creator_without_kernel_locks_and_one_who_finishes_its_file_are_both_inside(
+def test_of_a_creator_without_kernel_locks_and_a_finisher_one_is_inside(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """X3: the contender, which has kernel locks, comes before the creator has written its record."""
+    """P7: the contender, which has kernel locks, comes before the creator has written its record."""
     path = disk / "l"
     creator = contend(path, environments("unnamed", "link", "flock"))
     contender, losers = contend(path, environments("unnamed", "link")), []

@@ -54,7 +54,7 @@ def release(contender: Contender) -> None:
     contender.result.release()
 
 
-def test_a_newcomer_passes_those_who_have_waited_for_long(arrive: Contend, queued: Contend, clock: Clock) -> None:
+def test_a_newcomer_does_not_pass_a_long_waiter(arrive: Contend, queued: Contend, clock: Clock) -> None:
     """Q5: within a moment it goes in directly; after that it stays behind, even if the lock is free."""
     holder = arrive()
     holder.get()
@@ -74,7 +74,7 @@ def test_a_newcomer_passes_those_who_have_waited_for_long(arrive: Contend, queue
     assert late.step() is None
 
 
-def test_one_who_will_not_wait_is_refused_a_free_lock(arrive: Contend, queued: Contend) -> None:
+def test_a_contender_that_will_not_wait_gets_a_free_lock(arrive: Contend, queued: Contend) -> None:
     """Q5: `try_acquire` takes part in no queue."""
     holder = arrive()
     holder.get()
@@ -84,7 +84,7 @@ def test_one_who_will_not_wait_is_refused_a_free_lock(arrive: Contend, queued: C
     assert len(holder.env.contenders) == 1
 
 
-def test_a_release_wakes_more_than_one_or_out_of_order(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_release_wakes_only_the_next_one(arrive: Contend, queued: Contend, path: str) -> None:
     """Q4: whatever their number, only the next one; and nobody is woken when that one gets the lock."""
     holder = arrive()
     holder.get()
@@ -102,7 +102,7 @@ def test_a_release_wakes_more_than_one_or_out_of_order(arrive: Contend, queued: 
     assert not os.path.exists(queue_of(*os.path.split(path)))
 
 
-def test_those_of_one_process_are_woken_by_more_than_a_signal(
+def test_within_a_process_waiters_are_woken_by_a_signal(
     arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q4: inside a process a line does: one ticket, no descriptors for those behind."""
@@ -121,7 +121,7 @@ def test_those_of_one_process_are_woken_by_more_than_a_signal(
     assert env.real.lines == {}
 
 
-def test_the_next_one_is_woken_by_each_release_within_a_slice(
+def test_the_next_one_sleeps_through_releases_within_a_slice(
     arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], clock: Clock
 ) -> None:
     """Q5: it finds the lock taken again by the process whose turn it was, and lets it alone for most of the slice."""
@@ -144,7 +144,7 @@ def test_the_next_one_is_woken_by_each_release_within_a_slice(
     assert second.step() is None
 
 
-def test_a_killed_waiter_is_waited_for(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_killed_waiter_is_not_waited_for(arrive: Contend, queued: Contend, path: str) -> None:
     """Q2: a ticket without its guard does not count, and is removed by whoever finds it."""
     holder = arrive()
     holder.get()
@@ -162,7 +162,7 @@ def test_a_killed_waiter_is_waited_for(arrive: Contend, queued: Contend, path: s
     assert names(path) == []
 
 
-def test_a_queue_of_the_dead_outlives_the_next_acquisition(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_queue_of_the_dead_is_removed_by_the_next_acquisition(arrive: Contend, queued: Contend, path: str) -> None:
     """Q2: what killed waiters left goes with the next one who acquires, though nobody contends any more."""
     holder = arrive()
     holder.get()
@@ -174,7 +174,7 @@ def test_a_queue_of_the_dead_outlives_the_next_acquisition(arrive: Contend, queu
     assert not os.path.exists(queue_of(*os.path.split(path)))
 
 
-def test_a_queue_of_the_dead_outlives_the_hold(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_queue_of_the_dead_is_removed_by_the_release(arrive: Contend, queued: Contend, path: str) -> None:
     """Q2: nobody may come any more; so whoever releases after some time removes what killed waiters left."""
     holder = arrive()
     holder.get()
@@ -189,7 +189,7 @@ def test_a_queue_of_the_dead_outlives_the_hold(arrive: Contend, queued: Contend,
     assert not os.path.exists(queue_of(*os.path.split(path)))
 
 
-def test_a_ticket_removed_at_its_creation_is_missed_for_ever(arrive: Contend, clock: Clock, path: str) -> None:
+def test_a_ticket_removed_at_its_creation_is_made_again(arrive: Contend, clock: Clock, path: str) -> None:
     """Q2: between creation and guard it looks like a dead waiter's; its creator notices, and makes another."""
     holder = arrive()
     holder.get()
@@ -236,7 +236,7 @@ class Prober:
         self._env.close(self._fd)
 
 
-def test_a_ticket_that_is_probed_at_its_creation_is_made_anew(arrive: Contend, clock: Clock, path: str) -> None:
+def test_a_ticket_probed_at_its_creation_still_counts(arrive: Contend, clock: Clock, path: str) -> None:
     """Q2: the probe keeps its maker from the guard; later arrivals still queue behind it."""
     holder = arrive()
     holder.get()
@@ -297,7 +297,7 @@ def test_a_ticket_is_issued_although_a_neighbour_removes_the_new_directory(
 
 
 @pytest.mark.parametrize("moment", ["before the watch", "after the watch"])
-def test_a_predecessor_that_leaves_at_the_wrong_moment_is_waited_for(
+def test_a_predecessor_that_leaves_at_the_wrong_moment_is_not_waited_for(
     arrive: Contend, queued: Contend, clock: Clock, moment: str
 ) -> None:
     """Q3: seen in the list, but gone before it is watched, or before its guard is probed."""
@@ -312,7 +312,7 @@ def test_a_predecessor_that_leaves_at_the_wrong_moment_is_waited_for(
     assert second.step() is None or second.step() is None
 
 
-def test_an_earlier_arrival_that_shows_late_is_passed(arrive: Contend, clock: Clock, path: str) -> None:
+def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, clock: Clock, path: str) -> None:
     """Q3: after waking, the queue is looked at anew; whoever arrived before us goes first."""
     holder = arrive()
     holder.get()
@@ -333,7 +333,7 @@ def test_an_earlier_arrival_that_shows_late_is_passed(arrive: Contend, clock: Cl
     assert quick.step() is None
 
 
-def test_a_killed_waiters_guard_outlives_its_close_event_and_is_slept_on(
+def test_a_killed_waiters_guard_that_outlives_its_close_event_is_polled(
     arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q3: woken by the event, it finds the guard still held; there will be no other event."""
@@ -355,7 +355,7 @@ def test_a_killed_waiters_guard_outlives_its_close_event_and_is_slept_on(
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_one_that_is_passed_with_the_idle_one_sleeps_on(
+def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q6: it waits for its turn behind the idle one; out of the queue, it would never be told."""
@@ -382,7 +382,7 @@ def test_one_that_is_passed_with_the_idle_one_sleeps_on(
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_one_that_sleeps_on_keeps_a_free_lock_from_all(
+def test_a_waiter_that_sleeps_on_is_passed(
     where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q6: stopped in front of a free lock, it is passed after a second; and it queues anew when it is back."""
@@ -408,7 +408,7 @@ def test_one_that_sleeps_on_keeps_a_free_lock_from_all(
     assert late.step() is None
 
 
-def test_a_busy_queue_is_taken_for_one_that_sleeps(arrive: Contend, queued: Contend, clock: Clock) -> None:
+def test_a_busy_queue_is_not_taken_for_a_sleeping_one(arrive: Contend, queued: Contend, clock: Clock) -> None:
     """Q6: a lock found free twice is no sign of sleep while those ahead change."""
     holder = arrive()
     holder.get()
@@ -425,7 +425,7 @@ def test_a_busy_queue_is_taken_for_one_that_sleeps(arrive: Contend, queued: Cont
     assert third.step() is None
 
 
-def test_one_whose_time_is_up_is_refused_a_free_lock(arrive: Contend, queued: Contend, clock: Clock) -> None:
+def test_a_waiter_whose_time_is_up_gets_a_free_lock(arrive: Contend, queued: Contend, clock: Clock) -> None:
     """Nobody is told that a lock is held when it is free."""
     holder = arrive()
     holder.get()
@@ -442,7 +442,7 @@ def test_one_whose_time_is_up_is_refused_a_free_lock(arrive: Contend, queued: Co
     "step", ["make_directory", "open_directory", "chmod", "open_new", "guard", "write", "list_directory", "watch"]
 )
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EIO])
-def test_a_failure_of_the_queue_keeps_somebody_from_the_lock(
+def test_a_failure_of_the_queue_does_not_keep_a_waiter_from_the_lock(
     step: str, number: int, arrive: Contend, clock: Clock, path: str
 ) -> None:
     """Q1: without a ticket one waits as if there were no queue."""
@@ -466,7 +466,7 @@ def test_a_failure_of_the_queue_keeps_somebody_from_the_lock(
 
 
 @pytest.mark.parametrize("without", ["flock", "events", "unnamed"])
-def test_a_platform_that_lacks_something_has_no_order_or_no_lock(
+def test_a_platform_that_lacks_something_has_order_and_lock(
     without: str, queued: Contend, arrive: Contend, clocked: Callable[..., Stepped], path: str
 ) -> None:
     """Q1: without kernel locks there are no tickets; without events the predecessor is polled."""
@@ -486,7 +486,7 @@ def test_a_platform_that_lacks_something_has_no_order_or_no_lock(
 
 
 @pytest.mark.parametrize("there", ["a file", "a link", "a closed directory", "strange names"])
-def test_something_else_at_the_place_of_the_queue_stops_everything(
+def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
     there: str, arrive: Contend, clock: Clock, path: str, disk: Path
 ) -> None:
     """Q1."""
@@ -519,7 +519,9 @@ def test_something_else_at_the_place_of_the_queue_stops_everything(
         place.unlink()
 
 
-def test_a_cancelled_waiter_keeps_its_place(arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]) -> None:
+def test_a_cancelled_waiter_passes_the_turn_on(
+    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
+) -> None:
     """Q4: closing the generator of the first passes the turn on, here by a signal and there by an event."""
     holder = arrive()
     holder.get()
@@ -535,7 +537,7 @@ def test_a_cancelled_waiter_keeps_its_place(arrive: Contend, queued: Contend, cl
     other.get()
 
 
-def test_a_waiter_whose_loop_is_closed_keeps_the_others_out(
+def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
     arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     def closed() -> None:
@@ -554,7 +556,7 @@ def test_a_waiter_whose_loop_is_closed_keeps_the_others_out(
     assert last.step() is None
 
 
-def test_an_owner_inside_is_not_joined_by_those_of_the_same_who_queue(
+def test_an_owner_inside_is_joined_by_its_own_waiters(
     arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Re-entrancy goes before order: they would wait for themselves."""
@@ -583,7 +585,7 @@ def crash_at(env: Stepped, last: int) -> Callable[[int, str], None]:
     return at_step
 
 
-def test_a_crash_at_some_step_of_queueing_stops_the_queue(
+def test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue(
     arrive: Contend, queued: Contend, clock: Clock, path: str
 ) -> None:
     """Q2, Q6: a waiter that is killed at any step of its wait, of its acquisition or of its release is got over."""
@@ -621,7 +623,7 @@ def test_a_crash_at_some_step_of_queueing_stops_the_queue(
     assert number > 40
 
 
-def test_a_forked_child_leaves_its_parents_queue(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_forked_child_leaves_its_parents_queue_as_it_is(arrive: Contend, queued: Contend, path: str) -> None:
     holder = arrive()
     holder.get()
     waiter = queued()
@@ -636,13 +638,13 @@ def test_a_forked_child_leaves_its_parents_queue(arrive: Contend, queued: Conten
 
 
 @pytest.mark.parametrize("name", ["l", "x" * 239, "x" * 240, "x" * 255, "ü" * 127])
-def test_a_long_name_has_no_queue_or_shares_one(name: str) -> None:
+def test_a_long_name_has_a_queue_of_its_own(name: str) -> None:
     made = queue_of("/d", name)
     assert len(os.fsencode(os.path.basename(made))) <= 255
     assert made != queue_of("/d", name[:-1] + "y")
 
 
-def test_the_wait_of_a_thousandth_is_as_busy_as_that_of_the_second(queued: Contend, arrive: Contend) -> None:
+def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, arrive: Contend) -> None:
     """Far from its turn a waiter looks rarely, near to it soon: together they look at most once in a while."""
     holder = arrive()
     holder.get()
@@ -653,7 +655,7 @@ def test_the_wait_of_a_thousandth_is_as_busy_as_that_of_the_second(queued: Conte
     assert queues._RECHECK_EACH <= 1.0
 
 
-def test_a_long_wait_looks_as_often_as_a_short_one(queued: Contend, arrive: Contend) -> None:
+def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, arrive: Contend) -> None:
     """Whoever is stopped in front of others costs them no more time than they have waited; and they look ever less."""
     holder = arrive()
     holder.get()
@@ -783,7 +785,7 @@ def test_a_queue_is_open_to_those_to_whom_its_directory_is(
     release(holder)
 
 
-def test_a_queue_in_a_directory_that_a_link_leads_to_is_open_to_all(
+def test_a_queue_in_a_linked_directory_has_the_mode_of_the_directory(
     disk: Path, contend: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
     """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and nobody's business."""
@@ -825,7 +827,7 @@ def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o1700, 0o750])
-def test_a_directory_of_ours_that_is_moved_to_the_place_of_a_queue_keeps_its_mode(
+def test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode(
     mode: int, arrive: Contend, queued: Contend, path: str
 ) -> None:
     """Q9: only what is in the making is opened to others."""
@@ -842,7 +844,7 @@ def test_a_directory_of_ours_that_is_moved_to_the_place_of_a_queue_keeps_its_mod
     os.unlink(f"{queue}/secret")
 
 
-def test_a_ticket_may_be_read_by_those_who_may_read_the_lock_file(arrive: Contend, queued: Contend, path: str) -> None:
+def test_a_ticket_may_be_read_by_the_readers_of_the_lock_file(arrive: Contend, queued: Contend, path: str) -> None:
     """Its content has the tag."""
     holder = arrive(mode=0o600)
     holder.get()
@@ -856,7 +858,7 @@ def test_a_ticket_may_be_read_by_those_who_may_read_the_lock_file(arrive: Conten
 
 
 @pytest.mark.parametrize("whose", ["of a stopped process", "forged"])
-def test_a_ticket_that_nobody_uses_and_nobody_may_remove_costs_20_ms(
+def test_a_ticket_that_is_not_used_and_cannot_be_removed_costs_20_ms(
     whose: str, arrive: Contend, queued: Contend, clock: Clock, path: str
 ) -> None:
     """Q6: another user's, in a sticky directory, in front of a lock that is free."""

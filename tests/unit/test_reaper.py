@@ -63,10 +63,10 @@ def playing(environments: Environments) -> Iterator[Callable[..., Playing]]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("without", [(), ("events",)])
-def test_the_lock_of_a_holder_that_dies_stays(
+def test_the_lock_of_a_holder_that_dies_goes(
     without: tuple[str, ...], when: str, place: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M3, M4: whether it was acquired before the reaper came or after, in silence; with events and without."""
+    """RP3, RP4: whether it was acquired before the reaper came or after, in silence; with events and without."""
     early = contend(place / "l")
     if when == "before":
         early.get()
@@ -81,10 +81,10 @@ def test_the_lock_of_a_holder_that_dies_stays(
     assert one.complaints == []
 
 
-def test_a_lock_that_has_changed_hands_is_not_watched_any_more(
+def test_a_lock_that_has_changed_hands_is_still_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M3: another file at the same path; and another holder of the same file."""
+    """RP3: another file at the same path; and another holder of the same file."""
     first, second, third = contend(disk / "l"), contend(disk / "l"), contend(disk / "l")
     held = first.get()
     one = playing(disk)
@@ -99,10 +99,10 @@ def test_a_lock_that_has_changed_hands_is_not_watched_any_more(
 
 
 @pytest.mark.parametrize("kind", ["linux", "generic"])
-def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
+def test_a_lock_taken_over_meanwhile_is_not_removed(
     kind: str, disk: Path, dead_pid: int, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """M1: at each step from the look to the removal, another one tries to get the lock; what it holds stays."""
+    """RP1: at each step from the look to the removal, another one tries to get the lock; what it holds stays."""
     number, won = 0, 0
     while True:
         path = disk / "l"
@@ -133,10 +133,10 @@ def test_a_lock_is_removed_that_somebody_took_over_meanwhile(
         path.unlink()
 
 
-def test_a_guard_that_outlives_its_event_is_slept_on(
+def test_a_guard_that_outlives_its_event_is_polled(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M2: at the moment of the event, the dead holder's kernel lock is still there."""
+    """RP2: at the moment of the event, the dead holder's kernel lock is still there."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -148,10 +148,10 @@ def test_a_guard_that_outlives_its_event_is_slept_on(
     assert not late
 
 
-def test_a_directory_that_was_made_anew_is_not_watched(
+def test_a_directory_that_was_made_anew_is_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M4: removed with the locks in it, gone for a while, and back with others."""
+    """RP4: removed with the locks in it, gone for a while, and back with others."""
     place = disk / "locks"
     place.mkdir()
     held = contend(place / "old")
@@ -169,8 +169,8 @@ def test_a_directory_that_was_made_anew_is_not_watched(
     assert one.told == [str(place / "new")]
 
 
-def test_a_flood_of_events_hides_a_death(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """M4: the kernel's queue overflows, and says only that something was lost."""
+def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
+    """RP4: the kernel's queue overflows, and says only that something was lost."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -181,8 +181,8 @@ def test_a_flood_of_events_hides_a_death(disk: Path, playing: Callable[..., Play
     one.until(lambda: not (disk / "l").exists())
 
 
-def test_without_watches_nothing_is_found(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """M4: no watch is left for the lock files, so the directory's has to do."""
+def test_without_watches_the_dead_are_found(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
+    """RP4: no watch is left for the lock files, so the directory's has to do."""
     one = playing(disk)
     real = one.env.real._hub.subscribe
 
@@ -199,10 +199,10 @@ def test_without_watches_nothing_is_found(disk: Path, playing: Callable[..., Pla
     one.until(lambda: not (disk / "l").exists())
 
 
-def test_who_waits_is_not_told_whom_it_has_replaced(
+def test_a_waiter_comes_first_and_is_told_whom_it_has_replaced(
     disk: Path, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """M5: those in the queue come first; but only for a moment, as they may be stopped."""
+    """RP5: those in the queue come first; but only for a moment, as they may be stopped."""
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None, fair=True)
     holder.get()
     one = playing(disk)
@@ -225,10 +225,10 @@ def test_who_waits_is_not_told_whom_it_has_replaced(
     (disk / ".holdfast-l.queue").rmdir()
 
 
-def test_one_lock_that_may_not_be_removed_ends_it_or_fills_the_log(
+def test_a_lock_that_may_not_be_removed_is_complained_of_once(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M6."""
+    """RP6."""
     one = playing(disk)
     first, second = contend(disk / "first"), contend(disk / "second")
     first.get()
@@ -251,10 +251,10 @@ def test_one_lock_that_may_not_be_removed_ends_it_or_fills_the_log(
     assert one.complaints == [(str(disk / "first"), "Operation not permitted")]
 
 
-def test_something_goes_that_is_not_proven_dead(
+def test_only_what_is_proven_dead_goes(
     disk: Path, playing: Callable[..., Playing], contend: Contend, dead_pid: int
 ) -> None:
-    """M1: foreign, old, damaged, alive, or not a lock at all."""
+    """RP1: foreign, old, damaged, alive, or not a lock at all."""
     (disk / "old.lock").write_bytes(sema_record(dead_pid, 1000, "foreign and stale"))
     (disk / "torn.lock").write_bytes(b"pid=7\ntimestamp=1\nholdfast=1 g torn\n")
     (disk / "notes").write_text("holdfast is a library\n")
@@ -271,10 +271,10 @@ def test_something_goes_that_is_not_proven_dead(
     assert (one.told, one.complaints) == ([], [])
 
 
-def test_a_second_reaper_complains_or_removes_a_living_lock(
+def test_a_second_reaper_neither_complains_nor_removes_a_living_lock(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """M1."""
+    """RP1."""
     one, two = playing(disk), playing(disk)
     for number in range(20):
         holder = contend(disk / f"{number}")

@@ -26,7 +26,7 @@ def only_the_judged(seen: object, _assessed: object) -> bool:
 
 @kinds
 @pytest.mark.parametrize("how", ["replaced", "rewritten"])
-def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, environments: Environments) -> None:
+def test_only_the_lock_that_was_judged_goes(how: str, kind: str, disk: Path, environments: Environments) -> None:
     """R1: between the judgement and the removal, another made the path or the record its own."""
     path, env = disk / "l", environments(kind=kind)
     path.write_bytes(JUDGED)
@@ -51,7 +51,7 @@ def test_a_lock_goes_that_was_not_judged(how: str, kind: str, disk: Path, enviro
     assert not env.open_descriptors()
 
 
-def test_a_release_in_the_midst_of_breaking_it_is_an_error(disk: Path, contend: Contend) -> None:
+def test_a_release_while_it_is_broken_is_no_error(disk: Path, contend: Contend) -> None:
     """R1: between the last look and the removal, its holder releases it: then there is nothing to remove."""
     holder, remover = contend(disk / "l"), contend(disk / "l")
     held = holder.get()
@@ -60,7 +60,7 @@ def test_a_release_in_the_midst_of_breaking_it_is_an_error(disk: Path, contend: 
     assert not remover.env.open_descriptors()
 
 
-def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) -> None:
+def test_a_lock_is_removed_under_its_guard(disk: Path, contend: Contend) -> None:
     """R2: with the guard in hand, no contender can be taking the same file over."""
     path = disk / "l"
     path.write_bytes(JUDGED)
@@ -80,7 +80,7 @@ def test_a_lock_is_removed_while_it_is_taken_over(disk: Path, contend: Contend) 
 
 
 @kinds
-def test_a_lock_cannot_be_broken(kind: str, disk: Path, environments: Environments) -> None:
+def test_any_lock_file_can_be_broken(kind: str, disk: Path, environments: Environments) -> None:
     path, env = disk / "l", environments(kind=kind)
     request = FileRequest(str(path), {})
     assert drive(break_lock(env, request)) is None
@@ -94,7 +94,7 @@ def test_a_lock_cannot_be_broken(kind: str, disk: Path, environments: Environmen
         drive(break_lock(env, request))
 
 
-def test_a_living_holders_lock_cannot_be_broken(disk: Path, contend: Contend) -> None:
+def test_a_living_holders_lock_can_be_broken(disk: Path, contend: Contend) -> None:
     holder, other = contend(disk / "l", tag="alive"), contend(disk / "l")
     held = holder.get()
     record = drive(break_lock(other.env, other.request))
@@ -118,7 +118,7 @@ def changing_hands(env: Stepped, path: Path, times: int) -> list[int]:
     return looks
 
 
-def test_a_stream_of_short_holds_saves_a_lock_from_being_broken(disk: Path, environments: Environments) -> None:
+def test_a_stream_of_short_holds_does_not_save_a_lock_from_being_broken(disk: Path, environments: Environments) -> None:
     """R3: it changes hands again and again, and then it goes."""
     path, env = disk / "l", environments()
     path.write_bytes(JUDGED)
@@ -128,7 +128,7 @@ def test_a_stream_of_short_holds_saves_a_lock_from_being_broken(disk: Path, envi
 
 
 @pytest.mark.parametrize("protocol", ["sema", "sidecar"])
-def test_one_who_breaks_a_lock_is_busy_or_keeps_something_while_it_waits(
+def test_breaking_waits_with_nothing_in_hand_and_ends_in_an_error(
     protocol: str, disk: Path, environments: Environments
 ) -> None:
     """R3: each try is followed by a wait with nothing in hand, and at the end of its time an error says what it was."""
@@ -153,7 +153,7 @@ def test_one_who_breaks_a_lock_is_busy_or_keeps_something_while_it_waits(
     assert not env.open_descriptors()
 
 
-def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, environments: Environments) -> None:
+def test_a_breaking_that_is_closed_while_it_waits_breaks_nothing(disk: Path, environments: Environments) -> None:
     """R3: what was closed while it waited does nothing any more."""
     path, env = disk / "l", environments()
     path.write_bytes(JUDGED)
@@ -166,7 +166,7 @@ def test_a_breaking_that_is_interrupted_breaks_it_all_the_same(disk: Path, envir
 
 
 @pytest.mark.needs("events", "flock")
-def test_one_who_waits_behind_the_ticket_of_a_broken_holder_hears_of_it_late(
+def test_a_waiter_behind_the_ticket_of_a_broken_holder_hears_of_it(
     disk: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
     """R4: it watches that ticket."""

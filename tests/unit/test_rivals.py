@@ -54,7 +54,7 @@ def leave(reclaim: Path, *, age: float = 0.0, kind: str = "directory", sticky: b
     os.utime(reclaim, (time.time() - age, time.time() - age))
 
 
-def test_a_rival_that_may_still_rename_is_not_waited_for(disk: Path, contend: Contend) -> None:
+def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Contend) -> None:
     """Y1: nobody is let in while it is there, and nobody who has been replaced by it."""
     rival = temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", protocol="semats", timeout=0.2)
@@ -65,7 +65,7 @@ def test_a_rival_that_may_still_rename_is_not_waited_for(disk: Path, contend: Co
     assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
 
 
-def test_a_rival_that_backs_off_is_waited_for_longer(disk: Path, contend: Contend) -> None:
+def test_a_rival_that_backs_off_is_no_longer_waited_for(disk: Path, contend: Contend) -> None:
     """Y1: gone, it is no rival any more."""
     rival = temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", protocol="semats", timeout=5)
@@ -76,7 +76,7 @@ def test_a_rival_that_backs_off_is_waited_for_longer(disk: Path, contend: Conten
 
 
 @pytest.mark.parametrize("age", [61, -61])
-def test_a_rival_that_is_stopped_for_ever_is_waited_for_ever(age: float, disk: Path, contend: Contend) -> None:
+def test_a_rival_that_is_stopped_is_not_waited_for_for_ever(age: float, disk: Path, contend: Contend) -> None:
     """Y2: old, or from the future, which says that the clock was set back."""
     temporary(disk / "l", os.getpid(), age)
     contender = contend(disk / "l", protocol="semats")
@@ -84,7 +84,7 @@ def test_a_rival_that_is_stopped_for_ever_is_waited_for_ever(age: float, disk: P
     assert contender.inside
 
 
-def test_a_rival_that_is_dead_is_waited_for_longer_than_a_second(disk: Path, dead_pid: int, contend: Contend) -> None:
+def test_a_dead_rival_is_waited_for_no_longer_than_a_second(disk: Path, dead_pid: int, contend: Contend) -> None:
     """Y2: for a second it may be another container's."""
     temporary(disk / "l", dead_pid, 0.5)
     temporary(disk / "other", os.getpid())
@@ -95,7 +95,7 @@ def test_a_rival_that_is_dead_is_waited_for_longer_than_a_second(disk: Path, dea
     assert contender.inside
 
 
-def test_a_server_with_another_clock_hides_a_rival(disk: Path, contend: Contend) -> None:
+def test_a_server_with_another_clock_does_not_hide_a_rival(disk: Path, contend: Contend) -> None:
     """Y2: its age is by the clock that stamped our own lock file."""
     temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", protocol="semats")
@@ -104,7 +104,7 @@ def test_a_server_with_another_clock_hides_a_rival(disk: Path, contend: Contend)
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
-def test_a_refusal_for_a_rival_speaks_of_a_record_or_a_lock_file(protocol: str, disk: Path, contend: Contend) -> None:
+def test_a_refusal_for_a_rival_names_its_file_and_no_record(protocol: str, disk: Path, contend: Contend) -> None:
     """Y1: there is no lock file, and so nobody's lock to break. Who is in the way is told, and by which file."""
     rival = temporary(disk / "l", os.getpid())
     result = contend(disk / "l", protocol=protocol, timeout=0).run()
@@ -116,7 +116,7 @@ def test_a_refusal_for_a_rival_speaks_of_a_record_or_a_lock_file(protocol: str, 
     assert "break" not in said
 
 
-def test_a_rival_that_stays_makes_a_try_last_as_long_as_several(disk: Path, contend: Contend) -> None:
+def test_a_rival_that_stays_refuses_a_try_once_its_patience_is_over(disk: Path, contend: Contend) -> None:
     """Y1: once its patience is over, one who does not wait is refused."""
     temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", timeout=0)
@@ -124,7 +124,7 @@ def test_a_rival_that_stays_makes_a_try_last_as_long_as_several(disk: Path, cont
     assert contender.env.steps.count("link_unnamed") == 2  # the short way in, and the long one
 
 
-def test_a_wait_for_a_rival_is_not_announced(disk: Path, contend: Contend) -> None:
+def test_a_wait_for_a_rival_is_announced(disk: Path, contend: Contend) -> None:
     """Y1: after a second, as any other, and with who it is that one waits for."""
     told: list[str] = []
     rival = temporary(disk / "l", os.getpid())
@@ -136,7 +136,7 @@ def test_a_wait_for_a_rival_is_not_announced(disk: Path, contend: Contend) -> No
     assert str(rival) in told[0]
 
 
-def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
+def test_a_lock_is_not_taken_over_while_another_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: whoever finds the directory there goes back to waiting."""
     leave(reclaim, age=50)
     assert not isinstance(contend(dead, **SIDECAR).run(), FileHeld)
@@ -148,7 +148,7 @@ def test_a_lock_is_taken_over_beside_one_who_removes_it(dead: Path, reclaim: Pat
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
 @pytest.mark.parametrize("age", [61, -61])
-def test_what_a_crash_has_left_stops_every_takeover(
+def test_what_a_crash_has_left_does_not_stop_takeovers(
     kind: str, age: float, dead: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y3: an old one is nobody's, of either kind that fs-safe makes."""
@@ -157,7 +157,7 @@ def test_what_a_crash_has_left_stops_every_takeover(
     assert not reclaim.exists()
 
 
-def test_it_is_announced_too_late_or_for_ever(dead: Path, reclaim: Path, contend: Contend) -> None:
+def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3, T7: there from before the last look until after the write, and gone before anybody is let in."""
     contender = contend(dead, **SIDECAR)
     there: list[tuple[str, bool]] = []
@@ -171,7 +171,7 @@ def test_it_is_announced_too_late_or_for_ever(dead: Path, reclaim: Path, contend
     assert not reclaim.exists()
 
 
-def test_a_breaking_does_not_announce_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
+def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: who removes a lock on purpose says so, too."""
     from holdfast.engines.file.remove import break_lock
 
@@ -184,7 +184,7 @@ def test_a_breaking_does_not_announce_itself(disk: Path, dead: Path, reclaim: Pa
     assert os.listdir(disk) == []
 
 
-def test_a_crash_of_ours_stops_takeovers_for_a_minute(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
+def test_a_crash_of_ours_does_not_stop_takeovers(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
     """Y4: killed before any of its steps, a contender leaves nothing that the next one could not make its own."""
     old = lock.read_bytes()
     left, number = 0, 0
@@ -211,7 +211,7 @@ def test_a_crash_of_ours_stops_takeovers_for_a_minute(dead: Path, lock: Path, re
     assert left > 3
 
 
-def test_two_take_over_what_one_has_announced(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
+def test_one_of_two_takes_over_what_one_has_announced(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
     """Y4: whenever the second comes, with or without something that a crash has left, only one gets in."""
     old = lock.read_bytes()
     for sticky in (False, True):
@@ -239,7 +239,7 @@ def test_two_take_over_what_one_has_announced(dead: Path, lock: Path, reclaim: P
         assert number > 10
 
 
-def test_another_s_announcement_is_ended(dead: Path, reclaim: Path, contend: Contend) -> None:
+def test_the_announcement_of_another_is_left_alone(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y4: what the path names by then is not ours."""
     contender = contend(dead, **SIDECAR)
 
@@ -255,7 +255,7 @@ def test_another_s_announcement_is_ended(dead: Path, reclaim: Path, contend: Con
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_a_lock_that_is_new_is_removed_as_a_stale_one(
+def test_a_new_lock_beside_an_announcement_is_entered_only_when_that_is_gone(
     removed: bool, disk: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y5: published beside an announcement, nobody is let in before that is gone."""
@@ -271,7 +271,7 @@ def test_a_lock_that_is_new_is_removed_as_a_stale_one(
     assert isinstance(contender.run(), FileHeld) != removed
 
 
-def test_an_announcement_that_stays_stops_everybody(disk: Path, reclaim: Path, contend: Contend) -> None:
+def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, reclaim: Path, contend: Contend) -> None:
     """Y5: after a second it is a moment that is waited; fs-safe would wait for ever."""
     leave(reclaim, age=2)
     contender = contend(disk / "target", **SIDECAR)
@@ -282,7 +282,7 @@ def test_an_announcement_that_stays_stops_everybody(disk: Path, reclaim: Path, c
 
 
 @pytest.mark.parametrize("left", [{"sticky": True}, {"age": 61}], ids=["ours", "old"])
-def test_what_a_crash_has_left_stays_beside_a_free_lock(
+def test_what_a_crash_has_left_is_removed_by_a_publisher(
     left: dict[str, object], disk: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y4: it is taken away by whoever publishes, or fs-safe would wait for it for ever."""
@@ -294,7 +294,7 @@ def test_what_a_crash_has_left_stays_beside_a_free_lock(
 
 
 @pytest.mark.parametrize("kind", ["generic", "no flock"])
-def test_without_guards_a_takeover_cannot_be_announced(
+def test_without_guards_a_takeover_is_announced(
     kind: str, disk: Path, reclaim: Path, contend: Contend, environments: Callable[..., Stepped], dead_pid: int
 ) -> None:
     """Y3: also where no kernel locks are; what is left is known by its age alone."""

@@ -27,7 +27,7 @@ from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.file import takeover
 from holdfast.engines.file.acquire import give_back
-from holdfast.engines.file.flock import KernelHeld, KernelSight
+from holdfast.engines.file.flock import FlockHeld, WatchedFlock
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
@@ -35,8 +35,9 @@ from holdfast.engines.file.publish import sweep
 from holdfast.engines.file.queue import WAITING, Queue, read_tickets
 from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
-from holdfast.engines.file.watched import Sight
+from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
+from holdfast.lock import leave_to
 from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
 from holdfast.protocols import get
 from unit.stepping import Contend, Stepped, device_in, sema_record
@@ -73,7 +74,7 @@ def writes(*counts: int, real: Callable[..., int], then: int | str = 0) -> Calla
 # -- disks that are full -----------------------------------------------------------------------------------------------
 
 
-def test_a_write_of_nothing_is_tried_for_ever(path: Path, contend: Contend) -> None:
+def test_a_write_of_nothing_is_an_error(path: Path, contend: Contend) -> None:
     """A server may say that it has written no byte, and no error."""
     contender = contend(path)
     contender.env.instead["write"] = writes(3, real=contender.env.real.write)
@@ -85,7 +86,9 @@ def test_a_write_of_nothing_is_tried_for_ever(path: Path, contend: Contend) -> N
 
 @pytest.mark.parametrize("restored", [True, False])
 @pytest.mark.parametrize("then", [0, "ENOSPC"])
-def test_half_a_counter_stays(then: int | str, restored: bool, path: Path, contend: Contend) -> None:
+def test_half_a_counter_is_put_back_or_the_lock_is_free(
+    then: int | str, restored: bool, path: Path, contend: Contend
+) -> None:
     """TK5: what somebody had put there is there again; and where that cannot be written either, the lock is free."""
     counter = path.with_name("l.token")
     counter.write_bytes(b"5000\n")
@@ -105,7 +108,7 @@ def test_half_a_counter_stays(then: int | str, restored: bool, path: Path, conte
     assert not path.exists()
 
 
-def test_a_directory_that_cannot_be_looked_at_is_made_anew(path: Path, contend: Contend) -> None:
+def test_a_directory_that_cannot_be_looked_at_is_an_error(path: Path, contend: Contend) -> None:
     """ENOENT of the file, and another error of its directory: the latter is told."""
     contender = contend(path, parents=True)
     contender.env.instead["open_unnamed"] = fails("ENOENT")
@@ -115,7 +118,7 @@ def test_a_directory_that_cannot_be_looked_at_is_made_anew(path: Path, contend: 
     assert "make_directories" not in contender.env.steps
 
 
-def test_a_look_at_the_directory_of_several_locks_is_told_in_the_words_of_the_system(disk: Path) -> None:
+def test_a_look_at_the_directory_of_several_locks_is_reported_in_our_words(disk: Path) -> None:
     (disk / "file").touch()
     with pytest.raises(InvalidPath, match="is not a directory"):
         acquire_all([Lock(disk / "file" / "l"), Lock(disk / "l")])
@@ -124,7 +127,7 @@ def test_a_look_at_the_directory_of_several_locks_is_told_in_the_words_of_the_sy
 # -- who cannot be told from others ------------------------------------------------------------------------------------
 
 
-def test_a_process_that_cannot_name_its_boot_removes_what_others_left(
+def test_a_process_that_cannot_name_its_boot_leaves_what_others_left(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
     env = environments()
@@ -138,7 +141,7 @@ def test_a_process_that_cannot_name_its_boot_removes_what_others_left(
     left.unlink()
 
 
-def test_a_second_rival_is_judged_by_another_clock(disk: Path, contend: Contend, dead_pid: int) -> None:
+def test_a_second_rival_is_judged_by_the_same_clock(disk: Path, contend: Contend, dead_pid: int) -> None:
     """Y2: none of them is in the way; the age of each is by the clock that stamped our lock file."""
     for token in ("0123456789abcdef", "fedcba9876543210"):
         rival = disk / f"l.{dead_pid}.{token}.tmp"
@@ -149,7 +152,9 @@ def test_a_second_rival_is_judged_by_another_clock(disk: Path, contend: Contend,
     assert contender.waits == []
 
 
-def test_what_a_crash_has_left_is_judged_without_kernel_locks_by_a_lock(disk: Path, environments: Environments) -> None:
+def test_without_kernel_locks_what_a_crash_has_left_is_judged_by_its_age(
+    disk: Path, environments: Environments
+) -> None:
     """Y3, Y4: where no lock can be taken on it, its age alone counts."""
     left = disk / "l.reclaim"
     left.mkdir()
@@ -162,7 +167,7 @@ def test_what_a_crash_has_left_is_judged_without_kernel_locks_by_a_lock(disk: Pa
     assert "older than 60 s" in (why_left(env, str(left)) or "")  # type: ignore[arg-type]
 
 
-def test_a_lock_is_removed_beside_somebody_who_removes_it(disk: Path, environments: Environments) -> None:
+def test_a_lock_is_broken_after_another_has_ended_its_removal(disk: Path, environments: Environments) -> None:
     """Y3, R3: whoever announced it first goes first; we come back."""
     lock, announced = disk / "target.lock", disk / "target.lock.reclaim"
     lock.write_text('{"pid": 1}')
@@ -178,7 +183,7 @@ def test_a_lock_is_removed_beside_somebody_who_removes_it(disk: Path, environmen
     assert not lock.exists()
 
 
-def test_a_ticket_without_a_name_is_shown_as_somebody(disk: Path, environments: Environments) -> None:
+def test_a_ticket_without_a_name_is_not_shown(disk: Path, environments: Environments) -> None:
     """Of a version to come, or damaged: somebody has it, and who that is cannot be known."""
     env = environments()
     place = Path(queue_of(str(disk), "l"))
@@ -203,7 +208,7 @@ def test_a_ticket_without_a_name_is_shown_as_somebody(disk: Path, environments: 
     place.rmdir()
 
 
-def test_a_queue_that_is_closed_twice_closes_another_file(disk: Path, environments: Environments) -> None:
+def test_a_queue_closed_twice_leaves_other_files_alone(disk: Path, environments: Environments) -> None:
     env = environments()
     queue = Queue(env, str(disk))  # type: ignore[arg-type]
     queue.close()
@@ -216,7 +221,7 @@ def test_a_queue_that_is_closed_twice_closes_another_file(disk: Path, environmen
 # -- between two steps -------------------------------------------------------------------------------------------------
 
 
-def test_an_interruption_of_a_win_leaves_the_lock_to_nobody(
+def test_an_interruption_of_a_win_gives_the_lock_back(
     path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, waiter = contend(path), contend(path, timeout=None)
@@ -235,7 +240,7 @@ def test_an_interruption_of_a_win_leaves_the_lock_to_nobody(
     contend(path).get().release()
 
 
-def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
+def test_an_interruption_of_a_tagged_hold_removes_its_tag(
     path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F5."""
@@ -245,7 +250,7 @@ def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(KernelHeld, "_enrol", interrupted)
+        changed.setattr(FlockHeld, "_enrol", interrupted)
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     assert "write" in contender.env.steps
@@ -253,7 +258,7 @@ def test_an_interruption_of_a_tagged_hold_leaves_its_tag(
     contend(path, protocol="flock").get().release()
 
 
-def test_what_is_given_back_twice_is_another_s_by_then(path: Path, contend: Contend) -> None:
+def test_what_is_given_back_twice_is_given_back_once(path: Path, contend: Contend) -> None:
     contender = contend(path)
     held = contender.get()
     (share,) = held.shares
@@ -264,7 +269,7 @@ def test_what_is_given_back_twice_is_another_s_by_then(path: Path, contend: Cont
     assert other.verify()
 
 
-def test_a_release_in_the_midst_of_a_look_that_fails_is_a_failure(path: Path, contend: Contend) -> None:
+def test_a_release_during_a_failing_look_counts_as_released(path: Path, contend: Contend) -> None:
     """H2: the error is of a descriptor that a signal handler's release has closed."""
     contender = contend(path)
     held = contender.get()
@@ -280,12 +285,12 @@ def test_a_release_in_the_midst_of_a_look_that_fails_is_a_failure(path: Path, co
         held.ensure()
 
 
-def test_a_lock_is_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
-    assert Lock(path).acquire()._leave_to(dead_pid) is False
+def test_a_lock_is_not_left_to_a_process_that_has_ended(path: Path, dead_pid: int) -> None:
+    assert leave_to(Lock(path).acquire(), dead_pid) is False
     assert not path.exists()
 
 
-def test_an_interruption_of_an_entry_leaves_the_lock_held(path: Path) -> None:
+def test_an_interruption_of_an_entry_releases_the_lock(path: Path) -> None:
     class Interrupted(dict[Any, Any]):
         def setdefault(self, *_args: object) -> None:
             raise KeyboardInterrupt
@@ -305,7 +310,7 @@ def test_an_interruption_of_an_entry_leaves_the_lock_held(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_block_that_another_thread_leaves_stays_locked(path: Path) -> None:
+def test_a_block_that_another_thread_leaves_is_unlocked(path: Path) -> None:
     """A generator may be closed in another thread than that which began it."""
     lock = Lock(path)
 
@@ -326,7 +331,7 @@ def test_a_block_that_another_thread_leaves_stays_locked(path: Path) -> None:
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-def test_a_look_that_fails_keeps_a_wait_from_being_told(path: Path, environments: Environments) -> None:
+def test_a_look_that_fails_does_not_keep_a_wait_from_being_reported(path: Path, environments: Environments) -> None:
     heard: list[Event] = []
     story = Story(environments(), FileRequest(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
 
@@ -341,8 +346,8 @@ def test_a_look_that_fails_keeps_a_wait_from_being_told(path: Path, environments
     assert [(event.kind, event.holder) for event in heard] == [("waiting", None), ("gave-up", None)]
 
 
-def test_an_end_is_told_twice_or_by_a_child(path: Path, contend: Contend) -> None:
-    """U7, and both sides of a race for the last word."""
+def test_an_end_is_reported_once_and_not_by_a_child(path: Path, contend: Contend) -> None:
+    """AE4, and both sides of a race for the last word."""
     heard: list[Event] = []
     contender = contend(path, on_event=heard.append)
     held = contender.get()
@@ -361,7 +366,7 @@ def test_an_end_is_told_twice_or_by_a_child(path: Path, contend: Contend) -> Non
     held.release()
 
 
-def test_the_holder_of_a_kernel_lock_is_sought_for_an_event(path: Path, contend: Contend) -> None:
+def test_the_holder_of_a_kernel_lock_is_not_sought_for_an_event(path: Path, contend: Contend) -> None:
     """That takes milliseconds, and most who listen do not want to know."""
     heard: list[Event] = []
     holder = contend(path, protocol="flock")
@@ -374,7 +379,7 @@ def test_the_holder_of_a_kernel_lock_is_sought_for_an_event(path: Path, contend:
     waiter.get().release()
 
 
-def test_who_may_be_waited_for_is_called_a_holder() -> None:
+def test_a_contender_that_may_be_waited_for_is_not_called_a_holder() -> None:
     evidence = Evidence("none", "nobody was asked")
     status = Status("/l", "flock", True, False, Liveness.UNKNOWN, evidence, reason="somebody comes first")
     assert sentence(status) == "somebody comes first"
@@ -383,13 +388,13 @@ def test_who_may_be_waited_for_is_called_a_holder() -> None:
 # -- what is asked of a lock that is not there -------------------------------------------------------------------------
 
 
-def test_nothing_at_the_path_is_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:
+def test_a_path_with_nothing_is_not_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:
     env: Any = environments()
     me = (object(),)
-    sight = Sight(env, FileRequest(str(path), {}))
+    sight = WatchedFile(env, FileRequest(str(path), {}))
     assert not sight.look()
     assert (sight.prepare(), sight.join(me), sight.is_held_by(me)) == (False, None, False)
-    kernel = KernelSight(env, FileRequest(str(path), {"protocol": "flock"}))
+    kernel = WatchedFlock(env, FileRequest(str(path), {"protocol": "flock"}))
     assert not kernel.look()
     assert not kernel.is_held_by(me)
     path.write_bytes(sema_record(os.getpid(), time.time()))
@@ -402,7 +407,7 @@ def test_nothing_at_the_path_is_watched_joined_or_taken_over(path: Path, environ
     kernel.rest()
 
 
-def test_a_time_longer_than_any_is_an_error(path: Path) -> None:
+def test_a_time_longer_than_any_is_for_ever(path: Path) -> None:
     assert Lock(path, timeout=10**400)._request.timeout is None
     with pytest.raises(ValueError, match="above 0"):
         Lock(path, stale_after=-(10**400))
@@ -413,7 +418,7 @@ def test_a_time_longer_than_any_is_an_error(path: Path) -> None:
 # -- several at once, in tasks -----------------------------------------------------------------------------------------
 
 
-def test_an_acquisition_of_several_that_is_never_begun_complains_or_holds(path: Path) -> None:
+def test_an_acquisition_of_several_cancelled_before_it_begins_holds_nothing(path: Path) -> None:
     async def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -428,7 +433,7 @@ def test_an_acquisition_of_several_that_is_never_begun_complains_or_holds(path: 
     asyncio.run(main())
 
 
-def test_the_loss_of_one_of_several_is_not_told(disk: Path) -> None:
+def test_the_loss_of_one_of_several_is_reported(disk: Path) -> None:
     async def main() -> None:
         locks = [aio.AsyncLock(disk / name) for name in "ab"]
 
@@ -448,7 +453,7 @@ def test_the_loss_of_one_of_several_is_not_told(disk: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_coroutine_that_is_closed_keeps_what_it_had_of_several(disk: Path) -> None:
+def test_a_coroutine_that_is_closed_releases_what_it_had_of_several(disk: Path) -> None:
     """`acquire_all` waits for the second; whoever is closed cannot wait for a thread."""
 
     async def main() -> None:
@@ -482,7 +487,7 @@ def others(disk: Path) -> Iterator[list[Path]]:
         place.rmdir()
 
 
-def test_each_of_many_that_poll_reads_the_list_of_all_each_time(
+def test_far_from_its_turn_a_polling_waiter_does_not_list_the_queue(
     path: Path, others: list[Path], contend: Contend, environments: Environments
 ) -> None:
     """Far from its turn, whoever gets no events looks for the one ahead only, until that is gone."""
@@ -504,7 +509,7 @@ def test_each_of_many_that_poll_reads_the_list_of_all_each_time(
     held.release()
 
 
-def test_a_child_leaves_its_parents_place(path: Path, contend: Contend) -> None:
+def test_a_child_leaves_its_parents_place_alone(path: Path, contend: Contend) -> None:
     holder = contend(path)
     held = holder.get()
     waiter = contend(path, timeout=None, fair=True)
@@ -518,7 +523,7 @@ def test_a_child_leaves_its_parents_place(path: Path, contend: Contend) -> None:
     held.release()
 
 
-def test_a_place_that_is_left_while_it_is_told_keeps_the_next_one_asleep(path: Path, contend: Contend) -> None:
+def test_a_place_left_while_it_is_woken_wakes_the_next_one(path: Path, contend: Contend) -> None:
     """A signal handler may leave it, between the two; its loop may be closed."""
     holder = contend(path)
     held = holder.get()
@@ -563,8 +568,8 @@ def unwritable(env: Stepped) -> Callable[..., int]:
     return open_existing
 
 
-def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Contend) -> None:
-    """X2: only who may write there can finish it."""
+def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, contend: Contend) -> None:
+    """P6: only who may write there can finish it."""
     path.touch()
     path.chmod(0o1644)
     contender = contend(path)
@@ -573,7 +578,7 @@ def test_an_unfinished_file_of_another_user_ends_a_wait(path: Path, contend: Con
     assert path.read_bytes() == b""
 
 
-def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: Path, contend: Contend) -> None:
+def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dead: Path, contend: Contend) -> None:
     """T6, T1: another one has it in that instant; and an error that is no lack of permission is told."""
     contender = contend(dead)
     contender.env.instead["open_existing"] = unwritable(contender.env)
@@ -590,7 +595,7 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_without_its_guard(dead: 
     assert contend(dead).get().recovered_from is not None
 
 
-def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(
+def test_of_three_failures_of_a_takeover_the_first_is_raised(
     dead: Path, contend: Contend, past_the_gates: Callable[..., None]
 ) -> None:
     """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
@@ -609,8 +614,8 @@ def test_the_third_failure_of_a_takeover_is_told_instead_of_the_first(
     dead.unlink()
 
 
-def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, contend: Contend) -> None:
-    """U5: Ctrl-C between two steps of the delivery, before anybody was called."""
+def test_an_interruption_of_a_story_does_not_keep_the_rest_from_being_reported(path: Path, contend: Contend) -> None:
+    """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()
     story = Story.of(held)
@@ -635,7 +640,7 @@ def test_an_interruption_of_a_story_keeps_the_rest_from_being_told(path: Path, c
     held.release()
 
 
-def test_two_threads_that_hold_for_the_first_time_make_two_keepers(
+def test_two_threads_that_hold_for_the_first_time_share_one_keeper(
     path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would release all at exit, and beat for some only."""
@@ -657,13 +662,13 @@ def test_two_threads_that_hold_for_the_first_time_make_two_keepers(
     held.release()
 
 
-def test_a_release_that_waits_is_asked_of_a_lock_on_files(path: Path, contend: Contend) -> None:
+def test_a_lock_on_files_can_be_released_with_a_wait(path: Path, contend: Contend) -> None:
     """Whoever releases need not know of which kind a hold is."""
     held = contend(path).get()
     drive(held.releasing())
     assert not path.exists()
 
 
-def test_a_protocol_without_options_refuses_to_have_none() -> None:
+def test_a_protocol_without_options_accepts_none() -> None:
     get("sema").check_options({})
     get("sidecar").check_options({"payload": None})

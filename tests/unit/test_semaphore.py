@@ -42,36 +42,36 @@ def files(base: Path) -> list[str]:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def test_making_one_touches_something(base: Path) -> None:
+def test_making_one_touches_nothing(base: Path) -> None:
     Semaphore(base, 3)
     assert files(base) == []
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1001, 10**30])
-def test_a_number_that_makes_no_sense_is_taken(base: Path, slots: int) -> None:
+def test_a_number_that_makes_no_sense_is_refused(base: Path, slots: int) -> None:
     with pytest.raises(ValueError, match="slots is from 1 to 1000"):
         Semaphore(base, slots)
 
 
 @pytest.mark.parametrize("slots", [True, 2.0, "2", None, b"2"])
-def test_something_else_than_a_number_is_taken(base: Path, slots: Any) -> None:
+def test_anything_but_a_number_is_refused(base: Path, slots: Any) -> None:
     with pytest.raises(TypeError, match="slots is how many"):
         Semaphore(base, slots)
 
 
-def test_the_number_of_slots_is_guessed(base: Path) -> None:
+def test_the_number_of_slots_is_required(base: Path) -> None:
     with pytest.raises(TypeError):
         Semaphore(base)  # type: ignore[call-arg]
 
 
-def test_a_shared_semaphore_is_promised(base: Path) -> None:
+def test_a_shared_semaphore_is_refused(base: Path) -> None:
     for protocol in ("sema", "flock"):
         with pytest.raises(ValueError, match="more slots"):
             Semaphore(base, 2, shared=True, protocol=protocol)
     Semaphore(base, 2, shared=False)
 
 
-def test_an_option_is_accepted_that_a_lock_refuses(base: Path) -> None:
+def test_an_option_that_a_lock_refuses_is_refused(base: Path) -> None:
     for options in ({"timeout": -1}, {"stale": "sometimes"}, {"mode": 0}, {"protocol": "none"}, {"heartbeat": -1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Semaphore(base, 2, **options)  # type: ignore[arg-type]
@@ -80,12 +80,12 @@ def test_an_option_is_accepted_that_a_lock_refuses(base: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "/", "/tmp/", "a\0b", "/tmp/.."])
-def test_a_base_that_can_name_no_lock_files_is_accepted(bad: str) -> None:
+def test_a_base_that_can_name_no_lock_files_is_refused(bad: str) -> None:
     with pytest.raises(InvalidPath):
         Semaphore(bad, 2)
 
 
-def test_the_base_is_looked_for_in_another_directory_later(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_does_not_move_with_the_working_directory(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(base.parent)
     semaphore = Semaphore("b", 2)
     monkeypatch.chdir("/")
@@ -94,7 +94,7 @@ def test_the_base_is_looked_for_in_another_directory_later(base: Path, monkeypat
         assert hold.path == f"{base}.0.lock"
 
 
-def test_a_directory_that_is_missing_is_not_made_or_made_unasked(base: Path) -> None:
+def test_a_missing_directory_is_made_only_when_asked_for(base: Path) -> None:
     with pytest.raises(InvalidPath, match="does not exist"):
         Semaphore(base / "x" / "y", 2).acquire()
     with Semaphore(base / "x" / "y", 2, parents=True) as hold:
@@ -129,7 +129,7 @@ def test_as_many_get_in_as_there_are_slots(face: Any, base: Path, protocol: str)
     assert files(base) == ([] if protocol == "sema" else [f"b.{number}.lock" for number in range(3)])
 
 
-def test_one_slot_is_no_lock(base: Path) -> None:
+def test_one_slot_is_a_lock(base: Path) -> None:
     semaphore = Semaphore(base, 1)
     with semaphore as hold:
         assert hold.slot == 0
@@ -141,12 +141,12 @@ def test_one_slot_is_no_lock(base: Path) -> None:
             semaphore.acquire()
 
 
-def test_the_hold_of_a_lock_has_a_slot(base: Path) -> None:
+def test_the_hold_of_a_lock_has_no_slot(base: Path) -> None:
     with Lock(base) as hold:
         assert hold.slot is None
 
 
-def test_a_slot_is_another_lock_than_its_file_says(base: Path) -> None:
+def test_a_slot_is_the_lock_that_its_file_says(base: Path) -> None:
     """Each slot is a lock file like any other: it can be looked at, waited for, and broken by its path."""
     semaphore = Semaphore(base, 2)
     with Lock(f"{base}.0.lock"), semaphore as hold:
@@ -161,7 +161,7 @@ def test_a_slot_is_another_lock_than_its_file_says(base: Path) -> None:
         lost.release()
 
 
-def test_a_block_that_is_left_in_another_order_frees_the_wrong_slot(base: Path) -> None:
+def test_a_block_left_in_another_order_frees_its_own_slot(base: Path) -> None:
     semaphore = Semaphore(base, 2)
     with semaphore as outer:
         with semaphore as inner:
@@ -179,7 +179,7 @@ def test_a_block_that_fails_frees_its_slot(face: Any, base: Path) -> None:
     assert semaphore.status().free == 2
 
 
-def test_a_decorated_function_runs_without_a_slot(base: Path) -> None:
+def test_a_decorated_function_runs_in_a_slot(base: Path) -> None:
     semaphore = Semaphore(base, 2)
 
     @semaphore
@@ -214,7 +214,7 @@ class Named(Semaphore):
     """A subclass, as an application may have it."""
 
 
-def test_a_subclass_is_pickled_as_something_else(base: Path) -> None:
+def test_a_subclass_survives_a_pickle(base: Path) -> None:
     assert type(pickle.loads(pickle.dumps(Named(base, 2)))) is Named
 
 
@@ -270,7 +270,7 @@ def test_a_wait_for_ones_own_slots_is_refused(face: Any, base: Path, within: Cal
     other.result().release()
 
 
-def test_a_thread_is_refused_what_another_would_release(base: Path, within: Callable[[float], Any]) -> None:
+def test_a_thread_waits_for_what_another_releases(base: Path, within: Callable[[float], Any]) -> None:
     semaphore = Semaphore(base, 2)
     inside, leave = threading.Event(), threading.Event()
 
@@ -303,7 +303,7 @@ def test_a_wait_for_any_slot_takes_none(face: Any, base: Path) -> None:
     first.release()
 
 
-def test_a_long_wait_is_silent(
+def test_a_long_wait_is_logged(
     base: Path, environments: Callable[..., Stepped], caplog: pytest.LogCaptureFixture
 ) -> None:
     semaphore, env = Semaphore(base, 2), environments()
@@ -322,7 +322,9 @@ def test_a_long_wait_is_silent(
         assert tag in lines[0]
 
 
-def test_many_threads_are_inside_together_or_one_is_never_served(base: Path, within: Callable[[float], Any]) -> None:
+def test_of_many_threads_as_many_are_inside_as_slots_and_all_are_served(
+    base: Path, within: Callable[[float], Any]
+) -> None:
     semaphore = Semaphore(base, 3)
     inside: set[int] = set()
     mutex, mistakes, most = threading.Lock(), [], 0
@@ -377,7 +379,7 @@ def test_a_look_counts_the_slots_and_changes_none(face: Any, base: Path, protoco
         hold.release()
 
 
-def test_those_who_wait_are_not_seen(base: Path) -> None:
+def test_waiters_are_seen(base: Path) -> None:
     semaphore = Semaphore(base, 2, tag="next")
     holds = [semaphore.acquire(), semaphore.acquire()]
     thread = threading.Thread(target=lambda: semaphore.acquire().release())
@@ -418,7 +420,7 @@ def test_a_child_does_not_hold_what_its_parent_holds(face: Any, base: Path) -> N
         hold.ensure_held()
 
 
-def test_an_error_at_one_slot_leaves_another_held(
+def test_an_error_at_one_slot_leaves_none_held(
     base: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     semaphore, env = Semaphore(base, 2), environments()

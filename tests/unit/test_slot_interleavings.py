@@ -79,7 +79,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("way", "states", "part", "parts"), CASES)
-def test_a_slot_is_had_by_two_or_by_none(states: tuple[str, str], part: int, parts: int, stage: Stage) -> None:
+def test_a_slot_is_held_by_one_under_every_schedule(
+    states: tuple[str, str], part: int, parts: int, stage: Stage
+) -> None:
     """Each try is refused only if both slots are taken by then, so as many are inside as there were slots."""
     stage.set(states)
     rehearsal = stage.contender(0)

@@ -77,7 +77,7 @@ def queue(base: str) -> str:
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"fair": False}])
-def test_another_than_the_lowest_free_slot_is_taken(arrive: Contend, options: dict[str, object]) -> None:
+def test_the_lowest_free_slot_is_taken(arrive: Contend, options: dict[str, object]) -> None:
     holders = [arrive(slots=4, **options) for _ in range(4)]
     assert [slot(holder) for holder in holders] == [0, 1, 2, 3]
     for number in (2, 1):
@@ -86,7 +86,7 @@ def test_another_than_the_lowest_free_slot_is_taken(arrive: Contend, options: di
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"timeout": 0}])
-def test_the_slot_of_a_crashed_holder_is_passed_by(arrive: Contend, options: dict[str, object]) -> None:
+def test_the_slot_of_a_crashed_holder_is_taken_over_at_once(arrive: Contend, options: dict[str, object]) -> None:
     """It is as free as one that was released, at first contact, and whoever gets it hears of it."""
     killed, living = arrive(slots=3, tag="killed"), arrive(slots=3)
     killed.get()
@@ -99,7 +99,7 @@ def test_the_slot_of_a_crashed_holder_is_passed_by(arrive: Contend, options: dic
     assert heir.result.recovered_from.tag == "killed"
 
 
-def test_a_slot_lost_to_a_rival_ends_the_search(arrive: Contend, clock: Clock) -> None:
+def test_a_slot_lost_to_a_rival_does_not_end_the_search(arrive: Contend, clock: Clock) -> None:
     """The rival gets slot 0 between our look and our attempt: there is a slot 1."""
     rival, other = arrive(), arrive()
     other.env.once(other.env.before, "open_unnamed", rival.get)
@@ -107,7 +107,7 @@ def test_a_slot_lost_to_a_rival_ends_the_search(arrive: Contend, clock: Clock) -
     assert slot_of(rival) == 0
 
 
-def test_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Contender]) -> None:
+def test_no_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Contender]) -> None:
     refused = [arrive(timeout=0) for _ in range(3)]
     for contender in refused:
         assert isinstance(contender.run(), Refusal)
@@ -115,7 +115,7 @@ def test_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Conten
 
 
 @pytest.mark.parametrize("kind", ["linux", "generic"])
-def test_a_platform_that_lacks_something_mixes_up_the_slots(
+def test_a_platform_that_lacks_something_keeps_the_slots_apart(
     kind: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     holders = [arrive(clocked(kind=kind)) for _ in range(2)]
@@ -127,7 +127,7 @@ def test_a_platform_that_lacks_something_mixes_up_the_slots(
 
 
 @pytest.mark.parametrize("without", ["flock", "events", "unnamed", "unnamed,link", "proc"])
-def test_a_filesystem_that_lacks_something_mixes_up_the_slots(
+def test_a_filesystem_that_lacks_something_keeps_the_slots_apart(
     without: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     holders = [arrive(clocked(*without.split(","))) for _ in range(2)]
@@ -138,7 +138,7 @@ def test_a_filesystem_that_lacks_something_mixes_up_the_slots(
     assert slot(waiter) == 0
 
 
-def test_a_slot_of_another_protocol_counts_as_held(arrive: Contend, base: str) -> None:
+def test_a_slot_of_another_protocol_is_an_error(arrive: Contend, base: str) -> None:
     """Nobody would ever free it: two protocols on one base are a mistake to be told of."""
     Path(f"{base}.0.lock").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
     with pytest.raises(ProtocolMismatch):
@@ -149,7 +149,7 @@ def test_a_slot_of_another_protocol_counts_as_held(arrive: Contend, base: str) -
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_release_of_some_slot_wakes_nobody_or_more_than_the_first(
+def test_the_release_of_any_slot_wakes_only_the_first(
     number: int, arrive: Contend, full: list[Contender], queued: Contend, base: str
 ) -> None:
     """Q7: the first watches all slots, the others the one before them."""
@@ -169,9 +169,7 @@ def test_the_release_of_some_slot_wakes_nobody_or_more_than_the_first(
     assert slot_of(waiting[1]) == 1 - number
 
 
-def test_of_two_slots_released_at_once_the_second_lies_there_until_a_deadline(
-    arrive: Contend, full: list[Contender], queued: Contend
-) -> None:
+def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Contender], queued: Contend) -> None:
     """Q7: whoever gets one leaves the queue there and then, and the next one looks."""
     first, second, third = queued(), queued(), queued()
     for holder in full:
@@ -186,7 +184,7 @@ def test_of_two_slots_released_at_once_the_second_lies_there_until_a_deadline(
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_those_who_wait_get_in_out_of_order(
+def test_waiters_get_in_in_order(
     where: str, full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     env = clocked() if where == "here" else None
@@ -202,9 +200,7 @@ def test_those_who_wait_get_in_out_of_order(
             assert waiting[0].step() is not None  # it is the first now, and looks in vain
 
 
-def test_a_newcomer_passes_those_who_have_waited_for_long(
-    arrive: Contend, full: list[Contender], queued: Contend
-) -> None:
+def test_a_newcomer_does_not_pass_a_long_waiter(arrive: Contend, full: list[Contender], queued: Contend) -> None:
     first = queued()
     release(full[1])
     late = arrive()
@@ -214,15 +210,15 @@ def test_a_newcomer_passes_those_who_have_waited_for_long(
     assert slot_of(first) == 1
 
 
-def test_a_killed_holder_is_waited_for(full: list[Contender], queued: Contend) -> None:
+def test_a_killed_holder_is_not_waited_for(full: list[Contender], queued: Contend) -> None:
     first, second = queued(), queued()
     full[1].crash()
     assert [woken(first), woken(second)] == [True, False]
     assert slot(first) == 1
 
 
-def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list[Contender]) -> None:
-    """A2, for each of them: the watch on the second is armed before the look that decides to wait."""
+def test_a_release_before_the_watch_is_seen(arrive: Contend, full: list[Contender]) -> None:
+    """WF1, for each of them: the watch on the second is armed before the look that decides to wait."""
     for number, holder in enumerate(full):
         waiter = arrive()
         watches: list[object] = []
@@ -239,10 +235,10 @@ def test_a_release_before_the_watch_is_slept_through(arrive: Contend, full: list
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_an_event_on_one_slot_hides_that_on_another(
+def test_an_event_on_one_slot_does_not_hide_that_on_another(
     order: tuple[int, int], arrive: Contend, full: list[Contender]
 ) -> None:
-    """A2: taken between the events of the first and those of the second, nothing is lost."""
+    """WF1: taken between the events of the first and those of the second, nothing is lost."""
     waiter = arrive()
     assert waiter.step() is not None
     assert not woken(waiter)
@@ -259,7 +255,7 @@ def test_an_event_on_one_slot_hides_that_on_another(
     assert slot(waiter) == order[0]
 
 
-def test_a_cancelled_wait_leaves_something_open(arrive: Contend, full: list[Contender], base: str) -> None:
+def test_a_cancelled_wait_closes_its_descriptors(arrive: Contend, full: list[Contender], base: str) -> None:
     waiter = arrive()
     waiter.step()
     assert waiter.env.open_descriptors()
@@ -268,8 +264,8 @@ def test_a_cancelled_wait_leaves_something_open(arrive: Contend, full: list[Cont
     assert tickets(base) == []
 
 
-def test_the_wait_for_many_slots_is_shorter_than_for_one(arrive: Contend, full: list[Contender]) -> None:
-    """A3: it ends at the re-check deadline, or at the waiter's own."""
+def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: Contend, full: list[Contender]) -> None:
+    """A2: it ends at the re-check deadline, or at the waiter's own."""
     waiter = arrive(timeout=5.0)
     wait = waiter.step()
     assert wait is not None
@@ -279,7 +275,7 @@ def test_the_wait_for_many_slots_is_shorter_than_for_one(arrive: Contend, full: 
     assert wait.deadline <= 1000.0 + RECHECK
 
 
-def test_a_crash_at_some_step_loses_a_slot_for_ever(arrive: Contend, clock: Clock, base: str) -> None:
+def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: str) -> None:
     """Killed at any step of its wait, its acquisition or its release, a contender costs nobody a slot."""
     number = 0
     while True:
@@ -326,7 +322,7 @@ def test_a_crash_at_some_step_loses_a_slot_for_ever(arrive: Contend, clock: Cloc
 # -- others on the same base -------------------------------------------------------------------------------------------
 
 
-def test_those_who_know_of_fewer_slots_keep_the_others_out_of_the_rest(
+def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
     arrive: Contend, full: list[Contender], queued: Contend, clock: Clock
 ) -> None:
     """One who knows three slots passes, after a moment, those who wait for the two that they know of."""
@@ -341,7 +337,7 @@ def test_those_who_know_of_fewer_slots_keep_the_others_out_of_the_rest(
     assert slot(narrow) == 0
 
 
-def test_a_lock_and_a_semaphore_of_one_name_wait_for_each_other(
+def test_a_lock_and_a_semaphore_of_one_name_do_not_wait_for_each_other(
     arrive: Contend, contend: Contend, full: list[Contender], queued: Contend, base: str
 ) -> None:
     queued()
@@ -353,7 +349,7 @@ def test_a_lock_and_a_semaphore_of_one_name_wait_for_each_other(
 # -- the same thread, the same owner -----------------------------------------------------------------------------------
 
 
-def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+def test_a_thread_cannot_wait_for_its_own_slots_for_ever(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     env, me = clocked(), (object(),)
     for _ in range(2):
         arrive(env, context=me).get()
@@ -362,7 +358,7 @@ def test_a_thread_waits_for_its_own_slots_for_ever(arrive: Contend, clocked: Cal
     assert isinstance(arrive(env, context=me, timeout=0).run(), Refusal)
 
 
-def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+def test_a_wait_that_others_could_end_is_not_refused(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     env, me = clocked(), (object(),)
     arrive(env, context=me).get()
     other = arrive()
@@ -373,7 +369,7 @@ def test_a_wait_is_refused_although_others_could_end_it(arrive: Contend, clocked
     assert slot(waiter) == 1
 
 
-def test_an_owner_takes_a_second_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+def test_an_owner_takes_one_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     env = clocked()
     others = [arrive()]
     others[0].get()
@@ -386,7 +382,7 @@ def test_an_owner_takes_a_second_slot(arrive: Contend, clocked: Callable[..., St
     assert slot(arrive(env, owner="you")) == 0
 
 
-def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
+def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
     """Both of one owner see slot 0 free: the one that comes second joins the first there, and not slot 1."""
     env = clocked()
     first, second = arrive(env, owner="me", timeout=0), arrive(env, owner="me", timeout=0)
@@ -395,7 +391,7 @@ def test_an_owner_who_lost_a_race_takes_a_second_slot(arrive: Contend, clocked: 
     assert second.result is first.result
 
 
-def test_those_of_one_owner_who_queue_do_not_join_the_first_inside(
+def test_waiters_of_one_owner_join_the_first_inside(
     full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
     """Q7: re-entrancy goes before order."""

@@ -1,4 +1,4 @@
-"""Finding lock files without being told of them (scan.py, detect.py, procfs.py)."""
+"""Finding lock files without being told of them (scan.py, detect.py, proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import abilities
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
-from holdfast._admin.scan import Found, Survey, Unseen
-from holdfast._platform import procfs as tables
-from holdfast._platform.portable import NoCensus
+from holdfast._admin.scan import Found, Survey, Unreadable
+from holdfast._platform import proc_locks, procfs
+from holdfast._platform.portable import NoProcLocks
 from holdfast.engines.file.hold import FileHeld
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
@@ -54,7 +54,7 @@ STRAYS = {
 def found_in(env: Stepped, directory: Path, *, recursive: bool = False) -> dict[str, Found]:
     survey = Survey(env)
     every = list(survey.tree(str(directory)) if recursive else survey.directory(str(directory)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     found = {os.path.relpath(one.status.path, directory): one for one in every if isinstance(one, Found)}
     assert len(found) == len(every), "a file comes twice"
     return found
@@ -65,14 +65,14 @@ def conditions(env: Stepped, directory: Path) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_a_stray_file_is_called_a_lock(shm: Path, environments: Environments, name: str) -> None:
-    """E2: neither by a lock's name with something else in it, nor by something like a record under another name."""
+def test_a_stray_file_is_not_called_a_lock(shm: Path, environments: Environments, name: str) -> None:
+    """E2: by a lock's name with something else in it, or by something like a record under another name."""
     (shm / name).write_bytes(STRAYS[name])
     assert found_in(environments(), shm) == {}
     (shm / name).unlink()
 
 
-def test_a_lock_of_some_protocol_is_overlooked(
+def test_a_lock_of_any_protocol_is_found(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
     """E2: each protocol's lock files, held and not, are found and called what they are."""
@@ -117,7 +117,7 @@ def test_a_lock_of_some_protocol_is_overlooked(
     assert (held.holder and held.holder.pid, held.holder and held.holder.tag) == (os.getpid(), "why")
 
 
-def test_a_file_of_data_that_the_kernel_locks_is_overlooked(
+def test_a_file_of_data_that_the_kernel_locks_is_found(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     """E2: also an empty one, and under any name; and when it is released, it is a file of data again."""
@@ -130,7 +130,7 @@ def test_a_file_of_data_that_the_kernel_locks_is_overlooked(
         (disk / name).unlink()
 
 
-def test_what_can_be_no_lock_file_is_opened(disk: Path, environments: Environments) -> None:
+def test_what_can_be_no_lock_file_is_not_opened(disk: Path, environments: Environments) -> None:
     """E1: a FIFO, a link, a socket, a directory under a lock's name; what is empty or too large; `..` and loops."""
     os.mkfifo(disk / "fifo.lock")
     (disk / "directory.lock").mkdir()
@@ -145,9 +145,7 @@ def test_what_can_be_no_lock_file_is_opened(disk: Path, environments: Environmen
     assert "open_existing" not in env.steps
 
 
-def test_an_empty_file_of_flock_is_called_a_damaged_record(
-    disk: Path, contend: Contend, environments: Environments
-) -> None:
+def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, environments: Environments) -> None:
     """E7: an old *.lock that nobody has locked; no young one, none that holdfast created, nor under other names."""
     for name in ("old.lock", "late.lock", "young.lock", "ours.lock", "held.lock", "unseen.lock", "empty", BEADS_NAME):
         (disk / name).touch()
@@ -172,7 +170,7 @@ def test_an_empty_file_of_flock_is_called_a_damaged_record(
     assert conditions(environments(kind="generic"), disk)["old.lock"] == ("", "malformed"), "who could know"
 
 
-def test_a_kernels_lock_that_the_tables_do_not_show_is_called_free(
+def test_a_kernels_lock_that_the_tables_do_not_show_is_called_held(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     """E1: its holder is in another PID namespace. The probe tells that there is one, but not who."""
@@ -184,7 +182,7 @@ def test_a_kernels_lock_that_the_tables_do_not_show_is_called_free(
     assert one.status.evidence.proven
 
 
-def test_an_empty_file_of_flock_is_free_for_a_contender(
+def test_an_empty_file_of_flock_is_not_free_for_other_protocols(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     """E7: the contender of any protocol but `flock` is refused, and cleaning finds nothing to remove."""
@@ -201,8 +199,8 @@ def test_an_empty_file_of_flock_is_free_for_a_contender(
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_look_wakes_one_who_waits(disk: Path, contend: Contend, environments: Environments, protocol: str) -> None:
-    """E1: neither by closing the file, nor in any other way."""
+def test_a_look_wakes_no_waiter(disk: Path, contend: Contend, environments: Environments, protocol: str) -> None:
+    """E1: by closing the file, or in any other way."""
     (disk / "l").write_bytes(b"data\n" if protocol == "flock" else b"")
     if protocol == "sema":
         (disk / "l").unlink()
@@ -221,15 +219,15 @@ def test_a_look_wakes_one_who_waits(disk: Path, contend: Contend, environments: 
         watch.close()
 
 
-def test_the_process_table_is_asked_about_each_file(
+def test_the_process_table_is_asked_once_for_many_files(
     disk: Path, environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E3, W7: fifty files of one process cost one look at that process, and one at the kernel's tables."""
     for number in range(50):
         (disk / f"l{number}").write_text(f"pid={live_pid}\ntimestamp={NOW + 10}\n")
     read: list[str] = []
-    real = tables._read
-    monkeypatch.setattr(tables, "_read", lambda path: (read.append(path), real(path))[1])
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path: (read.append(path), real(path))[1])
     env = environments()
     assert len(found_in(env, disk)) == 50
     asked: list[str] = [step for step in env.steps if step == "inspect"]
@@ -238,7 +236,7 @@ def test_the_process_table_is_asked_about_each_file(
     assert env.steps.count("list_directory") == 1
 
 
-def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
+def test_a_lock_on_a_subvolume_is_found_and_told_apart(
     disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W8: where the tables name the device otherwise, an inode number is a hint, and the file is asked about itself."""
@@ -246,10 +244,10 @@ def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
     abilities.need_own_device(disk / "data")
     (disk / "other").write_bytes(b"data")
     contend(disk / "data", protocol="flock").get()
-    one = environments().real.census()
+    one = environments().real.proc_locks()
     identity = ((disk / "data").stat().st_dev + 1, (disk / "data").stat().st_ino)
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(tables, "lock_owners", lambda file, _inspect: asked.append(file) or [])
+    monkeypatch.setattr(proc_locks, "lock_owners", lambda file, _inspect: asked.append(file) or [])
     assert not one.is_locked(identity)
     assert asked == [identity]
     assert not one.is_locked((identity[0], (disk / "other").stat().st_ino))
@@ -257,7 +255,7 @@ def test_a_lock_on_a_subvolume_is_overlooked_or_taken_for_anothers(
     assert one.is_locked((identity[0] - 1, identity[1]))
 
 
-def test_those_who_wait_for_one_of_many_are_not_seen(disk: Path, contend: Contend, environments: Environments) -> None:
+def test_waiters_for_one_of_many_are_seen(disk: Path, contend: Contend, environments: Environments) -> None:
     clock = [1000.0]
     for name in "ab":
         contend(disk / name).get()
@@ -270,7 +268,7 @@ def test_those_who_wait_for_one_of_many_are_not_seen(disk: Path, contend: Conten
     assert len(waiting) == 2
 
 
-def test_those_who_wait_for_a_slot_are_not_seen(disk: Path, contend: Contend, environments: Environments) -> None:
+def test_waiters_for_a_slot_are_seen(disk: Path, contend: Contend, environments: Environments) -> None:
     clock = [1000.0]
     holders = [contend(disk / "s", slots=2) for _ in range(2)]
     for holder in holders:
@@ -284,7 +282,7 @@ def test_those_who_wait_for_a_slot_are_not_seen(disk: Path, contend: Contend, en
     assert waiter.step() is not None
 
 
-def test_a_file_that_vanishes_meanwhile_is_told_as_an_error(disk: Path, environments: Environments) -> None:
+def test_a_file_that_vanishes_meanwhile_is_no_error(disk: Path, environments: Environments) -> None:
     (disk / "a").write_text(f"pid=1\ntimestamp={NOW}\n")
     (disk / "b").write_text(f"pid=1\ntimestamp={NOW}\n")
     env = environments()
@@ -293,7 +291,7 @@ def test_a_file_that_vanishes_meanwhile_is_told_as_an_error(disk: Path, environm
 
 
 @needs_root
-def test_a_lock_that_may_not_be_read_is_left_out(disk: Path, contend: Contend) -> None:
+def test_a_lock_that_may_not_be_read_is_listed(disk: Path, contend: Contend) -> None:
     """E2: by its name, or by the kernel's tables; other files that may not be read are nobody's business."""
     for name in ("theirs.lock", "diary", "locked"):
         (disk / name).write_text("secret")
@@ -312,15 +310,15 @@ def test_a_lock_that_may_not_be_read_is_left_out(disk: Path, contend: Contend) -
     assert elsewhere(look, user=NOBODY) == [("locked", "", "held"), ("theirs.lock", "", "malformed")]
 
 
-def test_where_there_are_no_tables_nothing_is_found(disk: Path, contend: Contend, environments: Environments) -> None:
+def test_without_tables_locks_with_a_record_are_found(disk: Path, contend: Contend, environments: Environments) -> None:
     contend(disk / "a", environments(kind="generic")).get()
     (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments(kind="generic")
-    assert isinstance(env.census(), NoCensus)
+    assert isinstance(env.proc_locks(), NoProcLocks)
     assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
 
 
-def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environments: Environments) -> None:
+def test_an_unreadable_directory_does_not_hide_the_others(disk: Path, environments: Environments) -> None:
     for name in ("a", "b", "c"):
         (disk / name).mkdir()
         (disk / name / "l").write_text(f"pid=1\ntimestamp={NOW}\n")
@@ -332,12 +330,12 @@ def test_a_directory_that_may_not_be_read_hides_the_others(disk: Path, environme
 
     env.before["scan"] = refuse
     every = list(Survey(env).tree(str(disk)))
-    assert [one.path if isinstance(one, Unseen) else one.status.path for one in every] == [
+    assert [one.path if isinstance(one, Unreadable) else one.status.path for one in every] == [
         f"{disk}/a/l", f"{disk}/b", f"{disk}/c/l",
     ]  # fmt: skip
 
 
-def test_a_lock_held_by_one_who_inherited_it_names_the_dead(disk: Path, environments: Environments) -> None:
+def test_a_lock_held_by_a_child_that_inherited_it_names_the_child(disk: Path, environments: Environments) -> None:
     """W3: the one who took it has ended; the lock lives on in its child."""
     (disk / "l").write_bytes(b"data")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is made of the kernel's tables of locks and of watches (procfs.py)."""
+"""What is made of the kernel's tables of locks and of watches (proc_locks.py, procfs.py)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import abilities
-from holdfast._platform import inotify, procfs
+from holdfast._platform import inotify, proc_locks, procfs
 from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.interface import LockOwner
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
 from holdfast._platform.portable import GenericEnvironment
-from holdfast._platform.procfs import Entry, Watched, parse_locks, parse_mounts, parse_watches
+from holdfast._platform.proc_locks import LockEntry, OpenFiles, WatchEntry, parse_locks, parse_watches
+from holdfast._platform.procfs import parse_mounts
 from process.support import inotify_instance
 from unit.elsewhere import NOBODY, elsewhere, mount, needs_root
 
@@ -71,35 +72,35 @@ MOUNTS = """\
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_is_misread_or_another_kind_is_taken_for_flock() -> None:
+def test_entries_of_flock_are_read_and_others_left_out() -> None:
     disk = (os.makedev(0xFD, 0), 2531448)
     assert parse_locks(LOCKS) == [
-        Entry(3517, True, False, disk),
-        Entry(3518, True, True, disk),
-        Entry(3519, False, True, disk),
-        Entry(0, False, False, (os.makedev(0, 0x27), 9223372036855784854)),
-        Entry(12, False, False, (os.makedev(0x103, 0x10301), 5)),
-        Entry(0, True, False, (os.makedev(0, 0x1B), 77)),
+        LockEntry(3517, True, False, disk),
+        LockEntry(3518, True, True, disk),
+        LockEntry(3519, False, True, disk),
+        LockEntry(0, False, False, (os.makedev(0, 0x27), 9223372036855784854)),
+        LockEntry(12, False, False, (os.makedev(0x103, 0x10301), 5)),
+        LockEntry(0, True, False, (os.makedev(0, 0x1B), 77)),
     ]
-    assert parse_locks(FDINFO) == [Entry(4150, True, False, (os.makedev(0xFE, 0), 2146411))]
+    assert parse_locks(FDINFO) == [LockEntry(4150, True, False, (os.makedev(0xFE, 0), 2146411))]
 
 
-def test_a_watch_is_misread() -> None:
+def test_watches_are_read() -> None:
     assert parse_watches(WATCHES) == [
-        Watched(0x84000C0C, (os.makedev(0, 0x27), 0x80000000000F6596)),
-        Watched(0x8000800C, (os.makedev(0xFE, 3), 0x20C06B)),
+        WatchEntry(0x84000C0C, (os.makedev(0, 0x27), 0x80000000000F6596)),
+        WatchEntry(0x8000800C, (os.makedev(0xFE, 3), 0x20C06B)),
     ]
     assert parse_watches(FDINFO) == []
     assert parse_locks(WATCHES) == []
 
 
-def test_a_mount_is_misread() -> None:
-    assert parse_mounts(MOUNTS) == {
-        "22": (os.makedev(0, 21), "proc"),
-        "27": (os.makedev(254, 0), "ext4"),
-        "44": (os.makedev(0, 39), "overlay"),
-        "45": (os.makedev(0, 40), "fuse.sshfs"),
-    }
+def test_mounts_are_read() -> None:
+    assert [(mount.number, mount.device, mount.kind) for mount in parse_mounts(MOUNTS)] == [
+        ("22", os.makedev(0, 21), "proc"),
+        ("27", os.makedev(254, 0), "ext4"),
+        ("44", os.makedev(0, 39), "overlay"),
+        ("45", os.makedev(0, 40), "fuse.sshfs"),
+    ]
 
 
 # Lines that are almost right, in any order, cut anywhere, with numbers of any size.
@@ -123,7 +124,7 @@ pieces = st.one_of(
 @example("1: FLOCK  ADVISORY  WRITE \u0661 00:01:\u0662 0 EOF\n")
 @example("inotify wd:1 ino:ffffffffffffffff sdev:ffffffff mask:ffffffff \n")
 @example("1 1 9999:9999999 / / - x \n")
-def test_garbage_in_a_table_is_an_error(text: str) -> None:
+def test_garbage_in_a_table_is_no_error(text: str) -> None:
     for entry in parse_locks(text):
         assert entry.pid >= 0
     for watch in parse_watches(text):
@@ -132,7 +133,7 @@ def test_garbage_in_a_table_is_an_error(text: str) -> None:
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\n\r"))), st.integers(0, 13))
-def test_garbage_hides_the_lines_around_it(lines: list[str], at: int) -> None:
+def test_garbage_does_not_hide_the_lines_around_it(lines: list[str], at: int) -> None:
     # `splitlines` would also split at other characters than the kernel's newline; the lines that are right stay whole.
     known = LOCKS.splitlines(keepends=True)
     garbage = [f"#{line}\n" for line in lines]
@@ -189,7 +190,7 @@ def watched(place: Path) -> Iterator[Path]:
     os.close(hub.fd)
 
 
-def test_a_file_on_a_dead_server_hangs_the_look(
+def test_a_file_on_a_dead_server_does_not_hang_the_look(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1: no file is asked where its device is that of the tables, and none that is not on one of the few others."""
@@ -205,28 +206,28 @@ def test_a_file_on_a_dead_server_hangs_the_look(
         assert env.lock_owners(wanted) == [ME]
         assert env.watchers(watch) == [os.getpid()]
         # A device that no mount has: everybody is looked at, and asked only of a file on btrfs and its like.
-        patched.setattr(procfs, "_SUBVOLUMES", {"none of those here"})
+        patched.setattr(proc_locks, "_SUBVOLUMES", {"none of those here"})
         assert env.lock_owners((1, wanted[1])) == []
         assert env.watchers((1, wanted[1])) == []
 
 
-def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_an_error(
+def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_no_error(
     locked: tuple[Path, int], watched: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1: what cannot be looked at is left out, wherever in the look that turns out."""
     abilities.need_own_device(watched)
     env, wanted = LinuxEnvironment(), identity(locked[0])
-    monkeypatch.setattr(procfs, "_pids", lambda: iter([dead_pid, 0, os.getpid(), 2**31 - 1]))
+    monkeypatch.setattr(procfs, "pids", lambda: iter([dead_pid, 0, os.getpid(), 2**31 - 1]))
     assert env.lock_owners(wanted) == [ME]
     assert env.watchers(identity(watched)) == [os.getpid()]
-    real = procfs._read
+    real = procfs.read
     for missing in ("/proc/locks", "mountinfo", "fdinfo", "/proc"):
-        monkeypatch.setattr(procfs, "_read", lambda path, missing=missing: "" if missing in path else real(path))
+        monkeypatch.setattr(procfs, "read", lambda path, missing=missing: "" if missing in path else real(path))
         expected = [] if missing == "/proc" else [ME]
         found = env.lock_owners(wanted)
         # By the table alone it could not be said that it is this process which keeps the lock.
         assert found == (expected if missing != "fdinfo" else [LockOwner(None, exclusive=False)])
-    monkeypatch.setattr(procfs, "_read", real)
+    monkeypatch.setattr(procfs, "read", real)
     with monkeypatch.context() as patched:
         patched.setattr(procfs.os, "listdir", gone)
         found, watchers = env.lock_owners(wanted), env.watchers(identity(watched))
@@ -239,7 +240,7 @@ def gone(*_arguments: object) -> list[str]:
 
 
 @needs_root
-def test_a_descriptor_table_that_is_full_is_an_error(locked: tuple[Path, int], watched: Path) -> None:
+def test_a_full_descriptor_table_is_no_error(locked: tuple[Path, int], watched: Path) -> None:
     env, wanted, watch = LinuxEnvironment(), identity(locked[0]), identity(watched)
     env.lock_owners(wanted)
     env.watchers(watch)
@@ -255,7 +256,7 @@ def test_a_descriptor_table_that_is_full_is_an_error(locked: tuple[Path, int], w
 
 
 @needs_root
-def test_nobody_is_found_where_the_device_is_another() -> None:
+def test_a_holder_is_found_where_the_device_is_another() -> None:
     """W2: on an overlay of two filesystems, `st_dev` is not the device of the tables."""
 
     def mounts() -> None:
@@ -274,7 +275,7 @@ def test_nobody_is_found_where_the_device_is_another() -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         hub = inotify.Hub(Descriptors(Operations(threading.RLock())))
         hub.add(path)
-        listed = {device for device, _ in parse_mounts(Path("/proc/self/mountinfo").read_text()).values()}
+        listed = {mount.device for mount in procfs.mounts()}
         env, wanted = LinuxEnvironment(), identity(path)
         return (
             wanted[0] in listed,
@@ -285,37 +286,36 @@ def test_nobody_is_found_where_the_device_is_another() -> None:
     assert elsewhere(look, mounts=mounts) == (False, [(True, True, False)], [True])
 
 
-def test_an_entry_of_another_file_of_that_number_is_taken_for_ours(
+def test_an_entry_of_another_file_of_that_number_is_not_taken_for_ours(
     locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: where devices differ, who is seen to keep such a lock on another file does not count."""
     abilities.need_own_device(locked[0])
     device, inode = identity(locked[0])
-    monkeypatch.setattr(procfs, "_superblock", lambda _identity: device)  # as if that of two subvolumes were the same
+    # As if the superblock of two subvolumes were the same.
+    monkeypatch.setattr(proc_locks, "_superblock", lambda _identity: device)
     assert LinuxEnvironment().lock_owners((device + 1, inode)) == []
     assert LinuxEnvironment().lock_owners((device, inode)) == [ME]
 
 
-def test_a_number_that_is_another_process_by_now_is_named(
+def test_a_number_that_is_another_process_by_now_is_not_named(
     locked: tuple[Path, int], live_pid: int, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W3: the table names who took the lock; whoever has that number and not the lock is not named."""
     abilities.need_own_device(locked[0])
     path, fd = locked
     wanted = identity(path)
-    real = procfs._read
+    real = procfs.read
     shown = next(line for line in real("/proc/locks").splitlines(keepends=True) if f":{wanted[1]} " in line)
     for pid in (live_pid, dead_pid):
         changed = shown.replace(f" {os.getpid()} ", f" {pid} ")
         texts = {"/proc/locks": changed, f"/proc/{os.getpid()}/fdinfo/{fd}": f"lock:\t{changed}"}
-        monkeypatch.setattr(procfs, "_read", lambda path, texts=texts: texts.get(path) or real(path))
+        monkeypatch.setattr(procfs, "read", lambda path, texts=texts: texts.get(path) or real(path))
         assert LinuxEnvironment().lock_owners(wanted) == [ME]
 
 
 @needs_root
-def test_the_number_of_a_living_process_that_is_closed_to_us_is_not_named(
-    place: Path, live_pid: int, dead_pid: int
-) -> None:
+def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, live_pid: int, dead_pid: int) -> None:
     """W3: a process that lives and may not be looked at is named; one that has ended is not."""
     path = place / "l"
     path.touch()
@@ -324,8 +324,8 @@ def test_the_number_of_a_living_process_that_is_closed_to_us_is_not_named(
 
     def look(pid: int) -> list[LockOwner]:
         text = f"1: FLOCK  ADVISORY  WRITE {pid} {name} 0 EOF\n"
-        real = procfs._read
-        procfs._read = lambda path: text if path == "/proc/locks" else real(path)
+        real = procfs.read
+        procfs.read = lambda path: text if path == "/proc/locks" else real(path)
         return LinuxEnvironment().lock_owners(wanted)
 
     env = LinuxEnvironment()
@@ -335,24 +335,22 @@ def test_the_number_of_a_living_process_that_is_closed_to_us_is_not_named(
     assert elsewhere(lambda: look(live_pid)) == [LockOwner(None, exclusive=True)]  # root sees that it has not got it
 
 
-def test_a_lock_that_is_released_at_this_moment_is_nobodys(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W3: an entry that nobody keeps is looked up again before anybody is told of it."""
     path = place / "l"
     path.touch()
     wanted = identity(path)
-    real, left = procfs._table, [[Entry(1, True, False, wanted)]]
-    monkeypatch.setattr(procfs, "_table", lambda file: left.pop() if left else real(file))
+    real, left = proc_locks._table, [[LockEntry(1, True, False, wanted)]]
+    monkeypatch.setattr(proc_locks, "_table", lambda file: left.pop() if left else real(file))
     assert LinuxEnvironment().lock_owners(wanted) == []
     assert not left
 
 
-def test_a_holder_that_the_table_leaves_out_is_not_found(
-    locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_that_the_table_leaves_out_is_found(locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """W4, W5: whether left out because of a container or by bad luck, the descriptors of the holder tell."""
     path, fd = locked
-    real = procfs._read
-    monkeypatch.setattr(procfs, "_read", lambda name: "" if name == "/proc/locks" else real(name))
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda name: "" if name == "/proc/locks" else real(name))
     assert LinuxEnvironment().lock_owners(identity(path)) == [ME]
     heir = child(lambda: None)
     try:
@@ -361,17 +359,15 @@ def test_a_holder_that_the_table_leaves_out_is_not_found(
     finally:
         end(heir)
     # As a container shows it where the process that took it is not one of its own: by the number 0.
-    unknown = procfs._read(f"/proc/self/fdinfo/{fd}").replace(f" {os.getpid()} ", " 0 ")
+    unknown = procfs.read(f"/proc/self/fdinfo/{fd}").replace(f" {os.getpid()} ", " 0 ")
     mine = f"/proc/{os.getpid()}/fdinfo/{fd}"
     monkeypatch.setattr(
-        procfs, "_read", lambda name: unknown if name == mine else "" if name == "/proc/locks" else real(name)
+        procfs, "read", lambda name: unknown if name == mine else "" if name == "/proc/locks" else real(name)
     )
     assert LinuxEnvironment().lock_owners(identity(path)) == [ME]
 
 
-def test_an_entry_that_is_missing_for_a_moment_or_doubled_is_believed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_doubled_entry_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W5: the table is read again until it says the same of this file twice, but not for ever."""
     path = place / "l"
     path.touch()
@@ -381,12 +377,12 @@ def test_an_entry_that_is_missing_for_a_moment_or_doubled_is_believed(
         f"1: FLOCK  ADVISORY  READ {os.getpid()} {name} 0 EOF\n",
         f"1: -> FLOCK  ADVISORY  WRITE 5 {name} 0 EOF\n",
     ]
-    whole = [Entry(os.getpid(), False, False, wanted), Entry(5, True, True, wanted)]
+    whole = [LockEntry(os.getpid(), False, False, wanted), LockEntry(5, True, True, wanted)]
 
-    def table(*texts: str) -> list[Entry]:
+    def table(*texts: str) -> list[LockEntry]:
         left = list(texts)
-        monkeypatch.setattr(procfs, "_read", lambda _name: left.pop(0))
-        return procfs._table(wanted)
+        monkeypatch.setattr(procfs, "read", lambda _name: left.pop(0))
+        return proc_locks._table(wanted)
 
     both = "".join(lines)
     assert table(both, both) == whole
@@ -400,7 +396,7 @@ def test_an_entry_that_is_missing_for_a_moment_or_doubled_is_believed(
     assert table(lines[0], lines[1], lines[0], lines[1]) == whole[1:]
 
 
-def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_watch_for_the_same_thing_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W6: the flags that are shown on some kernels only, and those that never are, do not matter, or do they."""
     path = place / "w"
     path.touch()
@@ -426,8 +422,8 @@ def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.Monk
         assert env.watchers(wanted, [0xC0C | excl_unlink, 0xC0C]) == [os.getpid()]
         # As a kernel before 4.4 shows it, with bits of its own.
         libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(0xC0C))
-        real = procfs._read
-        monkeypatch.setattr(procfs, "_read", lambda name: real(name).replace(" mask:c0c ", " mask:800ac0c "))
+        real = procfs.read
+        monkeypatch.setattr(procfs, "read", lambda name: real(name).replace(" mask:c0c ", " mask:800ac0c "))
         assert env.watchers(wanted) == [os.getpid()]
     finally:
         os.close(readable)
@@ -437,23 +433,23 @@ def test_a_watch_for_something_else_counts(place: Path, monkeypatch: pytest.Monk
 # -- the environments --------------------------------------------------------------------------------------------------
 
 
-def test_a_portable_environment_claims_to_know_who_holds(locked: tuple[Path, int]) -> None:
+def test_a_portable_environment_knows_no_holders(locked: tuple[Path, int]) -> None:
     env = GenericEnvironment()
     assert env.lock_owners(identity(locked[0])) == []
     assert env.watchers(identity(locked[0])) == []
     assert env.watchers(identity(locked[0]), {1}) == []
 
 
-def test_the_tables_of_another_namespace_are_believed(
+def test_the_tables_of_another_namespace_are_not_believed(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = LinuxEnvironment()
-    monkeypatch.setattr(env, "_proc_is_ours", lambda: False)
+    monkeypatch.setattr(env, "proc_is_ours", lambda: False)
     assert env.lock_owners(identity(locked[0])) == []
     assert env.watchers(identity(watched)) == []
 
 
-def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
+def test_a_watch_that_is_gone_is_no_longer_shown(place: Path) -> None:
     path = place / "w"
     path.touch()
     env, wanted = LinuxEnvironment(), identity(path)
@@ -469,9 +465,9 @@ def test_a_watch_that_is_gone_is_still_shown(place: Path) -> None:
                 env.close(fd)
 
 
-def test_a_descriptor_that_is_closed_meanwhile_stops_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_closed_meanwhile_does_not_stop_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """W1, where a file is asked about by itself: it is left out."""
-    process = procfs._Process(os.getpid())
+    process = OpenFiles(os.getpid())
     monkeypatch.setattr(process, "mount", lambda _information: (1, "btrfs"))
     assert process.leads_to("0", "", (0, 0)) is False
     assert process.leads_to("999999", "", (0, 0)) is False

@@ -37,7 +37,7 @@ def stale(disk: Path, dead_pid: int) -> Path:
     return disk / "l"
 
 
-def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_one_of_two_contenders_takes_over_a_dead_lock(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T1: the second comes while the first has the guard, and is refused it."""
     first, second = contend(dead), contend(dead)
     results: list[object] = []
@@ -50,7 +50,7 @@ def test_two_contenders_take_over_one_dead_lock(dead: Path, contend: Contend, pa
     )
 
 
-def test_two_contenders_judge_before_either_has_the_guard(dead: Path, contend: Contend) -> None:
+def test_of_two_that_judged_before_either_had_the_guard_one_takes_over(dead: Path, contend: Contend) -> None:
     """T1: both have judged the lock dead; the second has the guard by the time the first asks for it."""
     first, second = contend(dead), contend(dead)
     openings: list[bool] = []
@@ -65,7 +65,7 @@ def test_two_contenders_judge_before_either_has_the_guard(dead: Path, contend: C
     assert second.inside
 
 
-def test_a_loser_gives_up_instead_of_waiting(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_a_loser_goes_back_to_waiting(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T1: refused the guard, a contender with time goes back to waiting, and gets the lock when it is free."""
     first, second = contend(dead), contend(dead, timeout=None)
     waits: list[object] = []
@@ -76,7 +76,7 @@ def test_a_loser_gives_up_instead_of_waiting(dead: Path, contend: Contend, past_
     assert second.get().verify()
 
 
-def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_a_holder_that_came_back_is_not_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T2: the record is no longer, byte for byte, the one that was judged."""
     for changed in (sema_record(1, 9e9), b"\n" + sema_record(1, 9e9), b""):
         contender = contend(stale)
@@ -88,7 +88,7 @@ def test_a_holder_that_came_back_is_robbed(stale: Path, contend: Contend, past_t
         stale.write_bytes(sema_record(2**22 + 5, 1000))
 
 
-def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_a_new_holder_at_the_same_path_is_not_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T2: the path names another inode, with the very same record in it."""
     content = stale.read_bytes()
     contender = contend(stale)
@@ -104,7 +104,7 @@ def test_a_new_holder_at_the_same_path_is_robbed(stale: Path, contend: Contend, 
 
 
 @pytest.mark.parametrize("length", [1, 100, 10_000])
-def test_the_end_of_the_old_record_shows_after_the_new_one(length: int, disk: Path, contend: Contend) -> None:
+def test_the_end_of_the_old_record_does_not_show_after_the_new_one(length: int, disk: Path, contend: Contend) -> None:
     """T3: a longer old record is covered by one write, with what readers ignore."""
     path = disk / "l"
     old = sema_record(2**22 + 5, 1000, "x" * length + "\u20ac" * length)
@@ -122,7 +122,7 @@ def test_the_end_of_the_old_record_shows_after_the_new_one(length: int, disk: Pa
     assert not path.exists()
 
 
-def test_a_reader_sees_half_of_each_record(stale: Path, contend: Contend) -> None:
+def test_a_reader_sees_the_old_record_or_the_new_one(stale: Path, contend: Contend) -> None:
     """T3: after every step, the file is the old record or the new one."""
     contender, allowed = contend(stale, tag="t" * 10_000), {stale.read_bytes()}
     seen = set()
@@ -134,7 +134,7 @@ def test_a_reader_sees_half_of_each_record(stale: Path, contend: Contend) -> Non
 
 @pytest.mark.parametrize("content", [None, FOREIGN], ids=["removed", "replaced"])
 @pytest.mark.parametrize("which", ["dead", "stale"])
-def test_a_lock_that_was_removed_under_the_takeover_is_entered(
+def test_a_lock_removed_under_the_takeover_is_not_entered(
     content: bytes | None, which: str, contend: Contend, request: pytest.FixtureRequest
 ) -> None:
     """T4: after the write the path is checked again, and what is there by now is left alone."""
@@ -160,7 +160,7 @@ def test_a_lock_that_was_removed_under_the_takeover_is_entered(
         assert path.read_bytes() == content
 
 
-def test_a_judgement_by_rule_is_entered_upon_at_once(stale: Path, contend: Contend) -> None:
+def test_after_a_judgement_by_rule_the_new_hold_settles(stale: Path, contend: Contend) -> None:
     """T5: the new hold settles, long enough for a foreign process to act on the same judgement."""
     contender = contend(stale)
     wait = contender.step()
@@ -173,14 +173,14 @@ def test_a_judgement_by_rule_is_entered_upon_at_once(stale: Path, contend: Conte
     assert held.recovered_from.tag == "the stale one"
 
 
-def test_a_proof_is_waited_upon(dead: Path, contend: Contend) -> None:
+def test_after_a_proof_there_is_no_wait(dead: Path, contend: Contend) -> None:
     """T5: nothing that a foreign process does can outdate a proof, as long as it goes by a rule that does not hold."""
     contender = contend(dead)
     assert contender.step() is None
     assert contender.inside
 
 
-def test_a_proof_is_acted_upon_on_top_of_one_who_goes_by_the_rule(dead: Path, contend: Contend) -> None:
+def test_a_proof_settles_where_the_rule_holds_as_well(dead: Path, contend: Contend) -> None:
     """T5: a dead holder's lock that is old as well may be a foreign process's to remove at this very moment."""
     contender = contend(dead)
     contender.env.instead["time"] = lambda: time.time() + 4000
@@ -192,7 +192,7 @@ def test_a_proof_is_acted_upon_on_top_of_one_who_goes_by_the_rule(dead: Path, co
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
-def test_a_lock_that_was_taken_while_settling_is_entered(how: str, stale: Path, contend: Contend) -> None:
+def test_a_lock_taken_while_settling_is_not_entered(how: str, stale: Path, contend: Contend) -> None:
     """T5: a foreign process acted on the same judgement; it is inside, and this contender is not."""
     contender = contend(stale, timeout=0.05)
     assert contender.step() is not None
@@ -209,7 +209,7 @@ def test_a_lock_that_was_taken_while_settling_is_entered(how: str, stale: Path, 
         assert stale.read_bytes() == FOREIGN
 
 
-def test_a_cancelled_takeover_leaves_a_lock_behind(stale: Path, contend: Contend) -> None:
+def test_a_cancelled_takeover_leaves_nothing(stale: Path, contend: Contend) -> None:
     """T5: cancelled while it settles, nobody holds the lock."""
     contender = contend(stale)
     contender.step()
@@ -229,7 +229,7 @@ def forbid_writing(env: Stepped) -> None:
     env.instead["open_existing"] = refuse
 
 
-def test_a_dead_lock_that_may_only_be_removed_stays(dead: Path, contend: Contend) -> None:
+def test_a_dead_lock_that_may_only_be_removed_is_published_anew(dead: Path, contend: Contend) -> None:
     """T6: removed under the guard, and published anew."""
     contender, before = contend(dead), dead.stat().st_ino
     forbid_writing(contender.env)
@@ -249,7 +249,7 @@ def test_a_dead_lock_that_may_only_be_removed_stays(dead: Path, contend: Contend
     assert dead.stat().st_ino != before or held.identity[1] == dead.stat().st_ino
 
 
-def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, contend: Contend) -> None:
+def test_a_faster_contender_is_not_robbed_by_a_slower_that_may_only_remove(dead: Path, contend: Contend) -> None:
     """T6: between removal and publishing anew, another may come; also T1 and T2 hold on this way."""
     contender, faster = contend(dead), contend(dead)
     forbid_writing(contender.env)
@@ -261,9 +261,7 @@ def test_a_faster_contender_is_robbed_by_one_that_may_only_remove(dead: Path, co
 
 
 @pytest.mark.parametrize("how", ["rewritten", "replaced"])
-def test_a_removal_hits_another_than_the_judged_lock(
-    how: str, stale: Path, contend: Contend, past_the_gates: Gates
-) -> None:
+def test_a_removal_hits_only_the_judged_lock(how: str, stale: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T6, by T2: between the judgement and the removal, another made the path or the record its own."""
     contender = contend(stale)
     forbid_writing(contender.env)
@@ -278,7 +276,7 @@ def test_a_removal_hits_another_than_the_judged_lock(
     assert stale.read_bytes() == FOREIGN
 
 
-def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: Path, contend: Contend) -> None:
+def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path, contend: Contend) -> None:
     """T6: it stays held, and the refusal says why, and whose it is."""
     for timeout in (0, 0.02):
         contender = contend(dead, timeout=timeout)
@@ -299,7 +297,7 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_not_explained(dead: P
 
 
 @needs_root
-def test_another_users_dead_lock_is_a_riddle(dead: Path, environments: Environments) -> None:
+def test_another_users_dead_lock_in_a_sticky_directory_is_explained(dead: Path, environments: Environments) -> None:
     """T6 for real: in a sticky directory nobody may neither write root's file nor remove it."""
     dead.parent.chmod(0o1777)
     dead.chmod(0o644)
@@ -322,7 +320,7 @@ def test_another_users_dead_lock_is_a_riddle(dead: Path, environments: Environme
 
 
 @needs_root
-def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path, environments: Environments) -> None:
+def test_another_users_dead_lock_does_not_block_a_shared_directory(dead: Path, environments: Environments) -> None:
     """T6 for real: in a directory that everybody may write to, the file goes and a new one comes."""
     dead.parent.chmod(0o777)
     dead.chmod(0o644)
@@ -339,7 +337,7 @@ def test_another_users_dead_lock_blocks_a_shared_directory(dead: Path, environme
     assert elsewhere(try_it, user=NOBODY) == (False, "the dead one", NOBODY)
 
 
-def test_a_record_promises_a_guard_after_a_takeover_without_one(
+def test_after_a_takeover_without_a_guard_the_record_promises_none(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
     path, env = disk / "l", environments("flock")

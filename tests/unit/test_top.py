@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from abilities import LINUX
-from holdfast._admin.monitor import Follower, Places
+from holdfast._admin.monitor import Follower, WatchScope
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.procfs import Glimpse
 from holdfast.cli import top as module
 from holdfast.cli import top as view_module
 from holdfast.cli import watch
@@ -59,14 +58,14 @@ def words(one: Row) -> dict[str, str]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_time_is_longer_than_its_column_or_stands_still() -> None:
+def test_a_time_fits_its_column() -> None:
     times = [-5, 0.9, 59.9, 60, 3599, 3600, 86399, 86400, 100 * 86400, 1e9, 1e18]
     shown = ["0s", "0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "100d", "11574d", "ages"]
     assert [clock_of(time) for time in times] == shown
     assert max(map(len, shown)) <= 6
 
 
-def test_a_row_says_something_else_than_is_known() -> None:
+def test_a_row_says_what_is_known() -> None:
     one = words(row("a", 65, 7200, 3, pid=42, others=2, user="me", host="farm", command="make", tag="why"))
     assert one == {
         "state": "held",
@@ -98,16 +97,16 @@ def test_a_row_says_something_else_than_is_known() -> None:
     }
 
 
-def test_what_was_not_seen_to_begin_is_told_as_exact() -> None:
+def test_what_was_not_seen_to_begin_is_shown_as_a_lower_bound() -> None:
     one = words(row("a", 5, 3, exact=False, all_seen=False))
     assert (one["held"], one["longest"]) == (">5s", ">3s")
 
 
-def test_many_waiters_are_listed_without_end() -> None:
+def test_of_many_waiters_the_first_are_listed() -> None:
     assert words(row("a", 1, *[9] * 1000))["pids"].endswith(" 107 +992")
 
 
-def test_an_order_is_not_what_it_is_called() -> None:
+def test_every_order_is_what_it_is_called() -> None:
     rows = [
         row("none", 10),
         row("young", 100, 1, 0.5, pid=7),
@@ -128,7 +127,7 @@ def test_an_order_is_not_what_it_is_called() -> None:
     assert counts(rows) == "3 held, 4 waiting, 1 stale"
 
 
-def test_an_order_can_be_typed_that_there_is_not() -> None:
+def test_every_order_that_can_be_typed_is_there() -> None:
     assert tuple(ORDERS) == SORTS
 
 
@@ -142,7 +141,7 @@ def follow(environments: Callable[..., Stepped]) -> Any:
     def make(directory: Path, name: str | None = None, **more: bool) -> Follower:
         watches.append(FolderWatch())
         env = environments()
-        follower = Follower(env, watches[-1], lambda: Glimpse(env.real))  # type: ignore[arg-type]
+        follower = Follower(env, watches[-1])  # type: ignore[arg-type]
         follower.add(str(directory), name, **more)
         return follower
 
@@ -153,10 +152,10 @@ def follow(environments: Callable[..., Stepped]) -> Any:
 
 def news(follower: Follower) -> None:
     assert follower.watch is not None
-    follower.heed(follower.watch.take())
+    follower.handle(follower.watch.take())
 
 
-def test_a_holder_or_a_waiter_is_not_shown(disk: Path, contend: Contend, follow: Any) -> None:
+def test_holders_and_waiters_are_shown(disk: Path, contend: Contend, follow: Any) -> None:
     held = contend(disk / "l", tag="why").get()
     peer = Peer("with Lock(path).acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
     eventually(lambda: [ticket for ticket in disk.glob(".holdfast-l.queue/*") if ticket.stat().st_size])
@@ -181,7 +180,7 @@ def test_a_holder_or_a_waiter_is_not_shown(disk: Path, contend: Contend, follow:
         queue.rmdir()
 
 
-def test_what_is_known_is_looked_at_again_for_each_picture(disk: Path, contend: Contend, follow: Any) -> None:
+def test_what_is_known_is_not_looked_at_again_for_each_picture(disk: Path, contend: Contend, follow: Any) -> None:
     """The clock alone moves: the environment is asked for nothing, and a row is made once."""
     held = contend(disk / "l").get()
     follower = follow(disk)
@@ -214,7 +213,7 @@ class Paper:
         self.lines = [STYLE.sub("", line) for line in lines]
 
 
-def test_it_wakes_although_there_is_nothing_that_could_change(disk: Path, contend: Contend, follow: Any) -> None:
+def test_it_wakes_only_when_something_could_change(disk: Path, contend: Contend, follow: Any) -> None:
     """Without rows and events nothing moves, so no clock is set; with a row, one for each second."""
     follower = follow(disk)
     follower.first_look()
@@ -230,7 +229,7 @@ def test_it_wakes_although_there_is_nothing_that_could_change(disk: Path, conten
     held.release()
 
 
-def test_a_storm_of_events_is_a_storm_of_pictures(disk: Path, follow: Any) -> None:
+def test_a_storm_of_events_is_no_storm_of_pictures(disk: Path, follow: Any) -> None:
     follower = follow(disk)
     follower.first_look()
     board = Board(follower, [str(disk)], "wait", backwards=False)
@@ -241,7 +240,7 @@ def test_a_storm_of_events_is_a_storm_of_pictures(disk: Path, follow: Any) -> No
     assert board._due(full) >= drawn + module._SOONEST - 0.01  # type: ignore[arg-type]
 
 
-def test_a_directory_that_vanishes_is_taken_for_one_without_locks(disk: Path, contend: Contend, follow: Any) -> None:
+def test_a_directory_that_vanishes_is_reported_as_missing(disk: Path, contend: Contend, follow: Any) -> None:
     place = disk / "d"
     place.mkdir()
     follower = follow(place)
@@ -272,20 +271,20 @@ def test_a_directory_that_vanishes_is_taken_for_one_without_locks(disk: Path, co
         ("b/**/*.lock", [("b", "*.lock"), ("b/c", "*.lock")]),
     ],
 )
-def test_a_pattern_means_something_else(disk: Path, place: str, wanted: list[tuple[str, str | None]]) -> None:
+def test_a_pattern_is_expanded(disk: Path, place: str, wanted: list[tuple[str, str | None]]) -> None:
     for name in ("a1", "a2", "b/c"):
         (disk / name).mkdir(parents=True)
     found = watch._expanded(f"{disk}/{place}")
     assert found == [(os.path.normpath(disk / directory), name) for directory, name in wanted]
 
 
-def test_a_pattern_of_no_directory_is_passed_over(disk: Path) -> None:
+def test_a_pattern_of_no_directory_is_an_error(disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
         watch._expanded(f"{disk}/q*/l")
 
 
-def test_a_pattern_leaves_out_what_comes_later() -> None:
-    places = Places()
+def test_a_pattern_includes_what_comes_later() -> None:
+    places = WatchScope()
     places.add("/d", "*.lock", polled=False, pattern=True)
     places.add("/d", "other", polled=False)
     names = ("a.lock", "a", "other", "other.lock", "x\n.lock", "other.3.lock")
@@ -309,7 +308,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (9, 2), (40, 3), (80, 24), (200, 60), (500, 6)])
 @pytest.mark.parametrize("helping", [False, True])
-def test_a_picture_is_larger_than_the_screen(size: tuple[int, int], helping: bool) -> None:
+def test_a_picture_fits_the_screen(size: tuple[int, int], helping: bool) -> None:
     rows = [row(f"{text[:200]}/{n}", n, n, tag=text, command=text, host=text) for n, text in enumerate(HOSTILE * 9)]
     view = View("wait")
     view.helping = helping
@@ -322,13 +321,13 @@ def test_a_picture_is_larger_than_the_screen(size: tuple[int, int], helping: boo
         assert all(width_of(line) <= size[0] for line in bare) or size[0] < 9
 
 
-def test_the_end_of_a_path_is_cut_off_first() -> None:
+def test_the_beginning_of_a_path_is_cut_off_first() -> None:
     found = table([row("a/very/long/way/to/the.lock", 1)], NOW, Screen(20))
     assert found[1].split() == ["1s", "…to/the.lock"]
     assert "r/a/very/long/way/to/the.lock" in table([row("a/very/long/way/to/the.lock", 1)], NOW, Screen())[1]
 
 
-def test_columns_jump_when_a_row_goes() -> None:
+def test_columns_stay_in_place_when_a_row_goes() -> None:
     view = View("path")
     rows = [
         row("a", 1, pid=1, tag="short", user="me"),
@@ -341,7 +340,7 @@ def test_columns_jump_when_a_row_goes() -> None:
     assert later[2] != both[2]
 
 
-def test_rows_beyond_the_screen_cannot_be_reached() -> None:
+def test_rows_beyond_the_screen_can_be_reached() -> None:
     view, scene = View("path"), Scene([row(f"{number:03}", 1) for number in range(100)])
 
     view.frame(scene, NOW, (80, 14), colours=False)
@@ -366,7 +365,7 @@ def test_rows_beyond_the_screen_cannot_be_reached() -> None:
     assert after("x", "escape", "\x00") == "000"
 
 
-def test_a_picture_of_ten_thousand_locks_is_made_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_of_ten_thousand_locks_is_made_of_the_visible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rows on the screen are put into words."""
     worded: list[str] = []
 
@@ -381,7 +380,7 @@ def test_a_picture_of_ten_thousand_locks_is_made_of_all_of_them(monkeypatch: pyt
     assert worded == [f"/r/{number:05}" for number in range(9999, 9979, -1)]
 
 
-def test_a_key_of_the_help_does_something_else() -> None:
+def test_every_key_does_what_its_help_says() -> None:
     view = View("wait")
     view.press("?")
     assert view.helping
@@ -394,7 +393,7 @@ def test_a_key_of_the_help_does_something_else() -> None:
     assert view.backwards
 
 
-def test_a_small_screen_shows_no_lock() -> None:
+def test_a_small_screen_shows_a_lock() -> None:
     scene = Scene([row("a", 1)])
     for height in (3, 4, 5, 6, 7, 8):
         frame = View("wait").frame(scene, NOW, (20, height), colours=False)
@@ -402,7 +401,7 @@ def test_a_small_screen_shows_no_lock() -> None:
         assert any("/r/a" in line for line in frame)
 
 
-def test_what_is_odd_is_not_in_the_header() -> None:
+def test_what_is_odd_is_in_the_header() -> None:
     first, second = header(Scene([], "held", True, ["/a", "/b\x1b"], polled=True, rate=0.25, missed=4))
     assert first == "0 held, 0 waiting, 0 stale; 0.2 events/s; 4 too short to be seen; by longest hold, backwards"
     assert second == "without events, so looked at 4 times a second: in /a, /b\\x1b"
@@ -442,7 +441,7 @@ def pty() -> Iterator[Pty]:
     one.close()
 
 
-def test_what_has_not_changed_is_written_again(pty: Pty) -> None:
+def test_only_what_has_changed_is_written(pty: Pty) -> None:
     pty.full.draw(["one", "two"])
     pty.says()
     pty.full.draw(["one", "TWO"])
@@ -452,13 +451,13 @@ def test_what_has_not_changed_is_written_again(pty: Pty) -> None:
     assert pty.says() == b""
 
 
-def test_a_line_as_wide_as_the_screen_loses_its_last_character(pty: Pty) -> None:
+def test_a_line_as_wide_as_the_screen_keeps_its_last_character(pty: Pty) -> None:
     """To erase the rest of a line erases the last column when the cursor stands there."""
     pty.full.draw(["x" * 79, "x" * 80])
     assert pty.says() == b"\x1b[0m\x1b[2J\x1b[1;1H" + b"x" * 79 + b"\x1b[K\x1b[2;1H" + b"x" * 80
 
 
-def test_a_terminal_that_takes_nothing_hangs_it(pty: Pty) -> None:
+def test_a_terminal_that_takes_nothing_does_not_hang_it(pty: Pty) -> None:
     """What is not taken is tried again, later and later; the terminal can still be left."""
     pty.full.enter()
     for number in range(100):
@@ -482,7 +481,7 @@ def test_a_terminal_that_takes_nothing_hangs_it(pty: Pty) -> None:
         (b"\xff\n", ["\ufffd", "\n"]),
     ],
 )
-def test_a_key_is_taken_for_another(pty: Pty, typed: bytes, wanted: list[str]) -> None:
+def test_every_key_is_recognised(pty: Pty, typed: bytes, wanted: list[str]) -> None:
     pty.full.enter()
     assert pty.full.keys() == []
     os.write(pty.master, typed)

@@ -56,7 +56,7 @@ def attribute(span: ReadableSpan, name: str) -> object:
     return (span.attributes or {}).get(f"holdfast.{name}")
 
 
-def test_a_hold_makes_no_span_or_says_something_wrong(disk: Path, provider: TracerProvider, spans: Spans) -> None:
+def test_every_hold_makes_a_span(disk: Path, provider: TracerProvider, spans: Spans) -> None:
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("work") as work:
         hold = Lock(disk / "l", tag="why").acquire()
@@ -84,7 +84,7 @@ def test_a_hold_makes_no_span_or_says_something_wrong(disk: Path, provider: Trac
     assert span.parent is None
 
 
-def test_a_wait_makes_no_span_of_its_own(disk: Path, provider: TracerProvider, spans: Spans) -> None:
+def test_a_wait_makes_a_span_of_its_own(disk: Path, provider: TracerProvider, spans: Spans) -> None:
     """It is acquired, and released, in different threads, each with its own current span."""
     tracer = provider.get_tracer("test")
     waiting, got = threading.Event(), []
@@ -115,7 +115,7 @@ def test_a_wait_makes_no_span_of_its_own(disk: Path, provider: TracerProvider, s
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_tasks_get_each_others_spans(disk: Path, provider: TracerProvider, spans: Spans, durable: bool) -> None:
+def test_tasks_get_their_own_spans(disk: Path, provider: TracerProvider, spans: Spans, durable: bool) -> None:
     """Also where steps run in threads, and where the hold is released by another task."""
     tracer = provider.get_tracer("test")
     lock = AsyncLock(disk / "l", durable=durable)
@@ -141,7 +141,7 @@ def test_tasks_get_each_others_spans(disk: Path, provider: TracerProvider, spans
         assert span.parent.span_id == parents[str(attribute(span, "context"))]
 
 
-def test_a_span_is_left_open_or_hides_how_it_ended(disk: Path, spans: Spans) -> None:
+def test_every_span_is_ended_and_says_how(disk: Path, spans: Spans) -> None:
     with Lock(disk / "l"):
         with pytest.raises(AcquireTimeout):
             Lock(disk / "l").acquire(timeout=0.2)
@@ -172,7 +172,7 @@ def test_a_span_is_left_open_or_hides_how_it_ended(disk: Path, spans: Spans) -> 
     assert [event.name for event in span.events] == ["lost"]
 
 
-def test_a_reclaimed_lock_does_not_say_whose_it_was(disk: Path, spans: Spans) -> None:
+def test_a_reclaimed_lock_says_whose_it_was(disk: Path, spans: Spans) -> None:
     code = "import os, sys, holdfast; holdfast.Lock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
     child = subprocess.Popen([sys.executable, "-c", code, str(disk / "l")])
     child.wait(PATIENCE)
@@ -182,7 +182,7 @@ def test_a_reclaimed_lock_does_not_say_whose_it_was(disk: Path, spans: Spans) ->
     assert attribute(span, "recovered_from.pid") == child.pid
 
 
-def test_the_end_leaves_spans_open(disk: Path, provider: TracerProvider, spans: Spans) -> None:
+def test_the_end_leaves_no_span_open(disk: Path, provider: TracerProvider, spans: Spans) -> None:
     end = trace(provider)
     hold = Lock(disk / "l").acquire()
     end()
@@ -191,7 +191,7 @@ def test_the_end_leaves_spans_open(disk: Path, provider: TracerProvider, spans: 
     assert len(spans()) == 1, "of the other"
 
 
-def test_a_child_ends_its_parents_spans(disk: Path, spans: Spans) -> None:
+def test_a_child_does_not_end_its_parents_spans(disk: Path, spans: Spans) -> None:
     with Lock(disk / "l"):
 
         def child() -> list[str]:

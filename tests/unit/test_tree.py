@@ -34,12 +34,12 @@ def refuse(*_args: object, **_options: object) -> Any:
     raise PermissionError(1, "refused")
 
 
-def test_a_system_that_gives_no_orphans_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_gives_no_orphans_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert adopt_orphans() is False
 
 
-def test_children_are_missed_where_the_kernel_keeps_no_list_of_them(
+def test_children_are_found_where_the_kernel_keeps_no_list_of_them(
     child: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CONFIG_PROC_CHILDREN is not everywhere: then all processes are asked for their parent."""
@@ -56,14 +56,16 @@ def test_children_are_missed_where_the_kernel_keeps_no_list_of_them(
     assert child not in descendants(frozenset({child}))
 
 
-def test_processes_are_seen_where_proc_may_not_be_listed(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_proc_may_not_be_listed_no_processes_are_seen(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree.os, "listdir", refuse)
     assert children() == frozenset()
     assert descendants() == []
     assert is_running(child), "its own entry can be read all the same"
 
 
-def test_the_processes_of_another_namespace_are_taken_for_ours(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_another_namespace_are_not_taken_for_ours(
+    child: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for link in (refuse, lambda _path: str(os.getpid() + 1)):
         with monkeypatch.context() as changed:
             changed.setattr(tree.os, "readlink", link)
@@ -72,7 +74,7 @@ def test_the_processes_of_another_namespace_are_taken_for_ours(child: Member, mo
     assert child in children()
 
 
-def test_without_pidfd_a_later_process_gets_the_signal(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfd_a_later_process_does_not_get_the_signal(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 5.3 and on other systems."""
     monkeypatch.delattr(os, "pidfd_open")
     assert not send(child.replaced(started=child.started + 1), signal.SIGKILL)
@@ -83,7 +85,7 @@ def test_without_pidfd_a_later_process_gets_the_signal(child: Member, monkeypatc
     assert not send(child, signal.SIGKILL)
 
 
-def test_a_process_that_ends_between_two_steps_is_an_error(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_between_two_steps_is_no_error(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(_fd: int, _number: int) -> None:
         raise ProcessLookupError(3, "No such process")
 

@@ -17,7 +17,7 @@ class Pair(Value):
     second: int = 2
 
 
-def test_a_value_is_made_of_too_much_or_too_little() -> None:
+def test_a_value_is_made_of_its_own_fields() -> None:
     assert Pair(1) == Pair(first=1, second=2) != Pair(1, 3)
     with pytest.raises(TypeError, match="Pair takes 2 values, not 3"):
         Pair(1, 2, 3)
@@ -29,7 +29,7 @@ def test_a_value_is_made_of_too_much_or_too_little() -> None:
         Pair(1, third=1)
 
 
-def test_a_complaint_that_cannot_be_written_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complaint_that_cannot_be_written_does_not_reach_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """The callback fails, and so does the handler of the log: the lock is not to suffer for either."""
 
     class Broken(logging.Handler):
@@ -47,7 +47,7 @@ def test_a_complaint_that_cannot_be_written_reaches_the_caller(monkeypatch: pyte
         logger.removeHandler(handler)
 
 
-def test_what_is_made_for_other_systems_cannot_be_told_apart_in_a_traceback(disk: Path) -> None:
+def test_what_is_made_for_other_systems_can_be_told_apart_in_a_traceback(disk: Path) -> None:
     assert repr(sema.Semaphore(str(disk / "a"))) == f"<holdfast.sema.Semaphore {str(disk / 'a')!r}>"
     assert str(disk / "b") in repr(semats.Semaphore(str(disk / "b")))
     assert "sidecar" in repr(sidecar.create_file_lock_manager(str(disk)))

@@ -26,9 +26,7 @@ def seen(contender: Contender) -> tuple[Waiter, ...]:
     return look(contender.env, contender.request).waiters
 
 
-def test_those_who_wait_are_not_seen_or_out_of_order(
-    disk: Path, contend: Contend, environments: Callable[..., Stepped]
-) -> None:
+def test_waiters_are_seen_in_order(disk: Path, contend: Contend, environments: Callable[..., Stepped]) -> None:
     clock, env = [1000.0], environments()
     holder = contend(disk / "l", tag="holder")
     held = holder.get()
@@ -54,7 +52,7 @@ def test_those_who_wait_are_not_seen_or_out_of_order(
     shutil.rmtree(queue_of(str(disk), "l"))  # the dead one's ticket with the rest
 
 
-def test_a_look_at_those_who_wait_removes_a_ticket_or_stumbles_over_one(disk: Path, contend: Contend) -> None:
+def test_a_look_at_the_waiters_leaves_every_ticket(disk: Path, contend: Contend) -> None:
     clock = [1000.0]
     holder = contend(disk / "l")
     holder.get()
@@ -72,7 +70,7 @@ def test_a_look_at_those_who_wait_removes_a_ticket_or_stumbles_over_one(disk: Pa
     place.rmdir()
 
 
-def test_those_who_only_watch_are_not_seen(disk: Path, contend: Contend) -> None:
+def test_processes_that_only_watch_are_seen(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l")
     holder.get()
     holder.env.instead["watchers"] = lambda _identity, _masks=None: [4711, os.getpid()]

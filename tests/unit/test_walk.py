@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, Unseen, walk
-from holdfast._platform.portable import NoCensus
-from holdfast._platform.procfs import LinuxCensus
+from holdfast._admin.scan import Found, Survey, Unreadable, walk
+from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contend, Stepped, sema_record
 
 Environments = Callable[..., Stepped]
@@ -22,7 +22,7 @@ RECORD = sema_record(4294967295, 9e9)
 
 def found_in(env: Stepped, top: Path) -> list[str]:
     every = list(Survey(env).tree(str(top)))
-    assert not [one for one in every if isinstance(one, Unseen)]
+    assert not [one for one in every if isinstance(one, Unreadable)]
     return [os.path.relpath(one.status.path, top) for one in every if isinstance(one, Found)]
 
 
@@ -33,15 +33,17 @@ def scanned(env: Stepped) -> list[str]:
     return listed
 
 
-def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, environments: Environments) -> None:
-    """E4: neither is listed; nor what was a directory when its parent was listed, and is a link by now."""
+def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
+    disk: Path, environments: Environments
+) -> None:
+    """E4: nor is what was a directory when its parent was listed, and is a link by now."""
     for name in ("here", "proc", "swapped"):
         (disk / name).mkdir()
         (disk / name / "l").write_bytes(RECORD)
     (disk / "link").symlink_to("here")
     (disk / "round").symlink_to(".")
 
-    class Census(NoCensus):
+    class ProcLocks(NoProcLocks):
         def is_artificial(self, device: int) -> bool:
             return device == 99
 
@@ -58,27 +60,25 @@ def test_a_link_is_followed_or_an_invention_of_the_kernel_entered(disk: Path, en
             (disk / "swapped").rename(disk / "z")
             (disk / "swapped").symlink_to("z")
 
-    steps = list(walk(env, Census(), str(disk), swap))
-    assert [step[:2] for step in steps if not isinstance(step, Unseen)] == [(f"{disk}/here", "l")]
+    steps = list(walk(env, ProcLocks(), str(disk), swap))
+    assert [step[:2] for step in steps if not isinstance(step, Unreadable)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
 
-def test_a_directory_that_vanishes_meanwhile_is_an_error_or_a_missing_one_is_none(
-    disk: Path, environments: Environments
-) -> None:
+def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, environments: Environments) -> None:
     """E4: it is the walk's own slowness that it is gone; but what was asked for by name must be there."""
     (disk / "a").mkdir()
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
-    steps = walk(env, NoCensus(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
-    assert [step[1] for step in steps if not isinstance(step, Unseen)] == ["l"]
-    (missing,) = walk(env, NoCensus(), f"{disk}/c")
-    assert isinstance(missing, Unseen)
+    steps = walk(env, NoProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    assert [step[1] for step in steps if not isinstance(step, Unreadable)] == ["l"]
+    (missing,) = walk(env, NoProcLocks(), f"{disk}/c")
+    assert isinstance(missing, Unreadable)
     assert isinstance(missing.error, FileNotFoundError)
 
 
-def test_what_is_found_comes_in_another_order_than_that_of_the_paths(disk: Path, environments: Environments) -> None:
+def test_what_is_found_comes_in_the_order_of_the_paths(disk: Path, environments: Environments) -> None:
     """E5: also where a name has characters that sort before the `/`."""
     for path in ("a", "a-", "a!b", "a.d", "a0", "b"):
         (disk / path).mkdir()
@@ -94,7 +94,7 @@ def test_what_is_found_comes_in_another_order_than_that_of_the_paths(disk: Path,
     assert flat == sorted(flat)
 
 
-def test_the_whole_tree_is_listed_before_anything_is_shown(disk: Path, environments: Environments) -> None:
+def test_what_is_found_is_shown_before_the_whole_tree_is_listed(disk: Path, environments: Environments) -> None:
     """E5: nothing further down is listed before it is its turn."""
     for name in ("a", "b", "c"):
         (disk / name).mkdir()
@@ -110,7 +110,7 @@ def test_the_whole_tree_is_listed_before_anything_is_shown(disk: Path, environme
         assert env.open_descriptors() == set()
 
 
-def test_each_file_of_a_source_tree_is_asked_about(disk: Path, environments: Environments) -> None:
+def test_the_files_of_a_source_tree_are_not_asked_about(disk: Path, environments: Environments) -> None:
     """E6: what is called like text or a program is neither opened nor asked about, however many there are."""
     for number in range(50):
         (disk / f"f{number}.py").write_bytes(b"x = 1\n")
@@ -124,7 +124,7 @@ def test_each_file_of_a_source_tree_is_asked_about(disk: Path, environments: Env
 
 
 @pytest.mark.parametrize("numbers", [True, False])
-def test_a_held_lock_is_overlooked_for_its_name(
+def test_a_held_lock_is_found_whatever_its_name(
     numbers: bool, disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E6: the kernel's table shows it; and where a directory's numbers mean nothing, each file is looked at."""
@@ -135,16 +135,14 @@ def test_a_held_lock_is_overlooked_for_its_name(
     (disk / "deep" / "other.json").write_bytes(b"{}")
     if not numbers:
 
-        def none(_self: LinuxCensus, _device: int) -> Container[int] | None:
+        def none(_self: LinuxProcLocks, _device: int) -> Container[int] | None:
             return None
 
-        monkeypatch.setattr(LinuxCensus, "locked_numbers", none)
+        monkeypatch.setattr(LinuxProcLocks, "locked_numbers", none)
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
 
 
-def test_a_large_file_or_one_that_nobody_writes_is_read(
-    disk: Path, contend: Contend, environments: Environments
-) -> None:
+def test_a_large_or_read_only_file_is_not_read(disk: Path, contend: Contend, environments: Environments) -> None:
     """E6: unless its name says that it is a lock file, or the kernel that it is locked."""
     for name in ("large", "large.lock", "large.held"):
         (disk / name).write_bytes(RECORD + b"#" * 70_000 + b"\n")
@@ -158,7 +156,7 @@ def test_a_large_file_or_one_that_nobody_writes_is_read(
     assert env.steps.count("open_existing") == 3
 
 
-def test_a_lock_has_a_name_that_is_passed_over() -> None:
+def test_no_name_of_a_lock_is_passed_over() -> None:
     """E6: names that lock files have, and names without an ending."""
     names = (
         "l",

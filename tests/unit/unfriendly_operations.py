@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast._admin.anchors import Anchored
-from holdfast._admin.clean import Leftover, directories, leftovers, remove, side_by_side
+from holdfast._admin.clean import Leftover, PinnedEnvironment, directories, leftovers, remove, side_by_side
 from holdfast._admin.doctor import of_abilities, of_leftovers
 from holdfast._admin.reaper import Reaper
 from holdfast._admin.scan import Survey
@@ -55,7 +54,7 @@ class Clean(Operation):
         scene.leave_dead()
 
     def act(self, scene: Scene) -> Any:
-        env: Any = Anchored(scene.acts)
+        env: Any = PinnedEnvironment(scene.acts)
         top = str(scene.place)
         try:
             survey = Survey(env)

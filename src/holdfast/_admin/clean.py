@@ -1,31 +1,28 @@
-"""What may go: of the lock files in a directory, and of what lies beside them. Finding changes nothing.
+"""Leftovers: what may go of the lock files in a directory and of what lies beside them, and removing it.
 
+M7  A finding decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it was:
+    a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
+M8  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
+    claim (remove.py, R1, R2), and announced where the protocol can say so. Nothing has to settle.
+M9  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
+    path were free for that moment, a newcomer could publish a lock there, and that process would remove it. So a stale
+    lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). A
+    contender that looks meanwhile finds a fresh lock that is held; one that acts on an older look removes ours, where
+    nobody is inside. A removal that settled *after* the path is free would protect nobody.
+    The same where there are no guards: nothing is proven there but by the process. And what was created and never
+    written is finished, and released, as its first contender would do (publish.py, P6).
 M10  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
      (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
      never one that is known to live, never a lock of the kernel alone, never what cannot be read.
 M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
      number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
      be until no living one of another container could still need them, as they need a millisecond (interop.py, Y2).
-M12  A claim whose claimant is proven gone counts for nobody (takeover.py, C2), and may go at any time.
+M12  A claim whose claimant is proven gone counts for nobody (takeover.py, T12), and may go at any time.
+M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
+     opened when it is entered, never through a link, and all that is done in it goes by that descriptor.
 M14  What may be somebody's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
      one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
      `createdAt`.
-
-Cleaning: removing what may go (clean.py), with the care of a takeover.
-
-M7  What was found decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it
-    was: a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
-M8  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
-    claim (remove.py, R1, R2), and announced where the protocol can say so. Nothing has to settle.
-M9  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
-    path were free for that moment, a newcomer could publish a lock there, and that process would remove it. So a stale
-    lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). Who
-    looks in the meantime finds a fresh lock that is held; who acts on an older look removes ours, where nobody is
-    inside. A removal that settled *after* the path is free would protect nobody.
-    The same where there are no guards: nothing is proven there but by the process. And what
-    was created and never written is finished, and released, as its first contender would do (publish.py, X2).
-M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
-    opened when it is entered, never through a link, and all that is done in it goes by that descriptor (anchors.py).
 """
 
 from __future__ import annotations
@@ -33,31 +30,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .._core.wait import Wait
-from .._platform.interface import Environment
+from .._platform.interface import Environment, Surroundings
 from ..engines.file import queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
-from ..engines.file.interop import announce_removal, end_removal, has_ended, why_left
+from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
 from ..engines.file.takeover import complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
-from ..model import Liveness, Value, temporary_name
-from ..protocols import get
+from ..model import Liveness, Record, Status, Value, temporary_name
+from ..protocols import Protocol, get
 from . import detect
-from .scan import Found, Unseen, joined, subdirectories
+from .scan import Found, Survey, Unreadable, joined, subdirectories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from typing import TypeVar
-
-    from .._platform.interface import Surroundings
-    from ..model import Record, Status
-    from ..protocols import Protocol
-    from .scan import Survey
+    from typing import Any, TypeVar
 
     T = TypeVar("T")
 
@@ -88,7 +80,7 @@ class Kept(Value):
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
     """The directory, and those in it; no links are followed, and none of the kernel's inventions are entered."""
-    census = env.census()
+    tables = env.proc_locks()
     pending = [top]
     while pending:
         where = pending.pop()
@@ -96,21 +88,23 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
         if not recursive:
             return
         try:
-            pending.extend(reversed(subdirectories(env, census, where)))
+            pending.extend(reversed(subdirectories(env, tables, where)))
         except OSError:
             continue  # whoever looks for locks in there hears of it
 
 
-def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) -> Iterator[Leftover | Kept | Unseen]:
+def leftovers(
+    env: Surroundings, survey: Survey, where: str, *, approved: bool
+) -> Iterator[Leftover | Kept | Unreadable]:
     """What may go in one directory. Changes nothing (scan.py, E1)."""
     for one in survey.directory(where):
-        found = one if isinstance(one, Unseen) else of_lock(env, one, approved=approved)
+        found = one if isinstance(one, Unreadable) else of_lock(env, one, approved=approved)
         if found is not None:
             yield found
     yield from beside(env, where)
 
 
-def beside(env: Environment, where: str) -> Iterator[Leftover | Unseen]:
+def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
     """What may go of what lies beside the lock files of one directory. Changes nothing."""
     try:
         names = sorted(env.list_directory(where))
@@ -127,7 +121,7 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unseen]:
         except PermissionError:
             continue  # what may not be looked at is not recognised
         except OSError as error:
-            yield Unseen(path, error)
+            yield Unreadable(path, error)
 
 
 def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
@@ -223,7 +217,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
         return why_over(env, joined(where, name))
     who = env.identity()
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
-    if "-" in (who.boot, who.pid_namespace) or not (name.startswith(prefix) and name.endswith(".tmp")):
+    if not who.has_pid_space or not (name.startswith(prefix) and name.endswith(".tmp")):
         return None
     return _why_ended(env, name[len(prefix) :].partition("-")[0], joined(where, name))
 
@@ -253,7 +247,7 @@ def why_no_rival(env: Environment, where: str, name: str) -> str | None:
 def _why_ended(env: Environment, pid: str, path: str) -> str | None:
     if not stat.S_ISREG(env.stat(path).st_mode):
         return None
-    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not has_ended(env, int(pid)):
+    if not (pid.isascii() and pid.isdecimal()) or len(pid) > 10 or not env.inspect(int(pid)).has_ended:
         return None
     return f"process {pid}, which made it, has ended"
 
@@ -403,3 +397,89 @@ def side_by_side(jobs: Sequence[Generator[Wait, None, T]]) -> Generator[Wait, No
         for job in pending.values():
             job.close()
     return [results[number] for number in range(len(jobs))]
+
+
+_BY_PATH = (
+    *("open_unnamed", "open_directory", "open_new", "open_existing", "unlink", "stat", "sync_directory", "exists"),
+    *("make_directory", "make_directories", "remove_directory", "list_directory", "scan"),
+    *("watch", "may_block", "poll_limit", "events_reach"),
+)
+_PATHS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(_BY_PATH, (0,)),
+    "link": (0, 1),
+    "link_unnamed": (1,),
+    "claim": (1,),
+}
+"""Which arguments of a step are paths."""
+
+
+class PinnedEnvironment:
+    """An environment for which the paths of the directories that were entered lead to those very directories (M13).
+
+    Each is opened, from the top down and never through a link. From then on each step on it, or on what is in it, goes
+    by that descriptor, whatever its path leads to by then. Where the system has no such ways (`Surroundings.way_to`),
+    this is the environment itself.
+    """
+
+    def __init__(self, env: Surroundings) -> None:
+        self._env = env
+        self._fds: dict[str, int] = {}
+        self._ways: dict[str, str] = {}
+
+    def enter(self, top: str, where: str) -> None:
+        """Open `where`, which is `top` or below it. OSError where that is not possible, or there is a link by now."""
+        if where in self._fds:
+            return
+        env = self._env
+        fd = env.open_directory(f"{top}/.")  # whoever named it may have named a link
+        try:
+            for name in filter(None, where.removeprefix(top).split("/")):
+                way = env.way_to(fd)
+                if way is None:
+                    break
+                above, fd = fd, env.open_directory(f"{way}/{name}")
+                env.close(above)
+            way = env.way_to(fd)
+            if way is not None:
+                self._fds[where], self._ways[where] = fd, way
+                fd = -1
+        finally:
+            if fd >= 0:
+                env.close(fd)
+
+    def leave(self, *kept: str) -> None:
+        """Close all directories but these."""
+        for where in [where for where in self._fds if where not in kept]:
+            del self._ways[where]
+            self._env.close(self._fds.pop(where))
+
+    def _by_descriptor(self, path: str) -> str:
+        if path in self._ways:
+            return f"{self._ways[path]}/."
+        where, _, name = path.rpartition("/")
+        way = self._ways.get(where or "/")
+        return path if way is None else f"{way}/{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        places = _PATHS.get(name)
+        if places is None:
+            return value
+
+        def step(*given: Any, **options: Any) -> Any:
+            if not self._ways or options.get("dir_fd") is not None:
+                return value(*given, **options)
+            led = list(given)
+            for place in places:
+                if isinstance(given[place], str):
+                    led[place] = self._by_descriptor(given[place])
+            try:
+                return value(*led, **options)
+            except OSError as error:
+                told = dict(zip(led, given, strict=True))
+                error.filename = told.get(error.filename, error.filename)
+                if error.filename2 is not None:
+                    error.filename2 = told.get(error.filename2, error.filename2)
+                raise
+
+        return step

@@ -1,19 +1,13 @@
-"""What the abilities of a directory mean for the promises of docs/guarantees.md, in words.
-
-What dead processes have left beside lock files, in the words of `doctor`; clean.py decides what that is.
-"""
+"""What the abilities of a directory, and the leftovers in it, mean for the promises of docs/guarantees.md, in words."""
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Value
 from .clean import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
 LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)

@@ -1,27 +1,4 @@
-"""What happens to lock files, as values; told by those who look on from outside, whatever the holders are written in.
-
-The kinds and fields are those of `holdfast.events`, as far as they can be seen from outside. `held` and `stale` are of
-the outside only: what was there at the first look, and a holder that has died or overstayed its protocol's age.
-
-The environment of one who looks on: the same system, but guards are not probed at will (monitor.py, Z11).
-
-What is followed: whole directories, or some names in them.
-
-What is different in a directory since the last time, found by listing it: where no event tells (monitor.py, Z13).
-
-Holds whose lock file has vanished, and of which it is not known yet whether they were released (monitor.py, Z14).
-
-Tickets that are gone, or may be, and of whose owners it is not known yet whether they have got in (monitor.py).
-
-Those who wait, seen from outside: by their tickets, and by the kernel's table. For `monitor.py`.
-
-Z16  A ticket that can be read says itself whether its owner waits. Its events decide about one that is gone before
-    that: written twice, it was used. Where its making was not seen, as it was found in a list, the first write may be
-    still to be heard of, or not; until it has been read after that, it is not known how many there were.
-Z17  A ticket may be removed and made again under its name (Q6), and a queue with it. It is gone when nothing has made
-    it since, by the events, and by the list of a queue that is new.
-
-Following what happens to lock files, from outside: events of directories become events of locks.
+"""Following what happens to lock files, from outside: events of directories become events of locks.
 
 Z11  Nobody is disturbed. Descriptors are read-only, so closing them wakes nobody; a file that is known as a lock of the
     kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed, shared, where
@@ -35,7 +12,12 @@ Z13  What makes no event is looked at on a clock: kernel locks taken, holders wi
 Z14  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
     release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
-    and so is the ticket of one who waits.
+    and so is the ticket of a waiter.
+Z16  A ticket that can be read says itself whether its owner waits. Its events decide about one that is gone before
+    that: written twice, it was used. Where its making was not seen, as it was found in a list, the first write may be
+    still to be heard of, or not; until it has been read after that, it is not known how many there were.
+Z17  A ticket may be removed and made again under its name (Q6), and a queue with it. It is gone when nothing has made
+    it since, by the events, and by the list of a queue that is new.
 """
 
 from __future__ import annotations
@@ -43,31 +25,20 @@ from __future__ import annotations
 import math
 import re
 import stat
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
-from .._platform.interface import LockOwner
+from .._platform.interface import LockOwner, ProcLocks, Stat, Surroundings
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Value, Waiter
 from . import detect
-from .scan import DEAD, EMPTY, FREE, MALFORMED, STALE, Found, Survey, Unseen
+from .scan import DEAD, EMPTY, FREE, MALFORMED, STALE, Found, Survey, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any, Protocol
-
-    from .._platform.interface import Census, Stat, Surroundings
-
-    Place = tuple[str, str]
-
-    """Of a ticket: its directory and its name."""
-
-    Change = tuple[str, str, str]
-
-    """Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
-    lost. Without a name it is about the directory itself."""
 
     class FolderWatch(Protocol):
         """Tells what happens in directories. `fd` is readable when there is something to `take`."""
@@ -82,12 +53,23 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-class Happening(Value):
+TicketId = tuple[str, str]
+"""Of a ticket: its directory and its name."""
+
+Change = tuple[str, str, str]
+"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
+lost. Without a name it is about the directory itself."""
+
+
+class LockEvent(Value):
     """Something that happened to a lock file, or (`first_look`) was found so at the beginning.
+
+    Kinds and fields are those of `holdfast.events`, as far as they can be seen from outside. `held` and `stale` are of
+    the outside only: what was there at the first look, and a holder that has died or overstayed its protocol's age.
 
     - `kind`: held, waiting, acquired, gave-up, reclaimed, stale, lost, released.
     - `time`: when it was seen, in seconds since the epoch; at the first look, since when it is so.
-    - `pid`, `host`, `tag`, `command`: of the holder, or of the one who waits.
+    - `pid`, `host`, `tag`, `command`: of the holder, or of the waiter.
     - `waited`, `held`: seconds, as far as they were seen.
     - `recovered_from`: the pid of the holder that was replaced.
     """
@@ -106,7 +88,7 @@ class Happening(Value):
     first_look: bool = False
 
 
-class Held:
+class SeenHold:
     """One acquisition, as it is seen from outside."""
 
     def __init__(self, found: Found, since: float, waited: float | None) -> None:
@@ -129,7 +111,7 @@ class Held:
         return self.found.status.holder or Holder()
 
     @property
-    def is_kernels(self) -> bool:
+    def is_kernel_lock(self) -> bool:
         """Whether it is a lock of the kernel alone, whose acquisition makes no event."""
         return self.found.status.protocol == "flock"
 
@@ -138,15 +120,15 @@ class Held:
         """Whether its holder's end will make an event: it has the guard."""
         return self.found.status.evidence.source == "guard" and self.found.status.evidence.proven
 
-    def tell(self, kind: str, time: float, **more: Any) -> Happening:
+    def tell(self, kind: str, time: float, **more: Any) -> LockEvent:
         status, holder = self.found.status, self.holder
-        return Happening(
+        return LockEvent(
             kind, time, status.path, status.protocol, holder.pid, holder.host, holder.tag, holder.command, **more
         )
 
 
-class Waits:
-    """One who waits. `ticket` is its name, or empty for one that only the kernel knows."""
+class SeenWait:
+    """One waiter. `ticket` is the name of its ticket; empty if only the kernel knows of it."""
 
     def __init__(self, path: str, protocol: str, waiter: Waiter, since: float, ticket: str = "") -> None:
         self.path = path
@@ -155,9 +137,9 @@ class Waits:
         self.since = since
         self.ticket = ticket
 
-    def tell(self, kind: str, time: float, host: str, **more: Any) -> Happening:
+    def tell(self, kind: str, time: float, host: str, **more: Any) -> LockEvent:
         who = self.waiter
-        return Happening(kind, time, self.path, self.protocol, who.pid, host, who.tag, who.command, **more)
+        return LockEvent(kind, time, self.path, self.protocol, who.pid, host, who.tag, who.command, **more)
 
 
 def is_stale(found: Found) -> bool:
@@ -184,15 +166,14 @@ def key_of(found: Found) -> tuple[object, ...]:
     return (found.identity, record.pid, record.created if status.protocol != "sidecar" else None, record.tag)
 
 
-class Onlooker:
-    """Hand it to a survey."""
+class PassiveEnvironment:
+    """The environment that a survey gets here: the same system, but guards are not probed at will (Z11)."""
 
-    def __init__(self, env: Surroundings, glimpse: Callable[[], Census]) -> None:
+    def __init__(self, env: Surroundings) -> None:
         self._env = env
-        self._glimpse = glimpse
-        self._latest: Census | None = None
+        self._latest: ProcLocks | None = None
         self._blank: set[tuple[int, int]] = set()
-        self.kernels: dict[str, tuple[int, int]] = {}
+        self.kernel_locks: dict[str, tuple[int, int]] = {}
         """The files that only the kernel locks, by path."""
 
     def __getattr__(self, name: str) -> Any:
@@ -207,33 +188,35 @@ class Onlooker:
     def guarded(self, fd: int) -> bool | None:
         return self._env.guarded(fd) if self._env.fstat(fd).st_size else None
 
-    def census(self) -> Census:
-        return _Brief(self, {*self.kernels.values()}, self._blank)
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:  # noqa: ARG002
+        return _KernelLocksOnly(self, {*self.kernel_locks.values()}, self._blank)
 
     def is_locked(self, identity: tuple[int, int]) -> bool:
         """Whether the kernel's table shows a lock on this file."""
         return self.table().is_locked(identity)
 
-    def anew(self) -> None:
+    def forget_tables(self) -> None:
         """What was known is old: read the table again when it is needed."""
         self._latest = None
         self._blank = set()
 
-    def table(self) -> Census:
+    def table(self) -> ProcLocks:
         if self._latest is None:
-            self._latest = self._glimpse()
+            self._latest = self._env.proc_locks(few=True)
         return self._latest
 
 
-class _Brief:
-    """A census that asks the tables only about what may be a lock of the kernel alone.
+class _KernelLocksOnly:
+    """Asks the tables only about what may be a lock of the kernel alone.
 
     Reading the table of locks stops whoever takes one, anywhere, meanwhile; a walk through all processes takes long.
     """
 
-    def __init__(self, onlooker: Onlooker, kernels: set[tuple[int, int]], blank: set[tuple[int, int]]) -> None:
-        self._onlooker = onlooker
-        self._kernels = kernels
+    def __init__(
+        self, env: PassiveEnvironment, kernel_locks: set[tuple[int, int]], blank: set[tuple[int, int]]
+    ) -> None:
+        self._env = env
+        self._kernel_locks = kernel_locks
         self._blank = blank
 
     def is_artificial(self, device: int) -> bool:  # noqa: ARG002
@@ -246,20 +229,22 @@ class _Brief:
         return None
 
     def is_locked(self, identity: tuple[int, int]) -> bool:
-        return (identity in self._kernels or identity in self._blank) and self._onlooker.is_locked(identity)
+        return (identity in self._kernel_locks or identity in self._blank) and self._env.is_locked(identity)
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
-        return self._onlooker.table().owners(identity)
+        return self._env.table().owners(identity)
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
         return []
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
-        return identity in self._kernels
+        return identity in self._kernel_locks
 
 
-class Places:
-    """Directories, by path: None, or the names of the locks that are meant. `polled`: where no events come from.
+class WatchScope:
+    """What is followed: directories, by path; None for all that is in one, or the names of the locks that are meant.
+
+    `polled`: where no events come from.
 
     `missing`: those that could not be listed any more, and why.
     """
@@ -293,32 +278,34 @@ class Places:
         return any(pattern.match(name) for pattern in self._patterns.get(directory, ()))
 
 
-def sweep(
-    env: Onlooker,
+def changed_files(
+    env: PassiveEnvironment,
     directory: str,
-    places: Places,
+    scope: WatchScope,
     seen: dict[str, tuple[object, ...]],
     held: Collection[str],
 ) -> tuple[list[str], list[str]]:
-    """The files to look at, and the queues. `seen` is brought up to date.
+    """What is different in a directory since the last time, found by listing it: the files to look at, and the queues.
+
+    `seen` is brought up to date.
 
     To be looked at: what is new, written or gone; what is `held`; and what the kernel has locked since.
     """
     try:
         listed = env.list_directory(directory)
-        places.missing.pop(directory, None)
+        scope.missing.pop(directory, None)
     except OSError as error:
         listed = []
-        places.missing[directory] = error
+        scope.missing[directory] = error
     dirty = {path: None for path in held if path.rpartition("/")[0] == directory}
     there, queues = set(), []
     for name in listed:
         path = f"{directory}/{name}"
         if detect.is_queue(name):
-            if places.wanted(directory, lock_of(path).rpartition("/")[2]):
+            if scope.wanted(directory, lock_of(path).rpartition("/")[2]):
                 queues.append(path)
             continue
-        if detect.is_beside(name) or not places.wanted(directory, name):
+        if detect.is_beside(name) or not scope.wanted(directory, name):
             continue
         try:
             found = env.stat(path)
@@ -338,132 +325,138 @@ def sweep(
     return [*dirty], queues
 
 
-LIMBO, PATIENCE = 0.05, 0.5
+CONFIRM_AFTER, CONFIRM_WITHIN = 0.05, 0.5
 """Seconds after which the table is asked whether the guard is still held, for the first and for the last time."""
 
 
-class Ghosts:
-    """By path; `held` are those that are there."""
+class UnconfirmedReleases:
+    """Holds whose lock file has vanished, and of which it is not known yet whether they were released (Z14).
 
-    def __init__(self, look_on: Onlooker, held: Mapping[str, Held]) -> None:
-        self._look_on = look_on
+    By path; `held` are those that are there.
+    """
+
+    def __init__(self, env: PassiveEnvironment, held: Mapping[str, SeenHold]) -> None:
+        self._env = env
         self._held = held
-        self._ghosts: dict[str, tuple[Held, float, float]] = {}
+        self._gone: dict[str, tuple[SeenHold, float, float]] = {}
 
     def __contains__(self, path: str) -> bool:
-        return path in self._ghosts
+        return path in self._gone
 
     def dues(self) -> list[float]:
-        return [until for _, until, _ in self._ghosts.values()]
+        return [until for _, until, _ in self._gone.values()]
 
-    def add(self, path: str, held: Held) -> None:
-        now = self._look_on.monotonic()
-        self._ghosts[path] = (held, now + LIMBO, now)
+    def add(self, path: str, held: SeenHold) -> None:
+        now = self._env.monotonic()
+        self._gone[path] = (held, now + CONFIRM_AFTER, now)
 
-    def lay(self, path: str, kind: str) -> Happening:
+    def confirm(self, path: str, kind: str) -> LockEvent:
         """Its end is known: told with the time at which its file vanished."""
-        held, _, vanished = self._ghosts.pop(path)
-        at = self._look_on.time() - (self._look_on.monotonic() - vanished)
+        held, _, vanished = self._gone.pop(path)
+        at = self._env.time() - (self._env.monotonic() - vanished)
         return held.tell(kind, at, waited=held.waited, held=max(0.0, at - held.since))
 
-    def hasten(self, path: str) -> list[Happening]:
+    def confirm_early(self, path: str) -> list[LockEvent]:
         """The next one holds it: most probably it was released, and should be told before that."""
-        if path not in self._ghosts:
+        if path not in self._gone:
             return []
-        self._look_on.anew()
-        return [] if self._is_guarded(self._ghosts[path][0]) else [self.lay(path, "released")]
+        self._env.forget_tables()
+        return [] if self._is_guarded(self._gone[path][0]) else [self.confirm(path, "released")]
 
-    def decide(self, now: float) -> list[Happening]:
+    def decide(self, now: float) -> list[LockEvent]:
         """Those of which it is time to know."""
         found = []
-        for path, (held, until, vanished) in [*self._ghosts.items()]:
+        for path, (held, until, vanished) in [*self._gone.items()]:
             if now < until:
                 continue
             if not self._is_guarded(held):
-                found.append(self.lay(path, "released"))
-            elif now >= vanished + PATIENCE:
-                found.append(self.lay(path, "lost"))
+                found.append(self.confirm(path, "released"))
+            elif now >= vanished + CONFIRM_WITHIN:
+                found.append(self.confirm(path, "lost"))
             else:
-                self._ghosts[path] = (held, vanished + PATIENCE, vanished)
+                self._gone[path] = (held, vanished + CONFIRM_WITHIN, vanished)
         return found
 
-    def _is_guarded(self, ghost: Held) -> bool:
+    def _is_guarded(self, gone: SeenHold) -> bool:
         """The number of a file that is gone may be another's by now, even one of the same process."""
-        identity = ghost.found.identity
+        identity = gone.found.identity
         if any(held.found.identity == identity for held in self._held.values()):
             return False
-        return any(owner.pid == ghost.holder.pid for owner in self._look_on.table().owners(identity))
+        return any(owner.pid == gone.holder.pid for owner in self._env.table().owners(identity))
 
 
 SETTLE = 0.1
 """Seconds after which a file that was closed is looked at again."""
 
 
-class Departures:
-    """By ticket. That somebody gave up is told when the lock file that he may have made can be seen."""
+class UnconfirmedWaits:
+    """Tickets that are gone, or may be, and of whose owners it is not known yet whether they have got in.
 
-    def __init__(self, look_on: Onlooker, crowd: Crowd, held: Mapping[str, Held]) -> None:
-        self._look_on = look_on
-        self._crowd = crowd
+    That one gave up is told when the lock file that it may have made can be seen.
+    """
+
+    def __init__(self, env: PassiveEnvironment, waiters: WaiterTracker, held: Mapping[str, SeenHold]) -> None:
+        self._env = env
+        self._waiters = waiters
         self._held = held
-        self._gone: dict[Place, tuple[Happening, float]] = {}
+        self._gone: dict[TicketId, tuple[LockEvent, float]] = {}
 
-        self._expected: dict[Place, float] = {}
+        self._expected: dict[TicketId, float] = {}
 
     def dues(self) -> list[float]:
         return [*(until for _, until in self._gone.values()), *self._expected.values()]
 
-    def expect(self, place: Place) -> None:
+    def expect(self, ticket: TicketId) -> None:
         """It was closed: perhaps its owner has died, and the guard is gone in a moment (Z15)."""
-        self._expected[place] = self._look_on.monotonic() + SETTLE
+        self._expected[ticket] = self._env.monotonic() + SETTLE
 
-    def expected(self, now: float) -> list[Place]:
+    def expected(self, now: float) -> list[TicketId]:
         """Those that it is time to look at."""
-        found = [place for place, until in self._expected.items() if now >= until]
-        for place in found:
-            del self._expected[place]
+        found = [ticket for ticket, until in self._expected.items() if now >= until]
+        for ticket in found:
+            del self._expected[ticket]
         return found
 
-    def add(self, place: Place) -> None:
-        wait = self._crowd.waits.get(place)
+    def add(self, ticket: TicketId) -> None:
+        wait = self._waiters.waits.get(ticket)
         held = None if wait is None else self._held.get(wait.path)
-        one = self._crowd.left(place, held.holder.pid if held is not None else None)
+        one = self._waiters.left(ticket, held.holder.pid if held is not None else None)
         if one is not None:
-            self._gone[place] = (one, self._look_on.monotonic() + LIMBO)
+            self._gone[ticket] = (one, self._env.monotonic() + CONFIRM_AFTER)
 
-    def is_back(self, place: Place) -> bool:
+    def is_back(self, ticket: TicketId) -> bool:
         """Whether a ticket that can be read now was gone a moment ago; its owner goes on waiting (Q6 of the queue)."""
-        return self._gone.pop(place, None) is not None
+        return self._gone.pop(ticket, None) is not None
 
-    def decide(self, now: float) -> list[Happening]:
+    def decide(self, now: float) -> list[LockEvent]:
         """Those of whom it is time to know."""
         found = []
-        for place, (one, until) in [*self._gone.items()]:
+        for ticket, (one, until) in [*self._gone.items()]:
             if now >= until:
-                del self._gone[place]
+                del self._gone[ticket]
                 holders = {held.holder.pid: held for held in self._held.values()}
                 if one.pid not in holders or holders[one.pid].since < one.time - (one.waited or 0.0):
                     found.append(one)
         return found
 
 
-class Crowd:
-    """Who waits, by ticket, or by lock file and pid for those that only the kernel knows."""
+class WaiterTracker:
+    """The waiters, by their tickets, or by lock file and pid if only the kernel knows of them."""
 
-    def __init__(self, look_on: Onlooker, watch: FolderWatch | None) -> None:
-        self.waits: dict[Place, Waits] = {}
-        self._look_on = look_on
+    def __init__(self, env: PassiveEnvironment, watch: FolderWatch | None) -> None:
+        self.waits: dict[TicketId, SeenWait] = {}
+        self._env = env
         self._watch = watch
         self._queues: dict[str, str] = {}
         """The lock of each queue, as far as its name tells."""
-        self._inside: set[Place] = set()
+        self._inside: set[TicketId] = set()
         """Tickets of those who have got in; they are kept until the release."""
 
-        self._writes: dict[Place, int] = {}
+        self._writes: dict[TicketId, int] = {}
         """How often each ticket was written: with its record, and again when its owner has got in."""
-        self._guessed: set[Place] = set()
+        self._guessed: set[TicketId] = set()
         """Those of which that is a guess (Z16)."""
-        self._admitted: set[Place] = set()
+        self._admitted: set[TicketId] = set()
         """Those whose acquisition was told."""
 
     # -- queues --------------------------------------------------------------------------------------------------------
@@ -471,64 +464,64 @@ class Crowd:
     def is_queue(self, directory: str) -> bool:
         return directory in self._queues
 
-    def appeared(self, directory: str, lock: str) -> list[Place]:
+    def appeared(self, directory: str, lock: str) -> list[TicketId]:
         """A queue is there: its tickets. The watch comes first, so that none is overlooked."""
         self._queues[directory] = lock
         if self._watch is not None:
             self._watch.add(directory)
-        opened = queue.opened(self._look_on, directory)
+        opened = queue.opened(self._env, directory)
         if opened is None:
             return []
         with opened:
             found = [(directory, name) for name in opened.names()]
-        for place in found:
-            if place not in self._writes:
-                self._writes[place] = 1
-                self._guessed.add(place)
+        for ticket in found:
+            if ticket not in self._writes:
+                self._writes[ticket] = 1
+                self._guessed.add(ticket)
         return found
 
-    def heard(self, place: Place, what: str) -> None:
+    def heard(self, ticket: TicketId, what: str) -> None:
         """Something has happened to a ticket. It may be gone before it can be read again (Z16)."""
         if what == "made":
-            self._writes[place] = 0
-            self._guessed.discard(place)
+            self._writes[ticket] = 0
+            self._guessed.discard(ticket)
         elif what == "written":
-            self._writes[place] = self._writes.get(place, 0) + 1
-            if self._writes[place] > 1 and place not in self._guessed:
-                self._inside.add(place)
+            self._writes[ticket] = self._writes.get(ticket, 0) + 1
+            if self._writes[ticket] > 1 and ticket not in self._guessed:
+                self._inside.add(ticket)
 
-    def vanished(self, directory: str) -> list[Place]:
+    def vanished(self, directory: str) -> list[TicketId]:
         """The queue is gone, and all its tickets."""
         self._queues.pop(directory, None)
         if self._watch is not None:
             self._watch.discard(directory)
-        return [place for place in {**self.waits, **self._writes} if place[0] == directory]
+        return [ticket for ticket in {**self.waits, **self._writes} if ticket[0] == directory]
 
-    def read(self, place: Place, *, first_look: bool = False) -> Happening | None:
+    def read(self, ticket: TicketId, *, first_look: bool = False) -> LockEvent | None:
         """A ticket was made or written: `waiting`, if it says so for the first time."""
-        directory, name = place
-        if place in self.waits:
-            return self._reread(place)
-        opened = queue.opened(self._look_on, directory)
+        directory, name = ticket
+        if ticket in self.waits:
+            return self._reread(ticket)
+        opened = queue.opened(self._env, directory)
         if opened is None:
             return None
         with opened:
-            waiter = read_ticket(self._look_on, opened, name)
+            waiter = read_ticket(self._env, opened, name)
         if waiter is None:
             return None
-        self._is_unused(place)
-        now = self._look_on.time()
-        arrived = queue.arrival(name) + self._look_on.clock_shift
-        since = now - max(0.0, self._look_on.monotonic() - arrived)
-        wait = self.waits[place] = Waits(self._queues[directory], "", waiter, since)
+        self._is_unused(ticket)
+        now = self._env.time()
+        arrived = queue.arrival(name) + self._env.clock_shift
+        since = now - max(0.0, self._env.monotonic() - arrived)
+        wait = self.waits[ticket] = SeenWait(self._queues[directory], "", waiter, since)
         return self._waiting(wait, since if first_look else now, first_look=first_look)
 
-    def _reread(self, place: Place) -> Happening | None:
+    def _reread(self, ticket: TicketId) -> LockEvent | None:
         """Its owner has got in, or has died."""
-        env = self._look_on
+        env = self._env
         try:
-            with queue.Queue(env, place[0]) as opened:
-                fd = opened.open(place[1])
+            with queue.Queue(env, ticket[0]) as opened:
+                fd = opened.open(ticket[1])
         except OSError:
             return None  # that it is gone makes an event of its own
         try:
@@ -536,28 +529,28 @@ class Crowd:
         finally:
             env.close(fd)
         if data == queue.HOLDING:
-            self._inside.add(place)
+            self._inside.add(ticket)
         elif data == queue.WAITING:
-            self._is_unused(place)
+            self._is_unused(ticket)
             if guarded is False:
-                return self._gave_up(self.waits.pop(place))
+                return self._gave_up(self.waits.pop(ticket))
         return None
 
-    def _is_unused(self, place: Place) -> None:
+    def _is_unused(self, ticket: TicketId) -> None:
         """It says so itself: so if it was heard to be written, that was the first time."""
-        if place not in self._admitted:
-            self._inside.discard(place)
-        if place in self._guessed and self._writes[place] > 1:
-            self._writes[place] = 1
-            self._guessed.discard(place)
+        if ticket not in self._admitted:
+            self._inside.discard(ticket)
+        if ticket in self._guessed and self._writes[ticket] > 1:
+            self._writes[ticket] = 1
+            self._guessed.discard(ticket)
 
-    def left(self, place: Place, holder: int | None) -> Happening | None:
+    def left(self, ticket: TicketId, holder: int | None) -> LockEvent | None:
         """A ticket is gone: `gave-up`, unless its owner had got in."""
-        wait = self.waits.pop(place, None)
-        inside = place in self._inside or (place in self._guessed and self._writes[place] > 1)
+        wait = self.waits.pop(ticket, None)
+        inside = ticket in self._inside or (ticket in self._guessed and self._writes[ticket] > 1)
         for known in (self._inside, self._admitted, self._guessed):
-            known.discard(place)
-        self._writes.pop(place, None)
+            known.discard(ticket)
+        self._writes.pop(ticket, None)
         if wait is None or inside or holder == wait.waiter.pid:
             return None
         return self._gave_up(wait)
@@ -567,45 +560,45 @@ class Crowd:
         directory, _, name = path.rpartition("/")
         slot = detect.slot_of(name)
         queues = {queue_of(directory, name), *([queue_of(directory, f"{slot[0]}.#.lock")] if slot else [])}
-        mine = [place for place, wait in self.waits.items() if wait.waiter.pid == pid]
-        for place in sorted(place for place in mine if place[0] in queues and place not in self._admitted):
-            self._admitted.add(place)
-            self._inside.add(place)
-            return max(0.0, now - self.waits[place].since)
+        mine = [ticket for ticket, wait in self.waits.items() if wait.waiter.pid == pid]
+        for ticket in sorted(ticket for ticket in mine if ticket[0] in queues and ticket not in self._admitted):
+            self._admitted.add(ticket)
+            self._inside.add(ticket)
+            return max(0.0, now - self.waits[ticket].since)
         wait = self.waits.pop((path, str(pid)), None)
         return None if wait is None else max(0.0, now - wait.since)
 
-    def waiting(self) -> list[Waits]:
+    def waiting(self) -> list[SeenWait]:
         """Those who wait still, by arrival."""
         return sorted(
-            [wait for place, wait in self.waits.items() if place not in self._inside], key=lambda wait: wait.since
+            [wait for ticket, wait in self.waits.items() if ticket not in self._inside], key=lambda wait: wait.since
         )
 
     # -- the kernel's table --------------------------------------------------------------------------------------------
 
-    def of_kernel(self, one: Found, *, first_look: bool = False) -> list[Happening]:
+    def of_kernel(self, one: Found, *, first_look: bool = False) -> list[LockEvent]:
         """Who waits in the kernel, or (at the first look) watches the file."""
         path, out = one.status.path, []
-        seen: dict[Place, Waiter] = {
+        seen: dict[TicketId, Waiter] = {
             (path, str(waiter.pid)): waiter for waiter in one.status.waiters if waiter.position is None
         }
-        for place, waiter in seen.items():
-            if place not in self.waits and one.status.protocol == "flock":
-                wait = self.waits[place] = Waits(path, "flock", waiter, self._look_on.time())
+        for ticket, waiter in seen.items():
+            if ticket not in self.waits and one.status.protocol == "flock":
+                wait = self.waits[ticket] = SeenWait(path, "flock", waiter, self._env.time())
                 out.append(self._waiting(wait, wait.since, first_look=first_look))
         holders = {holder.pid for holder in one.status.holders}
-        gone = [place for place in self.waits if place[0] == path and place not in seen]
+        gone = [ticket for ticket in self.waits if ticket[0] == path and ticket not in seen]
         return out + [
-            self._gave_up(self.waits.pop(place)) for place in gone if self.waits[place].waiter.pid not in holders
+            self._gave_up(self.waits.pop(ticket)) for ticket in gone if self.waits[ticket].waiter.pid not in holders
         ]
 
-    def _waiting(self, wait: Waits, time: float, *, first_look: bool) -> Happening:
-        waited = max(0.0, self._look_on.time() - wait.since)
-        return wait.tell("waiting", time, self._look_on.identity().host, waited=waited, first_look=first_look)
+    def _waiting(self, wait: SeenWait, time: float, *, first_look: bool) -> LockEvent:
+        waited = max(0.0, self._env.time() - wait.since)
+        return wait.tell("waiting", time, self._env.identity().host, waited=waited, first_look=first_look)
 
-    def _gave_up(self, wait: Waits) -> Happening:
-        now = self._look_on.time()
-        return wait.tell("gave-up", now, self._look_on.identity().host, waited=max(0.0, now - wait.since))
+    def _gave_up(self, wait: SeenWait) -> LockEvent:
+        now = self._env.time()
+        return wait.tell("gave-up", now, self._env.identity().host, waited=max(0.0, now - wait.since))
 
 
 def lock_of(directory: str) -> str:
@@ -621,13 +614,13 @@ KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
 class Follower:
     """Never waits: to be called when `watch` has something, and at `due` (monotonic) at the latest."""
 
-    def __init__(self, env: Surroundings, watch: FolderWatch | None, glimpse: Callable[[], Census]) -> None:
+    def __init__(self, env: Surroundings, watch: FolderWatch | None) -> None:
         self._env = env
-        self._look_on = Onlooker(env, glimpse)
+        self._passive = PassiveEnvironment(env)
         self.watch = watch
-        self.places = Places()
-        self.held: dict[str, Held] = {}
-        self.crowd = Crowd(self._look_on, watch)
+        self.scope = WatchScope()
+        self.held: dict[str, SeenHold] = {}
+        self.waiters = WaiterTracker(self._passive, watch)
         self.missed = 0
         """Acquisitions that were over before they could be looked at."""
         self._numbered: dict[str, str] = {}
@@ -635,76 +628,76 @@ class Follower:
         self._foreign: dict[str, None] = {}
         """Those whose holders' end makes no event."""
         self._seen: dict[str, tuple[object, ...]] = {}
-        self._ghosts = Ghosts(self._look_on, self.held)
+        self._unconfirmed_releases = UnconfirmedReleases(self._passive, self.held)
         self._unsettled: dict[str, float] = {}
-        self._departures = Departures(self._look_on, self.crowd, self.held)
-        self._out: list[Happening] = []
+        self._unconfirmed_waits = UnconfirmedWaits(self._passive, self.waiters, self.held)
+        self._out: list[LockEvent] = []
         self._dues: dict[str, float] = {}
 
     def add(self, directory: str, name: str | None = None, *, pattern: bool = False) -> None:
         """Follow a directory, or what can be a lock of that name in it. OSError when there is no such directory."""
         self._env.list_directory(directory)
         reached = self._env.events_reach(f"{directory}/x") and self.watch is not None and self.watch.add(directory)
-        self.places.add(directory, name, polled=not reached, pattern=pattern)
+        self.scope.add(directory, name, polled=not reached, pattern=pattern)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def first_look(self) -> list[Happening]:
+    def first_look(self) -> list[LockEvent]:
         """How things are now: `held` and `waiting`, and who is stale."""
         now = self._env.monotonic()
         self._dues = {"kernel": now + KERNEL_EVERY, "foreign": now + FOREIGN_EVERY}
-        self._dues["sweep"] = now + (POLL_EVERY if self.places.polled else SWEEP_EVERY)
+        self._dues["sweep"] = now + (POLL_EVERY if self.scope.polled else SWEEP_EVERY)
         survey = Survey(self._env)
-        for directory in self.places.directories:
+        for directory in self.scope.directories:
             for one in survey.directory(directory):
-                if isinstance(one, Unseen) or not self.places.wanted(*one.status.path.rpartition("/")[::2]):
+                if isinstance(one, Unreadable) or not self.scope.wanted(*one.status.path.rpartition("/")[::2]):
                     continue
                 since = one.status.holder.since if one.status.holder else None
                 since = one.status.modified if since is None else since
                 if not is_free(one):
-                    held = self.held[one.status.path] = Held(one, since or self._env.time(), None)
+                    held = self.held[one.status.path] = SeenHold(one, since or self._env.time(), None)
                     self._out.append(held.tell("held", held.since, first_look=True))
                     self._judge(held, first_look=True)
                 self._note(one)
-                self._out += self.crowd.of_kernel(one, first_look=True)
+                self._out += self.waiters.of_kernel(one, first_look=True)
             self._sweep_directory(directory, first_look=True)
         return self._told()
 
-    def heed(self, changes: Iterable[Change]) -> list[Happening]:
+    def handle(self, changes: Iterable[Change]) -> list[LockEvent]:
         """What these changes of directories mean (Z12)."""
-        self._look_on.anew()
+        self._passive.forget_tables()
         dirty: dict[str, None] = {}
         fresh: dict[tuple[str, str], None] = {}
         left: dict[tuple[str, str], None] = {}
         everything = False
         for directory, name, what in changes:
             path = f"{directory}/{name}"
-            if what == "unknown" or (directory in self.places.directories and not name):
+            if what == "unknown" or (directory in self.scope.directories and not name):
                 everything = True
-            elif self.crowd.is_queue(directory):
+            elif self.waiters.is_queue(directory):
                 if what == "gone":
                     left[directory, name] = None
                     fresh.pop((directory, name), None)
                 elif name:
-                    self.crowd.heard((directory, name), what)
+                    self.waiters.heard((directory, name), what)
                     fresh[directory, name] = None
                     if what == "made":
                         left.pop((directory, name), None)
                     elif what == "closed":
-                        self._departures.expect((directory, name))  # Z15
-            elif detect.is_queue(name) and directory in self.places.directories:
+                        self._unconfirmed_waits.expect((directory, name))  # Z15
+            elif detect.is_queue(name) and directory in self.scope.directories:
                 if what == "gone":
-                    left.update(dict.fromkeys(self.crowd.vanished(path)))
-                elif self.places.wanted(directory, lock_of(path).rpartition("/")[2]):
-                    for place in self.crowd.appeared(path, lock_of(path)):
-                        fresh[place] = None
-                        left.pop(place, None)
-            elif name in self._numbered or (self.places.wanted(directory, name) and not detect.is_beside(name)):
+                    left.update(dict.fromkeys(self.waiters.vanished(path)))
+                elif self.scope.wanted(directory, lock_of(path).rpartition("/")[2]):
+                    for ticket in self.waiters.appeared(path, lock_of(path)):
+                        fresh[ticket] = None
+                        left.pop(ticket, None)
+            elif name in self._numbered or (self.scope.wanted(directory, name) and not detect.is_beside(name)):
                 self._of_file(self._numbered.get(name, path), what, dirty)
         if fresh or dirty:
             self._look(dirty, fresh)
-        for place in left:
-            self._departures.add(place)
+        for ticket in left:
+            self._unconfirmed_waits.add(ticket)
         if everything:
             self._sweep()
         return self._told()
@@ -718,31 +711,31 @@ class Follower:
             self.missed += path in dirty and path not in self.held
             dirty.pop(path, None)
             self._vanished(path)
-        elif what == "closed" and path in self._ghosts:
-            self._out.append(self._ghosts.lay(path, "released"))
+        elif what == "closed" and path in self._unconfirmed_releases:
+            self._out.append(self._unconfirmed_releases.confirm(path, "released"))
         else:
             dirty[path] = None
             if path in self.held:
                 self._unsettled[path] = self._env.monotonic() + SETTLE  # Z15
 
-    def tick(self) -> list[Happening]:
+    def tick(self) -> list[LockEvent]:
         """What the clock asks for (Z13, Z14)."""
         now = self._env.monotonic()
-        self._look_on.anew()
-        self._out += self._ghosts.decide(now)
-        for one in self._departures.decide(now):
+        self._passive.forget_tables()
+        self._out += self._unconfirmed_releases.decide(now)
+        for one in self._unconfirmed_waits.decide(now):
             self._tell(one)
         settled = [path for path, until in self._unsettled.items() if now >= until]
         dirty = dict.fromkeys(settled)
         for path in settled:
             del self._unsettled[path]
         if now >= self._dues["kernel"]:
-            dirty.update((path, None) for path in self._look_on.kernels)
+            dirty.update((path, None) for path in self._passive.kernel_locks)
             self._dues["kernel"] = math.inf
         if now >= self._dues["foreign"]:
             dirty.update(self._foreign)
             self._dues["foreign"] = now + max(FOREIGN_EVERY, len(self._foreign) * 0.01)
-        fresh = self._departures.expected(now)
+        fresh = self._unconfirmed_waits.expected(now)
         if dirty or fresh:
             self._look(dirty, fresh)
         if self._dues["kernel"] == math.inf:
@@ -750,30 +743,35 @@ class Follower:
             self._dues["kernel"] = now + max(KERNEL_EVERY, 20 * spent)
         if now >= self._dues["sweep"]:
             self._sweep()
-            self._dues["sweep"] = now + (POLL_EVERY if self.places.polled else SWEEP_EVERY)
+            self._dues["sweep"] = now + (POLL_EVERY if self.scope.polled else SWEEP_EVERY)
         return self._told()
 
     @property
     def due(self) -> float:
         """When to call `tick` next, on the monotonic clock."""
-        dues = [self._dues["sweep"], *self._unsettled.values(), *self._ghosts.dues(), *self._departures.dues()]
-        if self._look_on.kernels:
+        dues = [
+            self._dues["sweep"],
+            *self._unsettled.values(),
+            *self._unconfirmed_releases.dues(),
+            *self._unconfirmed_waits.dues(),
+        ]
+        if self._passive.kernel_locks:
             dues.append(self._dues["kernel"])
         if self._foreign:
             dues.append(self._dues["foreign"])
         return min(dues)
 
-    def _told(self) -> list[Happening]:
+    def _told(self) -> list[LockEvent]:
         out, self._out = self._out, []
         return sorted(out, key=lambda one: one.time)
 
     # -- one lock file -------------------------------------------------------------------------------------------------
 
     def _look(self, dirty: Iterable[str], fresh: Iterable[tuple[str, str]]) -> None:
-        survey = Survey(self._look_on)
-        for place in fresh:
-            if self.crowd.is_queue(place[0]):
-                self._read(place)
+        survey = Survey(self._passive)
+        for ticket in fresh:
+            if self.waiters.is_queue(ticket[0]):
+                self._read(ticket)
         for path in dirty:
             try:
                 one = survey.alone(path)
@@ -789,7 +787,7 @@ class Follower:
         if one is None or is_free(one):
             if one is not None:
                 self._note(one)
-                self._out += self.crowd.of_kernel(one)
+                self._out += self.waiters.of_kernel(one)
             if before is not None:
                 self._out.append(self._ended(before, "released"))
             return
@@ -800,7 +798,7 @@ class Follower:
         self._note(one)
         if not is_stale(one) or self._is_there(path, one):
             self._judge(self.held[path])
-        self._out += self.crowd.of_kernel(one)
+        self._out += self.waiters.of_kernel(one)
 
     def _is_there(self, path: str, one: Found) -> bool:
         """Whether it is no release that was seen in the middle: that removes the file before it drops the guard."""
@@ -810,32 +808,32 @@ class Follower:
             return False
         return (found.st_dev, found.st_ino) == one.identity
 
-    def _began(self, path: str, before: Held | None, one: Found) -> None:
-        self._out += self._ghosts.hasten(path)
+    def _began(self, path: str, before: SeenHold | None, one: Found) -> None:
+        self._out += self._unconfirmed_releases.confirm_early(path)
         recovered = None
         if before is not None:
-            same_number = before.found.identity == one.identity and not before.is_kernels
+            same_number = before.found.identity == one.identity and not before.is_kernel_lock
             if before.told_stale or (same_number and not before.doubtful):
                 recovered = before.holder.pid
             elif same_number:  # so the old file is closed, too
                 self._out.append(self._ended(before, "released"))
             else:
                 self._vanished(path)
-                self._out += self._ghosts.hasten(path)
+                self._out += self._unconfirmed_releases.confirm_early(path)
         now = self._env.time()
-        waited = self.crowd.admitted(path, one.status.holder.pid if one.status.holder else None, now)
-        held = self.held[path] = Held(one, now, waited)
+        waited = self.waiters.admitted(path, one.status.holder.pid if one.status.holder else None, now)
+        held = self.held[path] = SeenHold(one, now, waited)
         if recovered is not None:
             self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
         self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
 
-    def _judge(self, held: Held, *, first_look: bool = False) -> None:
+    def _judge(self, held: SeenHold, *, first_look: bool = False) -> None:
         if is_stale(held.found) and not held.told_stale:
             held.told_stale = True
             now = self._env.time()
             self._out.append(held.tell("stale", now, held=max(0.0, now - held.since), first_look=first_look))
 
-    def _ended(self, held: Held, kind: str) -> Happening:
+    def _ended(self, held: SeenHold, kind: str) -> LockEvent:
         path = held.found.status.path
         if self.held.get(path) is held:
             del self.held[path]
@@ -847,14 +845,14 @@ class Follower:
         return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.since))
 
     def _vanished(self, path: str) -> None:
-        self._look_on.kernels.pop(path, None)
+        self._passive.kernel_locks.pop(path, None)
         held = self.held.get(path)
         if held is None:
             return
-        if held.is_proven and not held.is_kernels and not held.told_stale:
-            if path in self._ghosts:
-                self._out.append(self._ghosts.lay(path, "released"))
-            self._ghosts.add(path, held)  # Z14
+        if held.is_proven and not held.is_kernel_lock and not held.told_stale:
+            if path in self._unconfirmed_releases:
+                self._out.append(self._unconfirmed_releases.confirm(path, "released"))
+            self._unconfirmed_releases.add(path, held)  # Z14
             del self.held[path]
             self._foreign.pop(path, None)
         else:
@@ -864,9 +862,9 @@ class Follower:
         """Remember which files the kernel alone locks (Z11)."""
         path = one.status.path
         if one.status.protocol == "flock" or one.condition == EMPTY:
-            self._look_on.kernels[path] = one.identity
-        elif self._look_on.kernels.get(path) != one.identity or one.status.data:
-            self._look_on.kernels.pop(path, None)
+            self._passive.kernel_locks[path] = one.identity
+        elif self._passive.kernel_locks.get(path) != one.identity or one.status.data:
+            self._passive.kernel_locks.pop(path, None)
         held = self.held.get(path)
         if held is not None:
             self._numbered[f"#{one.identity[1]}"] = path
@@ -875,13 +873,13 @@ class Follower:
         else:
             self._foreign.pop(path, None)
 
-    def _read(self, place: tuple[str, str], *, first_look: bool = False) -> None:
+    def _read(self, ticket: tuple[str, str], *, first_look: bool = False) -> None:
         """A ticket is there."""
-        one = self.crowd.read(place, first_look=first_look)
-        if one is not None and not (one.kind == "waiting" and self._departures.is_back(place)):
+        one = self.waiters.read(ticket, first_look=first_look)
+        if one is not None and not (one.kind == "waiting" and self._unconfirmed_waits.is_back(ticket)):
             self._tell(one)
 
-    def _tell(self, one: Happening | None) -> None:
+    def _tell(self, one: LockEvent | None) -> None:
         if one is not None:
             held = self.held.get(one.path)
             self._out.append(one if held is None else one.replaced(protocol=held.found.status.protocol))
@@ -889,20 +887,20 @@ class Follower:
     # -- everything ----------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        for directory in self.places.directories:
+        for directory in self.scope.directories:
             self._sweep_directory(directory)
 
     def _sweep_directory(self, directory: str, *, first_look: bool = False) -> None:
-        if self.watch is not None and directory not in self.places.polled:
+        if self.watch is not None and directory not in self.scope.polled:
             self.watch.add(directory)  # it may be another directory of that name by now
-        dirty, queues = sweep(self._look_on, directory, self.places, self._seen, self.held)
+        dirty, queues = changed_files(self._passive, directory, self.scope, self._seen, self.held)
         standing = set()
         for directory in queues:
-            for place in self.crowd.appeared(directory, lock_of(directory)):
-                standing.add(place)
-                self._read(place, first_look=first_look)
+            for ticket in self.waiters.appeared(directory, lock_of(directory)):
+                standing.add(ticket)
+                self._read(ticket, first_look=first_look)
         if not first_look:
             self._look(dirty, {})
-        for place in [*self.crowd.waits]:
-            if place[0].startswith(f"{directory}/.holdfast-") and place not in standing:
-                self._departures.add(place)
+        for ticket in [*self.waiters.waits]:
+            if ticket[0].startswith(f"{directory}/.holdfast-") and ticket not in standing:
+                self._unconfirmed_waits.add(ticket)

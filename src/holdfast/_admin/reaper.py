@@ -1,25 +1,26 @@
 """Reaping: staying with a directory, and removing the lock of each holdfast holder that dies, the moment it dies.
 
-M1  Only what is proven dead is removed, by a judgement and with the care of its own (clean.py, M7, M8, M9), whatever
-    event led there. So a second reaper, a contender that takes the lock over, or a wrong event does no harm.
-M2  The kernel tells of the close before it drops the guard. So what is still guarded after an event is looked at again,
-    a few times, soon.
-M3  A watch is armed before the look, for the directory before the list, for a lock file before its record: what happens
-    in between makes an event that is still there. A lock that appears makes none (it is linked); its holder's end
-    makes one in the directory.
-M4  Events may be lost or not come at all: everything is looked at once in a while. A directory that is gone, or another
-    one by now, is found again in a moment.
-M5  Who waits by holdfast takes a dead holder's lock over by itself, and then learns whose it was. So where there is a
-    queue, those in it are left a moment.
-M6  What may not be looked at, or not be removed, is told once, and does not stop the rest.
+RP1  Only what is proven dead is removed, by a judgement and with the care of its own (clean.py, M7, M8, M9), whatever
+     event led there. So a second reaper, a contender that takes the lock over, or a wrong event does no harm.
+RP2  The kernel tells of the close before it drops the guard. So what is still guarded after an event is looked at
+     again, a few times, soon.
+RP3  A watch is armed before the look, for the directory before the list, for a lock file before its record: what
+     happens in between makes an event that is still there. A lock that appears makes none (it is linked); its holder's
+     end makes one in the directory.
+RP4  Events may be lost or not come at all: everything is looked at once in a while. A directory that is gone, or
+     another one by now, is found again in a moment.
+RP5  A waiter of holdfast takes a dead holder's lock over by itself, and then learns whose it was. So where there is a
+     queue, it is left a moment.
+RP6  What may not be looked at, or not be removed, is told once, and does not stop the rest.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable, Generator
 
 from .._core.wait import Wait
-from .._platform.interface import RECHECK, Environment
+from .._platform.interface import RECHECK, Environment, Stat, WatchSet
 from ..engines.file.inspect import UNFINISHED, assess, forget, observe
 from ..engines.file.request import FileRequest
 from ..errors import HoldfastError
@@ -28,15 +29,12 @@ from .clean import BLOCKED, REMOVED, proven, remove_lock, request_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
     from typing import NoReturn
 
-    from .._platform.interface import Stat, WatchSet
-
 _SOON, _SOON_LAST = 0.001, 0.1
-"""Seconds between looks after an event (M2)."""
+"""Seconds between looks after an event (RP2)."""
 _GRACE = 0.1
-"""Seconds for those who wait by holdfast (M5)."""
+"""Seconds for those who wait by holdfast (RP5)."""
 _AGAIN = 0.25
 """Seconds between looks for a directory that is not there."""
 _LIST_PAUSE = 0.02
@@ -135,7 +133,7 @@ class Reaper:
     # -- what is there -------------------------------------------------------------------------------------------------
 
     def _follow(self) -> bool:
-        """Watch the directory that the path names now; False when there is none (M4)."""
+        """Watch the directory that the path names now; False when there is none (RP4)."""
         try:
             found = self._env.stat(self._directory)
             there = (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
@@ -164,7 +162,7 @@ class Reaper:
         try:
             return self._watches.add(path) if self._watches is not None else None
         except OSError:
-            return None  # gone, or no watch is left: then M4
+            return None  # gone, or no watch is left: then RP4
 
     def _list(self, now: float) -> None:
         """Find the lock files that have come."""
@@ -217,7 +215,7 @@ class Reaper:
         return stat.S_ISREG(found.st_mode) and detect.may_be_record(found.st_size) and not unfinished
 
     def _watch(self, path: str) -> None:
-        """Watch the file that the path names now, if that is another one than before (M3)."""
+        """Watch the file that the path names now, if that is another one than before (RP3)."""
         found = self._env.stat(path)
         there = (found.st_dev, found.st_ino)
         if self._inodes.get(path) == there and self._keys.get(path) is not None:
@@ -274,11 +272,11 @@ class Reaper:
         if not (assessed.is_dead and assessed.evidence.proven):
             self._spared.pop(path, None)
             if pause and pause <= _SOON_LAST and assessed.evidence.source == "guard":
-                self._due[path] = (now + pause, pause * 2)  # M2
+                self._due[path] = (now + pause, pause * 2)  # RP2
             return
         if env.exists(request.queue) and self._spared.get(path) != seen.identity:
             self._spared[path] = seen.identity
-            self._due[path] = (now + _GRACE, 0.0)  # M5
+            self._due[path] = (now + _GRACE, 0.0)  # RP5
             return
         removal = yield from remove_lock(env, request, proven)
         if removal.result == REMOVED:
@@ -305,7 +303,7 @@ class Reaper:
         return request_of(path, record.protocol)
 
     def _problem(self, path: str, error: Exception) -> None:
-        """M6."""
+        """RP6."""
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if (path, text) not in self._complaints:
             if len(self._complaints) >= _MOST_COMPLAINTS:

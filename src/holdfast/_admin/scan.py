@@ -1,52 +1,45 @@
-"""What a survey finds, and what it needs of the system (scan.py).
-
-Walking through a tree of directories of which hardly any file is a lock file.
-
-E4  No link is followed, and nothing of the kernel's inventions is entered (`/proc`, `/sys` …): looking at those may
-    take for ever, or make something happen. What is gone by the time that it is reached is passed over.
-E5  In the order of their paths as texts, so that what was found can be shown before the walk has ended. A directory
-    comes where its name with a `/` behind it belongs. What is kept meanwhile are the names in the directories on the
-    way down, and of the files only those that are worth a look.
-E6  Going through a whole tree, a name alone decides that a file is not looked at, if it is one that text, data or
-    programs have, unless the kernel's table shows its number: asking for each file would read the whole disk. Of the
-    others, those without a lock's name are not opened if they are large, or are not their owner's to write.
-
-Finding lock files without being told of them, and describing many at the price of one.
+"""Finding lock files without being told of them, and describing many at the price of one.
 
 E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is too large, or empty (but
     E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event,
-    but for those who wait for a kernel lock (flock.py, F8): a file that somebody watches so is described without
-    it.
+    but for the waiters of a kernel lock (flock.py, F8): a file that somebody watches so is described without it.
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
-E3  The process table and the kernel's tables are read once (`Once`, `Census`). So what is said of ten thousand files
-    is of about one moment, as a look at one of them is; nothing is decided by it.
+E3  The process table and the kernel's tables are read once (`CachedEnvironment`, `ProcLocks`). So what is said of ten
+    thousand files is of about one moment, as a look at one of them is; nothing is decided by it.
+E4  In a tree no link is followed, and nothing of the kernel's inventions is entered (`/proc`, `/sys` …): looking at
+    those may take for ever, or make something happen. What is gone by the time that it is reached is passed over.
+E5  A tree is walked in the order of its paths as texts, so that what was found can be shown before the walk has ended.
+    A directory comes where its name with a `/` behind it belongs. What is kept meanwhile are the names in the
+    directories on the way down, and of the files only those that are worth a look.
+E6  In a tree, a name alone decides that a file is not looked at, if it is one that text, data or programs have, unless
+    the kernel's table shows its number: asking for each file would read the whole disk. Of the others, those without a
+    lock's name are not opened if they are large, or are not their owner's to write.
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds nobody's lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
 
-Which acquisition it is: a short name for what was seen at a path, to say later "this one, and no other".
+An acquisition has a short id, so that one can say later "this one, and no other":
 
-I1  The name stays as long as an acquisition lasts. What a heartbeat rewrites is left out: the timestamp in the record
-    of a holdfast process, and the times of the file. Others refresh nothing that is in their record.
-I2  Another acquisition has another name. Another process, or the same one at another pid, writes another record. One
+I1  The id stays as long as an acquisition lasts. What a heartbeat rewrites is left out: the timestamp in the record of
+    a holdfast process, and the times of the file. Others refresh nothing that is in their record.
+I2  Another acquisition has another id. Another process, or the same one at another pid, writes another record. One
     process that acquires again may write the same record, and get the same inode number for it; but its file was born
     at another time. A takeover in place keeps the inode, and changes the record. Where a filesystem keeps no times of
-    birth, two acquisitions of one process with one tag may have the same name.
-I3  The name is of the record that was seen and of the file that the path names now. Where these two are not of one
-    acquisition, it is nobody's name.
-
-When others would call a lock stale: each implementation of its protocol by its own rule. For people.
+    birth, two acquisitions of one process with one tag may have the same id.
+I3  The id is of the record that was seen and of the file that the path names now. Where these two are not of one
+    acquisition, it is the id of neither.
 """
 
 from __future__ import annotations
 
 import math
 import stat
+from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, moment, printable
-from .._platform.interface import Census, Entry, Environment, LockOwner, Registry, Surroundings
+from .._platform.interface import Entry, Environment, LockOwner, Process, ProcLocks, Registry, Stat, Surroundings
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import NO_RECORD, UNFINISHED, Assessment, Observation, assess, read_record
 from ..engines.file.paths import queue_of
@@ -60,17 +53,13 @@ from . import detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
-
-    from .._platform.interface import Process, Stat
 
     T = TypeVar("T")
 
-    Step = tuple[str, str, frozenset[str]]
 
-    """A directory, a name in it, and the queues that are in it."""
-
+Step = tuple[str, str, frozenset[str]]
+"""A directory, a name in it, and the queues that are in it."""
 
 HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
 MALFORMED, EMPTY = "malformed", "empty"
@@ -96,7 +85,7 @@ class Found(Value):
     slot: int | None = None
 
 
-class Unseen(Value):
+class Unreadable(Value):
     """What could not be looked at, and why."""
 
     path: str
@@ -113,7 +102,7 @@ class Seen(Observation):
         self.uid = found.st_uid
 
 
-class Once:
+class CachedEnvironment:
     """An environment that asks about each process once."""
 
     def __init__(self, env: Environment) -> None:
@@ -143,25 +132,25 @@ _GLANCE = 256
 
 
 def walk(
-    env: Surroundings, census: Census, top: str, entering: Callable[[str], object] | None = None
-) -> Iterator[Step | Unseen]:
+    env: Surroundings, tables: ProcLocks, top: str, entering: Callable[[str], object] | None = None
+) -> Iterator[Step | Unreadable]:
     """The files below `top` that may be lock files, and what could not be looked at.
 
     `entering` is called with each directory before it is listed.
     """
     open_: list[tuple[str, frozenset[str], Iterator[str]]] = []
 
-    def enter(where: str) -> Unseen | None:
+    def enter(where: str) -> Unreadable | None:
         try:
             found = env.stat(where)
-            if open_ and (not stat.S_ISDIR(found.st_mode) or census.is_artificial(found.st_dev)):
+            if open_ and (not stat.S_ISDIR(found.st_mode) or tables.is_artificial(found.st_dev)):
                 return None  # E4
             if entering is not None:
                 entering(where)
-            open_.append((where, *_listed(env, where, census.locked_numbers(found.st_dev))))
+            open_.append((where, *_listed(env, where, tables.locked_numbers(found.st_dev))))
         except OSError as error:
             if not open_ or not isinstance(error, FileNotFoundError):
-                return Unseen(where, error)
+                return Unreadable(where, error)
         return None
 
     unseen = enter(top)
@@ -178,9 +167,9 @@ def walk(
             yield unseen
 
 
-def is_worth_it(env: Environment, census: Census, name: str, path: str, found: Stat) -> bool:
+def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
-    if detect.is_named_so(name) or found.st_mode & UNFINISHED or census.is_locked((found.st_dev, found.st_ino)):
+    if detect.is_named_so(name) or found.st_mode & UNFINISHED or tables.is_locked((found.st_dev, found.st_ino)):
         return True
     if not detect.is_likely(found):
         return False
@@ -199,7 +188,7 @@ def joined(where: str, name: str) -> str:
     return where + name if where.endswith("/") else f"{where}/{name}"
 
 
-def subdirectories(env: Surroundings, census: Census, where: str) -> list[str]:
+def subdirectories(env: Surroundings, tables: ProcLocks, where: str) -> list[str]:
     """The paths of the directories in it that are to be entered (E4), in the order of their names."""
     found = []
     for name in sorted(env.scan(where, _directory)):
@@ -208,7 +197,7 @@ def subdirectories(env: Surroundings, census: Census, where: str) -> list[str]:
             seen = env.stat(path)
         except OSError:
             continue
-        if stat.S_ISDIR(seen.st_mode) and not census.is_artificial(seen.st_dev):
+        if stat.S_ISDIR(seen.st_mode) and not tables.is_artificial(seen.st_dev):
             found.append(path)
     return found
 
@@ -248,46 +237,48 @@ class Survey:
 
     def __init__(self, env: Surroundings) -> None:
         self._surroundings = env
-        self._env: Environment = Once(env)
-        self._census = env.census()
+        self._env: Environment = CachedEnvironment(env)
+        self._tables = env.proc_locks()
         self._requests: dict[str, FileRequest] = {}
         self._here = env.identity()
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
-    def directory(self, directory: str) -> Iterator[Found | Unseen]:
+    def directory(self, directory: str) -> Iterator[Found | Unreadable]:
         """The lock files in it, in the order of their names."""
         try:
             listed = sorted(self._env.list_directory(directory))
         except OSError as error:
-            yield Unseen(directory, error)
+            yield Unreadable(directory, error)
             return
         queues = frozenset([name for name in listed if detect.is_queue(name)])
         for name in listed:
             if not detect.is_beside(name) and (one := self._one(directory, name, queues)) is not None:
                 yield one
 
-    def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unseen]:
+    def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unreadable]:
         """The lock files in this directory and in those further down, in the order of their paths (scan.py).
 
         `entering` is called with each directory before it is listed.
         """
-        for step in walk(self._surroundings, self._census, top, entering):
-            one = step if isinstance(step, Unseen) else self._one(*step, hasty=True)
+        for step in walk(self._surroundings, self._tables, top, entering):
+            one = step if isinstance(step, Unreadable) else self._one(*step, in_tree=True)
             if one is not None:
                 yield one
 
-    def _one(self, where: str, name: str, queues: frozenset[str], *, hasty: bool = False) -> Found | Unseen | None:
+    def _one(
+        self, where: str, name: str, queues: frozenset[str], *, in_tree: bool = False
+    ) -> Found | Unreadable | None:
         path = joined(where, name)
         try:
             found = self._env.stat(path)
-            if hasty and not is_worth_it(self._env, self._census, name, path, found):
+            if in_tree and not is_worth_it(self._env, self._tables, name, path, found):
                 return None
             return self._look(where, name, path, found, queues)
         except FileNotFoundError:
             return None  # gone by now: its holder has released it
         except OSError as error:
-            return Unseen(path, error)
+            return Unreadable(path, error)
 
     def file(self, path: str) -> Found | None:
         """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
@@ -301,7 +292,7 @@ class Survey:
             found = self._env.stat(path)
         except OSError:
             return []
-        return [owner for owner in self._census.owners(_identity(found)) if not owner.waiting]
+        return [owner for owner in self._tables.owners(_identity(found)) if not owner.waiting]
 
     def of_the_kernel(self, path: str) -> Found:
         """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
@@ -317,7 +308,7 @@ class Survey:
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         if not stat.S_ISREG(found.st_mode):
             return None
-        locked = self._census.is_locked(_identity(found))
+        locked = self._tables.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None
         if unfinished or detect.may_be_record(found.st_size):
@@ -335,7 +326,7 @@ class Survey:
 
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
-        if locked and self._census.heeds_readers(_identity(found)):
+        if locked and self._tables.heeds_readers(_identity(found)):
             one = self._by_the_kernel(path, Seen(found), None)  # E1
             return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
         fd = env.open_existing(path, write=False)
@@ -387,19 +378,18 @@ class Survey:
         here = self._here
         if record.marker is None:
             return record.host is not None and record.host.casefold() != here.host.casefold()
-        there = record.marker.identity
-        return (there.boot, there.pid_namespace) != (here.boot, here.pid_namespace)
+        return record.marker.identity.pid_space != here.pid_space
 
     def _found(self, status: Status, condition: str, seen: Seen) -> Found:
         pid = status.holder.pid if status.holder is not None and condition == HELD else None
-        uid = self._census.user(pid) if pid is not None else None
+        uid = self._tables.user(pid) if pid is not None else None
         return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
 
     # -- files that say little -----------------------------------------------------------------------------------------
 
     def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
         """A lock of the kernel alone: who holds it, and who waits, by the tables."""
-        owners = self._census.owners(seen.identity)
+        owners = self._tables.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
         if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
             holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
@@ -464,7 +454,7 @@ class Survey:
         one = self._unusable("beads" if name == detect.BEADS_NAME else "", path, seen, problem)
         if not locked:
             return one
-        holders = [self._holder(owner, None) for owner in self._census.owners(seen.identity) if not owner.waiting]
+        holders = [self._holder(owner, None) for owner in self._tables.owners(seen.identity) if not owner.waiting]
         evidence = Evidence("guard", "the kernel lock on its file is held", proven=True)
         first = holders[0] if holders else Holder()
         status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
@@ -491,10 +481,10 @@ class Survey:
         status = one.status
         known = {waiter.pid for waiter in arrived}
         arrived += [waiter for waiter in status.waiters if waiter.pid not in known]
-        watching = self._census.watchers(one.identity) if one.condition == HELD else ()
+        watching = self._tables.watchers(one.identity) if one.condition == HELD else ()
         if watching:
             # A holder may watch its own lock file, and so may the keeper of a shell's.
-            known.update(owner.pid for owner in self._census.owners(one.identity) if owner.pid and not owner.waiting)
+            known.update(owner.pid for owner in self._tables.owners(one.identity) if owner.pid and not owner.waiting)
             known.update(who.pid for who in (*arrived, *status.holders, status.holder) if who and who.pid)
             arrived += [self._waiter(pid) for pid in watching if pid not in known]
         if not arrived and slot is None:
@@ -541,7 +531,7 @@ def id_of(env: Registry, status: Status) -> str | None:
 
 def name_of(env: Registry, path: str, protocol: str, data: bytes) -> str | None:
     """The name of the acquisition with the record `data` in the file at the path; None where nothing is there."""
-    file = env.born(path)
+    file = env.btime(path)
     if file is None:
         return None
     from hashlib import blake2b
@@ -578,7 +568,7 @@ _CONDITIONS_OF_OTHERS = {
 """Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
 
 
-class Outlook(Value):
+class Staleness(Value):
     """`implementation` would call it stale `at` that moment (epoch seconds; None: no age does it), and under that
     `condition` only, if it is not empty."""
 
@@ -587,7 +577,7 @@ class Outlook(Value):
     condition: str
 
 
-def outlook(status: Status) -> tuple[Outlook, ...]:
+def staleness(status: Status) -> tuple[Staleness, ...]:
     """What is to be expected of every other implementation, if nothing refreshes the record until then."""
     record = status.record
     if record is None:
@@ -595,11 +585,11 @@ def outlook(status: Status) -> tuple[Outlook, ...]:
     found = []
     for name in _READERS.get(status.protocol, ()):
         protocol = get(_RULE_OF.get(name, name))
-        found.append(Outlook(name, protocol.stale_at(record, protocol.stale_after), _CONDITIONS_OF_OTHERS[name]))
+        found.append(Staleness(name, protocol.stale_at(record, protocol.stale_after), _CONDITIONS_OF_OTHERS[name]))
     return tuple(found)
 
 
-def in_words(one: Outlook, now: float) -> str:
+def staleness_text(one: Staleness, now: float) -> str:
     """`sema would call it stale at 14:02:11, in 41 min`."""
     condition = f", {one.condition}" if one.condition else ""
     if one.at is None:

@@ -1,33 +1,33 @@
-"""What is told of one acquisition, and when: it decides what is due, `events.py` calls those who listen.
+"""The events of one acquisition: which are due, and when. `events.py` calls the listeners.
 
-U4  Each event is told at most once, in their order: what is due is decided, and put into the outbox, under the mutex of
-    the story. What comes before an event that is due comes before it in the outbox as well, whoever was to tell it: a
-    release tells of a loss that another thread has found and not told yet.
-U5  No mutex is held while a callback runs, so that it may use locks, and other threads, as it likes. Whoever finds that
-    a thread delivers already leaves its event to that one: so the order stays.
-U6  No event is made that nobody hears. An acquisition that takes the short way has no story unless somebody listens.
-U7  A forked child tells nothing of what its parent began, nor of what that held.
+AE1  Each event is reported at most once, and in order: one mutex covers the decision that an event is due and its way
+     into the outbox. Every earlier event goes into the outbox first, in whichever thread: a release reports a loss that
+     another thread has found and not yet reported.
+AE2  No mutex is held while a callback runs, so a callback may use locks and other threads. A thread that finds another
+     one delivering leaves its event to it, which keeps the order.
+AE3  No event is made without a listener. An acquisition on the fast path has no events unless there is one.
+AE4  A forked child reports nothing that its parent began or held.
 """
 
 from __future__ import annotations
 
 import _thread
 import itertools
+from collections.abc import Callable
 
+from .._platform.interface import Environment
 from ..events import Event, deliver, is_heard, name_of
+from ..model import Holder, Record
+from .options import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Protocol
 
-    from .._platform.interface import Environment
     from ..events import Kind
-    from ..model import Holder, Record
-    from .options import Request
 
     class Told(Protocol):
-        """What is told of a hold (hold.py)."""
+        """What events report of a hold (hold.py)."""
 
         env: Environment
 
@@ -83,7 +83,7 @@ class Story:
 
     @classmethod
     def of(cls, held: Told) -> Story:
-        """The rest of the story of a hold that was acquired while nobody listened."""
+        """The rest of the story of a hold that was acquired while there was no listener."""
         shares = held.shares.copy()
         story = cls(held.env, held.request, shares[0].context if shares else ())
         story._acquired, story._since, story._waited = True, held.acquired, None
@@ -92,7 +92,7 @@ class Story:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def waiting(self, who: Callable[[], Holder | None]) -> None:
-        """The wait begins; `who` tells who is in the way. Only the first time counts."""
+        """The wait begins; `who` returns the holder. Only the first call counts."""
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
@@ -102,7 +102,7 @@ class Story:
         self._deliver()
 
     def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
-        """The caller gets no hold; or another's, if the story has gone on already."""
+        """The caller gets no hold; does nothing if the story has ended."""
         if self._ended or self._is_inherited():
             return
         if who is not None:
@@ -110,7 +110,7 @@ class Story:
         self._end_without("gave-up")
 
     def joined(self) -> None:
-        """The caller shares a hold that has a story of its own; that is told of one who has waited for it."""
+        """The caller shares a hold that has a story of its own; reported only if it has waited."""
         if self._waiting:
             self._end_without("joined")
         self._ended = True
@@ -145,7 +145,7 @@ class Story:
         self._deliver()
 
     def undone(self, held: Told) -> None:
-        """The hold was given back, as its caller will not hear of it."""
+        """The hold was given back before its caller got it."""
         if self._acquired:
             self.released(held)
         else:
@@ -177,10 +177,10 @@ class Story:
             record,
         )
 
-    # -- telling it ----------------------------------------------------------------------------------------------------
+    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def _is_inherited(self) -> bool:
-        return self._generation != self._env.generation  # U7
+        return self._generation != self._env.generation  # AE4
 
     def _is_heard(self, kind: Kind) -> bool:
         return is_heard(kind, self._request.on_event)
@@ -189,7 +189,7 @@ class Story:
         if self._is_heard(kind):
             try:
                 self._holder = who()
-            except Exception:  # the contest meets the same, and knows what it means
+            except Exception:  # the acquisition meets the same error, and knows what it means
                 self._holder = None
 
     def _begin(self, held: Told) -> None:
@@ -221,7 +221,7 @@ class Story:
             self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
 
     def _deliver(self) -> None:
-        """Call those who listen, unless another thread does so, or a call of ours farther up (U5)."""
+        """Call the listeners, unless another thread or an outer call of ours is doing so (AE2)."""
         if not self._outbox:
             return
         interruption: BaseException | None = None
@@ -238,7 +238,7 @@ class Story:
                     event = self._outbox.pop(0)
                 try:
                     deliver(event, self._request.on_event)
-                except BaseException as error:  # Ctrl-C in a callback: what came before it is told all the same
+                except BaseException as error:  # Ctrl-C in a callback: deliver the other events all the same
                     interruption = interruption or error
         except BaseException:
             self._delivering = False

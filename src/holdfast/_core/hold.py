@@ -1,18 +1,18 @@
-"""A hold, whichever engine it is of: its handles, whether it is lost, and what is told of that.
+"""A hold of any engine: its handles, whether it is lost, and the events of both.
 
     held ──release()──▶ released
-      │  ──abandon()──▶ released          the lock stays: it is another's
-      └──check()──────▶ lost ──release()──▶ released, and what is another's by now is left alone
+      │  ──abandon()──▶ released          the lock stays: it is another process's
+      └──check()──────▶ lost ──release()──▶ released; a lock that another process has by now is left alone
 
 H1  Only the process that acquired may act. A forked child has another `generation`; every step there does nothing.
-H2  A hold belongs to its `shares`, one for each handle. All that changes it happens under `mutex`: the last share that
-    goes releases, twice is harmless, nobody joins a hold that is being released, and no heartbeat writes to a
-    descriptor whose number may already be another file's. A hold without shares is not finished yet; nobody joins
-    that, either. The mutex is re-entrant: a signal handler or a finaliser may release in the midst of a check; hence
-    the second look at `released` behind each system call.
-H8  A handle that is collected leaves the lock held, and a ResourceWarning says so. It changes one attribute of its
-    share and takes no mutex: a collection comes in any thread, at any allocation. Nothing is said of a hold that was
-    never delivered, that belongs to a parent, or that something else than the handle will release.
+H2  A hold belongs to its `shares`, one for each handle. They change only under `mutex`: the last share to go releases,
+    releasing twice is harmless, a hold that is being released cannot be joined, and no heartbeat writes to a descriptor
+    whose number may already be another file's. A hold without shares is not finished yet, and cannot be joined either.
+    The mutex is re-entrant, as a signal handler or a finaliser may release during a check; hence the second look at
+    `released` after each system call.
+H3  A garbage-collected handle leaves the lock held, and a ResourceWarning says so. Collection may happen in any thread
+    at any allocation, so it changes one attribute of its share and takes no mutex. There is no warning for a hold that
+    was never delivered, that belongs to a parent, or that something other than the handle releases.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ import _thread
 import math
 import sys
 from abc import abstractmethod
+from collections.abc import Generator
+from types import FrameType
 
 from .._platform.interface import Environment
+from .._platform.operations import Operation
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import is_heard
 from ..model import Record
@@ -32,15 +35,11 @@ from .wait import Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import FrameType
     from typing import Any, NoReturn
-
-    from .._platform.operations import Operation
 
 
 class Share:
-    """One handle's part in a hold. If its `operation` does not get to deliver it, it is given back."""
+    """One handle's part in a hold. If its `operation` fails to deliver it, it is given back."""
 
     __slots__ = ("context", "dropped", "held", "operation")
 
@@ -49,7 +48,7 @@ class Share:
         self.context = context
         self.operation = operation
         self.dropped: bool | None = False
-        """Whether its handle was collected, so that nobody can release it; None if a `with` or a face will (H8)."""
+        """Whether its handle was collected, so that it cannot be released; None if a `with` or a face will (H3)."""
 
 
 class Held:
@@ -77,9 +76,9 @@ class Held:
 
     frame: FrameType | None
     outer: Operation | None
-    """Of the release, while it lasts."""
+    """Both of the release, while it lasts."""
     waits = False
-    """Whether a release has to wait for somebody's answer: then `releasing` is the generator that does."""
+    """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 
     def __init__(self, env: Environment, request: Request) -> None:
         self.env = env
@@ -92,12 +91,12 @@ class Held:
         self.recovered_from: Record | None = None
         self.frame = self.outer = None
         self.keeper: Any = None
-        """Who beats for it, and looks whether it is lost."""
+        """It sends the heartbeats, and checks whether the hold is lost."""
         self.next_beat = math.inf
         self.acquired = env.monotonic()
         self.token: int | None = None
         """The fencing token, where there is one."""
-        self.story: Story | None = None  # what is told of this hold
+        self.story: Story | None = None  # the events of this hold
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
         self._enrol()
@@ -114,11 +113,11 @@ class Held:
 
     @abstractmethod
     def abandon(self) -> None:
-        """Let go of it and leave the lock: it is another's, or bound to a process that is not this one."""
+        """Let go of it and leave the lock: it belongs to another process."""
 
     @abstractmethod
     def beat(self) -> None:
-        """Show that it is still held."""
+        """Send a heartbeat."""
 
     @abstractmethod
     def record(self) -> Record:
@@ -126,11 +125,11 @@ class Held:
 
     @abstractmethod
     def _enrol(self) -> None:
-        """Enter it among the holds of the process."""
+        """Add it to the holds of the process."""
 
     @abstractmethod
     def _undo(self) -> None:
-        """Give up whatever of it is there; may be broken off, and begun anew."""
+        """Give up whatever exists of it; may be interrupted, and called again."""
 
     @abstractmethod
     def _is_ours(self) -> bool:
@@ -138,24 +137,24 @@ class Held:
 
     @abstractmethod
     def _how_lost(self) -> str:
-        """What has become of it, as the end of a sentence that begins with its path."""
+        """How it was lost: the rest of a sentence that begins with its path."""
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
     def share(self, context: tuple[object, ...]) -> Share:
-        """The first handle's part; or another's, for a caller that has made sure that it may."""
+        """The first handle's share; or a further one, for a caller that has made sure that this is allowed."""
         share = Share(self, context, self.env.operations.number() if self.shares else self.operation)
         self.shares.append(share)
         return share
 
     def join(self, context: tuple[object, ...]) -> Share | None:
-        """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
+        """A share in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
             if self.released or not self.shares:
                 return None
             if self.verify():
                 return None if self.released else self.share(context)
-        self.check()  # tells of the loss, without the mutex
+        self.check()  # reports the loss, without the mutex
         return None
 
     @property
@@ -164,7 +163,7 @@ class Held:
         return self.generation != self.env.generation
 
     def give_back(self) -> None:
-        """Undo an acquisition that the caller will not hear of. Never raises."""
+        """Undo an acquisition that the caller never got. Never raises."""
         operations = self.env.operations
         _broken_off = self.frame  # as in `release`
         with self.mutex:
@@ -177,14 +176,14 @@ class Held:
             self._finish()
 
     def _finish(self) -> None:
-        """What comes last, and without the mutex: whoever has the keeper's may wait for this one."""
+        """The last step, without the mutex: a thread that has the keeper's mutex may wait for this one."""
         if self.released and self.keeper is not None:
             self.keeper.forget(self)
         self.env.operations.running.pop(self, None)
         self.frame = self.outer = None
 
     def undo(self) -> None:
-        """Complete a release that was broken off (H5)."""
+        """Complete a release that was interrupted (FH3)."""
         if self.released:
             self._undo()
             self._finish()
@@ -206,7 +205,7 @@ class Held:
             return ours and not self._was_released()
 
     def check(self) -> bool:
-        """The same; and `on_lost` is told the first time that the lock is found lost."""
+        """The same; calls `on_lost` the first time that the lock is found lost."""
         ours = self.verify()
         if not ours and not self.released and not self.inert:
             self._tell_lost()
@@ -237,7 +236,7 @@ class Held:
         lost = self.lost_error()
         try:
             self._tell_lost()
-        except Exception as error:  # whatever the caller's on_lost raises, the loss is the news
+        except Exception as error:  # whatever the caller's on_lost raises, the loss is what to report
             raise lost from error
         raise lost
 
@@ -261,7 +260,7 @@ class Held:
             return self.story
 
     def give_back_of(self, operation: int) -> None:
-        """Undo whatever this operation has acquired of it."""
+        """Undo what this operation has acquired of it."""
         for share in self.shares.copy():
             if share.operation == operation:
                 give_back(share)
@@ -270,7 +269,7 @@ class Held:
 
 
 def give_back(share: Share) -> None:
-    """Undo what the caller will not hear of. It may be broken off, and called again (operations.py, J3)."""
+    """Undo a share that the caller never got. May be interrupted, and called again (operations.py, J3)."""
     held = share.held
     with held.mutex:
         if share in held.shares and held.shares != [share]:

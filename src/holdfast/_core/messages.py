@@ -1,31 +1,27 @@
-"""Why a lock could not be had.
+"""Messages for people: why a lock could not be acquired, who holds it, since when, and what to do next.
 
-What people are told: who holds, since when, why, and what to do next. Safe to print on a terminal.
+All of it is safe to print on a terminal.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from ..errors import AcquireTimeout, LockStale, WouldDeadlock
+from ..events import Event
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..events import Event
-    from .attempt import Story
-    from .hold import Held, Share
-    from .options import Request
+from .attempt import Story
+from .hold import Held, Share
+from .options import Request
 
 
 class Refusal:
-    """The lock was held all the time; what was seen last says by whom: one status for each lock file.
+    """The lock was held all the time; `statuses`, one for each lock file, say by whom.
 
-    Most are thrown away, and who holds a lock may take long to find out; so `look` is called when that is asked for.
-    `own` are the shares that this very process has in what it waited for.
+    Most refusals are thrown away, and finding the holder may take long; so `look` is only called on demand. `own` are
+    the shares that this process itself has in what it waited for.
     """
 
     def __init__(
@@ -54,12 +50,12 @@ class Refusal:
         return self.statuses[0]
 
     def event(self) -> Event:
-        """That somebody waits, and for whom, as of now."""
+        """The `waiting` event with the current holder."""
         return self._story.describe("waiting", None, self.status.holder)
 
 
 def deadlock(request: Request, slots: int, own: Sequence[Share]) -> WouldDeadlock:
-    """The caller itself holds it, or each of so many slots, and would wait for ever; `own` are its shares."""
+    """The error for a caller that holds the lock, or all slots, itself and would wait for ever; `own`: its shares."""
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
     if own and all(share.dropped for share in own):
@@ -79,7 +75,7 @@ _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
 _SHOWN_SLOTS = 3
 _SHOWN_RACE = 4500
-"""Two paths of the greatest length."""
+"""Room for two paths of the greatest length."""
 
 
 def _in_the_library(_status: Status) -> str:
@@ -90,13 +86,13 @@ _way_to_break: Callable[[Status], str] = _in_the_library
 
 
 def say_how_to_break(way: Callable[[Status], str] | None) -> None:
-    """How people break a lock where this process's messages are read: a command, or None for the method."""
+    """Set how messages of this process say that a lock is broken: a command; None: the method."""
     global _way_to_break
     _way_to_break = _in_the_library if way is None else way
 
 
 def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> AcquireTimeout:
-    """The error for a lock, or a slot, that could not be had in time; `together` with how many."""
+    """The error for a lock or slot that could not be acquired in time. `together`: how many were to be acquired."""
     status = refusal.statuses[0]
     within = f"within {timeout:g} s" if timeout else "at once"
     all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
@@ -110,7 +106,7 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
 
 
 def stale(refusal: Refusal) -> LockStale:
-    """The error for a lock that is stale, and that its protocol leaves to the caller to remove."""
+    """The error for a stale lock whose removal its protocol leaves to the caller."""
     status = refusal.statuses[0]
     how = "pass a callable as stale=, which says so, or " if _way_to_break is _in_the_library else ""
     return LockStale(
@@ -123,13 +119,13 @@ def stale(refusal: Refusal) -> LockStale:
 
 
 def waiting(refusal: Refusal) -> str:
-    """The one line that a wait of more than a second is announced with."""
+    """The line that announces a wait of more than a second."""
     itself = _by_itself(refusal)
     return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
 
 
 def situation(refusal: Refusal) -> str:
-    """Why one has to wait: who holds the lock, or the first few of those who hold all slots."""
+    """Why there is a wait: who holds the lock, or the first few slots."""
     statuses = refusal.statuses
     if refusal.target == statuses[0].path:
         return sentence(statuses[0])
@@ -140,7 +136,7 @@ def situation(refusal: Refusal) -> str:
 
 
 def _by_itself(refusal: Refusal) -> str | None:
-    """What to do, for a process that is in its own way; None where others are."""
+    """What to do, for a process that is in its own way; None if others are."""
     holds: dict[Held, bool] = {}
     for share in refusal.own:
         holds[share.held] = bool(share.dropped) and holds.get(share.held, True)
@@ -164,7 +160,7 @@ def _by_itself(refusal: Refusal) -> str | None:
 
 
 def _way_out(refusal: Refusal) -> str:
-    """The next step. A slot whose holder may be gone is the one that somebody can do something about."""
+    """The next step. The slot to act on is one whose holder may be gone."""
     statuses = refusal.statuses
     if len(statuses) == 1:
         return advice(statuses[0])
@@ -175,7 +171,7 @@ def _way_out(refusal: Refusal) -> str:
 
 
 def sentence(status: Status, *, brief: bool = False) -> str:
-    """Who holds it, since when, why, and how that is known; in brief, the latter only of one who may be gone."""
+    """Who holds it, since when, why, and how that is known; if `brief`, the last only for a holder that may be gone."""
     holder = status.holder
     if status.evidence.source == "counter":
         who = "" if holder is None else f": {_process(holder)}"
@@ -185,9 +181,9 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
     if holder is None or holder.pid is None:
-        return f"it is held by somebody whose record cannot be used ({printable(status.evidence.text)})"
+        return f"it is held by a process whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
-    unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container: its number is another's here
+    unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container, where it has another pid
     if holder.host and (unseen or status.evidence.source in ("none", "server")):
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
@@ -203,7 +199,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
 
 
 def _by_the_kernel(status: Status, *, brief: bool) -> str:
-    """The same for a lock that names nobody, where several hold it, or nobody is seen."""
+    """The same for a lock that names no holder, if several hold it or none is visible."""
     seen = [holder for holder in status.holders if holder.pid is not None]
     if not seen and status.liveness is Liveness.ALIVE:
         who = "held by a process that cannot be seen from here, or that has let go of it since"
@@ -225,12 +221,12 @@ def advice(status: Status) -> str:
     """The next step."""
     way = _way_to_break(status)
     if status.evidence.source == "counter":
-        return "Find out who has that file open (fuser, lsof), and why it does not go on"
+        return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
     if status.evidence.source == "race":
         return "Try again"
     if is_persistent(status.protocol):
         if status.holder is None or status.holder.pid is None:
-            return "Wait until it is released, or look for who has the file open (fuser, lsof), in containers as well"
+            return "Wait until it is released, or find out who has the file open (fuser, lsof), in containers as well"
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({way})"
@@ -238,15 +234,15 @@ def advice(status: Status) -> str:
     if status.liveness is Liveness.ALIVE and pid is None:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not command:
-        # Its process cannot be seen: it may have ended, and left the kernel lock to what it had started.
+        # Its process is not visible: it may have ended, and left the kernel lock to a child.
         return f"Wait until process {pid}, or what it has left the lock to, releases it or ends"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
-        return f"Whoever may write to the file can take it over, or break the lock ({way})"
+        return f"Any user who may write to the file can take it over, or break the lock ({way})"
     if status.liveness is Liveness.DEAD:
         return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({way})"
-    return f"Ask where it was written; if its holder is gone, break the lock ({way})"
+    return f"Check where it was written; if its holder is gone, break the lock ({way})"
 
 
 def brief_command(command: str) -> str:
@@ -277,7 +273,7 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """One line that no terminal takes for a command: what is not printable is escaped, what is long is cut."""
+    """One line without terminal commands: unprintable characters are escaped, long text is cut."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     if cut.isprintable():
         return cut

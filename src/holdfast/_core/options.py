@@ -1,20 +1,18 @@
-"""What a caller asks for, checked once, before anything is touched."""
+"""What a caller asks for, as far as it is the same for all engines; checked before any I/O."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Mapping
 
-from ..events import check_callback
+from ..errors import LockLost
+from ..events import Event, check_callback
+from ..model import Status
 from ..protocols.base import clean_tag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
     from typing import Any, Literal, TypedDict
-
-    from ..errors import LockLost
-    from ..events import Event
-    from ..model import Status
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
 else:
@@ -49,7 +47,7 @@ class Options(TypedDict, total=False):
 
 
 class Request:
-    """One lock as it is asked for, as far as that means the same wherever locks are stored."""
+    """A request for one lock, as far as it is the same for all engines."""
 
     __slots__ = (
         "beat_every",
@@ -79,34 +77,34 @@ class Request:
         self.protocol_name = protocol_name
         self.given = given
         self.path = path
-        # What the caller named, and the number of the slot if that is a semaphore.
+        # What the caller named, and the number of the slot of a semaphore.
         self.target = path
         self.slot: int | None = None
         self.tag = check_tag(options.get("tag"))
         self.timeout = check_timeout(options.get("timeout"))
         self.owner = options.get("owner")
-        hash(self.owner)  # says now, not at the first contention, that an owner is not hashable
+        hash(self.owner)  # an unhashable owner fails now, not at the first contention
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
             raise TypeError("on_lost is a callable that takes the LockLost error")
         self.on_event = options.get("on_event")
         if self.on_event is not None:
             check_callback("on_event", self.on_event)
-        # Called once, with a `Refusal` that says what was seen so far, when a wait has lasted a second.
+        # Called once, with a `Refusal` of what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Any], None] | None = None
         # How many tries there are after the first, and the pause before each, in seconds, by its number from 0.
         self.tries: tuple[int, Callable[[int], float]] | None = None
-        # Seconds between looks whether the hold is lost, where somebody waits to be told and no event tells.
+        # Seconds between checks whether the hold is lost, if a callback is to hear of it and there are no events.
         self.check_every = 1.0
-        # Whether the lock file stays when the process ends while it holds.
+        # Whether a face releases it without its handle, which may then be dropped (hold.py, H3).
         self.released_by_path = False
-        """Whether a face releases it without its handle, which may then be dropped (lock.py, H8)."""
+        # Whether the lock file stays when the process ends while it holds.
         self.retained = False
         # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
         # The same, but a keeper process has the guard, and with it the proof of life.
         self.kept_for: int | None = None
-        # Whether somebody waits to be told of a loss: then it is to be noticed at once.
+        # Whether a callback is to hear of a loss at once.
         self.watched = self.on_lost is not None or self.on_event is not None
         self.shared = bool(options.get("shared", False))
         self.fencing = bool(options.get("fencing", False))
@@ -114,7 +112,7 @@ class Request:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """None waits for ever, 0 tries once; negative and NaN are mistakes, not requests."""
+    """None waits for ever, 0 tries once; negative numbers and NaN are errors."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -126,7 +124,7 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None:
-    """A number of seconds, or None; TypeError or ValueError, by that name, for anything else."""
+    """A number of seconds, or None; TypeError or ValueError, which use the name, for anything else."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -140,12 +138,12 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
 def _float(value: float) -> float:
     try:
         return float(value)
-    except OverflowError:  # an int that is longer than any time
+    except OverflowError:  # an int beyond the largest float
         return math.inf if value > 0 else -math.inf
 
 
 def check_tag(tag: str | None) -> str | None:
-    """The tag as it is written, or None; TypeError for what is none."""
+    """The tag as it is written, or None; TypeError for anything but a str."""
     if tag is None:
         return None
     if not isinstance(tag, str):

@@ -1,7 +1,7 @@
 """What the steps of an engine wait for, and for how long: signals, waits, and the deadline of one waiter.
 
-LM1  Where the caller counts tries, each is a complete look; a pause begins when the look before it has failed, and what
-     the look itself took is no part of it. Whoever is woken within a pause looks as well, which counts for nothing.
+LM1  If the caller counts tries, each try is a complete look. A pause begins when the look before it has failed, and
+     does not include that look. A waiter that is woken within a pause looks as well, but that does not count as a try.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .options import Request
 
 
 class Signal:
-    """Wakes one waiter of this process, from any thread. Set before the wait began, it ends the wait at once.
+    """Wakes one waiter of this process, from any thread. A signal that is already set ends the wait at once.
 
-    The driver that waits subscribes a function that may be called from any thread, more than once, and that raises
-    RuntimeError where nobody can be woken any more (an event loop that was closed). No lock is needed: who sets writes
-    `is_set` and then reads the subscriber, who subscribes does the opposite, so that one of the two sees the other.
+    The waiting driver subscribes a function that may be called from any thread, more than once, and that raises
+    RuntimeError if there is no waiter any more (the event loop was closed). No lock is needed: `set` writes `is_set`
+    and then reads the subscriber, `subscribe` does the opposite, so one of the two sees the other.
     """
 
     __slots__ = ("_wake", "is_set")
@@ -29,7 +29,7 @@ class Signal:
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> bool:
-        """Wake the waiter. False when it is known that nobody will hear of it."""
+        """Wake the waiter. False when it is known that there is none any more."""
         self.is_set = True
         wake = self._wake
         try:
@@ -40,7 +40,7 @@ class Signal:
         return True
 
     def subscribe(self, wake: Callable[[], object]) -> None:
-        """Call `wake` when the signal is set, or now if it is."""
+        """Call `wake` when the signal is set, or now if it is already."""
         self._wake = wake
         if self.is_set:
             wake()
@@ -52,9 +52,9 @@ class Signal:
 
 class Wait(Value):
     """What a generator of the engine yields: wake me when one of `fds` is readable, one of `writes` is writable, or
-    `signal` is set, at `deadline` at the latest.
+    `signal` is set; at `deadline` at the latest, on the monotonic clock.
 
-    `deadline` is on the monotonic clock. Waking early is harmless. A wait has descriptors or a `signal`, never both.
+    Waking early is harmless. A wait has descriptors or a `signal`, never both.
     """
 
     fds: tuple[int, ...]
@@ -67,7 +67,8 @@ _NOTICE_AFTER = 1.0
 
 
 class Deadline:
-    """Those of one contender, from its first step. `generation`: the process's when it began, if that was earlier."""
+    """Deadline, tries and long-wait notice of one waiter. `generation`: the process's at the start of the acquisition,
+    if that was earlier."""
 
     def __init__(
         self, env: Environment, request: Request, timeout: float | None, generation: int | None = None
@@ -80,7 +81,7 @@ class Deadline:
         self._pause = None if request.tries is None else request.tries[1]
         self._made = 0
         self._next_try = -math.inf
-        """When the pause before the next try is over, if tries are counted."""
+        """When the pause before the next try ends, if tries are counted."""
         self._noticed = request.notice is None
         self._generation = env.generation if generation is None else generation
 
@@ -95,11 +96,11 @@ class Deadline:
         return self.deadline < math.inf and self.env.monotonic() >= self.deadline
 
     def is_due(self) -> bool:
-        """Whether the next try is, or none will be."""
+        """Whether the next try is due, or there will be none."""
         return self.is_over() or (self._pause is not None and self.env.monotonic() >= self._next_try)
 
     def has_failed(self) -> bool:
-        """To be called after a complete look that was in vain: whether it was the last one (LM1)."""
+        """Whether the complete look that has just failed was the last one (LM1)."""
         if self.is_over():
             return True
         if self._pause is not None and self.env.monotonic() >= self._next_try:
@@ -109,23 +110,23 @@ class Deadline:
 
     @property
     def announces(self) -> bool:
-        """Whether the wait has lasted long enough to be announced, and has not been: worth a fresh look first."""
+        """Whether the wait has lasted long enough to be announced, and has not been; take a fresh look first."""
         return not self._noticed and self.env.monotonic() >= self.started + _NOTICE_AFTER
 
     def announce(self, refusal: Callable[[], object]) -> None:
-        """Tell whoever wants to know of it, if it is time to."""
+        """Call the notice, if it is due."""
         notice = self.request.notice
         if notice is not None and self.announces:
             self._noticed = True
             notice(refusal())
 
     def bounded(self, until: float) -> float:
-        """The earliest of: that moment, the caller's deadline, the moment when a wait is to be announced."""
+        """The earliest of `until`, the caller's deadline, the next try, and the time to announce the wait."""
         due = math.inf if self._pause is None or self._next_try == -math.inf else self._next_try
         return min(until, self.deadline, due, math.inf if self._noticed else self.started + _NOTICE_AFTER)
 
     def require_same_process(self) -> None:
-        """After a fork in the midst of it, by a signal handler, the descriptors are closed or other files' by now."""
+        """RuntimeError after a fork by a signal handler: our descriptors are closed, or belong to other files now."""
         if self.is_inherited:
             raise RuntimeError(
                 f"the process was forked while it waited for {self.request.target}; acquire again in the child"

@@ -25,13 +25,11 @@ import selectors
 import threading
 import time
 from collections import deque
+from collections.abc import Collection, Generator
 
 from .._core.wait import Wait
 from .._platform.interface import Environment
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
+from .background import report, ring, start
 
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
@@ -51,24 +49,24 @@ class Job:
         self.what = what
         self.last = last
         self._agent = agent
-        self._steps = steps
-        self._first: Wait | None = None
+        self.steps = steps
+        self.first: Wait | None = None
         """What it has yet to begin to wait for, before its first step."""
-        self._wait: Wait | None = None
+        self.wait: Wait | None = None
         """What it waits for."""
-        self._turn = 0
+        self.turn = 0
         """How often it has been resumed: what was planned in an earlier turn is void."""
-        self._begun = self._stopped = False
+        self.begun = self.stopped = False
 
     def stop(self) -> None:
         """Have it closed soon. Idempotent; returns at once."""
-        self._stopped = True
-        if not self._agent._dropped(self):
-            self._wake()
+        self.stopped = True
+        if not self._agent.dropped(self):
+            self.wake()
 
-    def _wake(self) -> None:
-        self._agent._ripe.append(self)
-        self._agent._ring()
+    def wake(self) -> None:
+        """Have its next step taken, or have it closed."""
+        self._agent.resume(self)
 
 
 class Agent:
@@ -123,23 +121,28 @@ class Agent:
                     if first.deadline >= self._waits.until:
                         return job
                 else:
-                    job._first = first
+                    job.first = first
                     self._ripe.append(job)
             except BaseException:
-                self._dropped(job)
+                self.dropped(job)
                 raise
         self._ring()
         return job
 
-    def _dropped(self, job: Job) -> bool:
+    def dropped(self, job: Job) -> bool:
         """Whether it had not begun, or has ended, so that nothing is left to be closed (EG6)."""
         with self._mutex:
-            if job in self._jobs and not job._begun and self._waits is not None:
+            if job in self._jobs and not job.begun and self._waits is not None:
                 self._waits.drop(job)
                 self._jobs.pop(job, None)
                 if self._waits.is_littered:
                     self._ring()
             return job not in self._jobs
+
+    def resume(self, job: Job) -> None:
+        """See `Job.wake`."""
+        self._ripe.append(job)
+        self._ring()
 
     def settle(self, seconds: float = _AT_EXIT) -> None:
         """Wait until what was started as `last` is done, so many seconds at the most (EG5)."""
@@ -147,41 +150,16 @@ class Agent:
         while any(job.last for job in list(self._jobs)) and time.monotonic() < until:
             time.sleep(0.001)
 
-    def call(self, callback: Callable[[], object], what: str) -> None:
-        """Call it in a thread of its own, so that what it does keeps no job waiting."""
-
-        def run() -> None:
-            try:
-                callback()
-            except Exception as error:
-                _report(what, error)
-
-        try:
-            threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
-        except RuntimeError:
-            run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
-
     def _start(self) -> None:
-        import signal
-
-        # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._thread = threading.Thread(target=self._run, name="holdfast-agent", daemon=True)
         try:
-            self._thread = threading.Thread(target=self._run, name="holdfast-agent", daemon=True)
-            self._thread.start()
+            start(self._thread)
         except BaseException:
             self._thread = None
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _ring(self) -> None:
-        doorbell = self._doorbell
-        if doorbell is not None:
-            try:
-                os.write(doorbell[1], b"!")
-            except BlockingIOError:
-                pass  # it is ringing already
+        ring(self._doorbell)
 
     def _run(self) -> None:
         generation, ripe, waits = self._env.generation, self._ripe, self._waits
@@ -206,23 +184,23 @@ class Agent:
             if job not in self._jobs:
                 return  # it has ended since it was called ripe
             waits.drop(job)
-            first, job._first = job._first, None
+            first, job.first = job.first, None
             if first is not None:
                 waits.add(job, first)
                 return
-            job._begun = True
+            job.begun = True
         try:
-            if job._stopped:
-                job._steps.close()
+            if job.stopped:
+                job.steps.close()
             else:
-                wait = next(job._steps)
+                wait = next(job.steps)
                 with self._mutex:
                     waits.add(job, wait)
                 return
         except StopIteration:
             pass
         except Exception as error:
-            _report(job.what, error)
+            report(job.what, error)
         with self._mutex:
             self._jobs.pop(job, None)
 
@@ -250,21 +228,21 @@ class _Waits:
         self._numbers = itertools.count()
 
     def add(self, job: Job, wait: Wait) -> None:
-        job._wait = wait
+        job.wait = wait
         for fd in {*wait.fds, *wait.writes}:
             mask = selectors.EVENT_READ * (fd in wait.fds) | selectors.EVENT_WRITE * (fd in wait.writes)
             jobs = self._by_fd.setdefault(fd, {})
             jobs[job] = mask
             self._register(fd, jobs)
         if wait.deadline < math.inf:
-            heapq.heappush(self._timers, (wait.deadline, next(self._numbers), job._turn, job))
+            heapq.heappush(self._timers, (wait.deadline, next(self._numbers), job.turn, job))
         if wait.signal is not None:
-            wait.signal.subscribe(job._wake)
+            wait.signal.subscribe(job.wake)
 
     def drop(self, job: Job) -> None:
         """It is to be resumed, or has ended: it waits for nothing any more."""
-        wait, job._wait = job._wait, None
-        job._turn += 1
+        wait, job.wait = job.wait, None
+        job.turn += 1
         if wait is None:
             return
         if wait.signal is not None:
@@ -286,9 +264,9 @@ class _Waits:
         Only this thread throws timers away: no signal handler interrupts it, which could put another one in meanwhile.
         """
         if self.is_littered:
-            self._timers = [timer for timer in self._timers if timer[2] == timer[3]._turn]
+            self._timers = [timer for timer in self._timers if timer[2] == timer[3].turn]
             heapq.heapify(self._timers)
-        while self._timers and self._timers[0][2] != self._timers[0][3]._turn:
+        while self._timers and self._timers[0][2] != self._timers[0][3].turn:
             heapq.heappop(self._timers)
         self.until = min(until, self._timers[0][0]) if self._timers else until
 
@@ -309,7 +287,7 @@ class _Waits:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, _, turn, job = heapq.heappop(self._timers)
-            if turn == job._turn:
+            if turn == job.turn:
                 found[job] = None
         return list(found)
 
@@ -334,12 +312,6 @@ class _Waits:
             pass  # closed by whoever gave the job up, and has told it to stop; else its deadline comes
 
 
-def _report(what: str, error: Exception) -> None:
-    import logging
-
-    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)
-
-
 _agent: Agent | None = None
 
 
@@ -349,3 +321,9 @@ def agent(env: Environment) -> Agent:
     if _agent is None:
         _agent = Agent(env)
     return _agent
+
+
+def settle() -> None:
+    """See what is yet to be told to servers; for a process that ends without the ordinary exit."""
+    if _agent is not None:
+        _agent.settle()

@@ -23,21 +23,16 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from typing import TypeVar
 
 from .._core.wait import Signal, Wait
-from .._platform.interface import waiting_loop
+from .._platform.interface import Environment, waiting_loop
+from .._platform.operations import Operation
 from . import sync
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import TypeVar
-
-    from .._platform.interface import Environment
-    from .._platform.operations import Operation
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _LONGEST = 3600.0
 _SPARE = 1.0

@@ -28,16 +28,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
+from .._core.hold import Held
 from .._core.wait import Signal, Wait
+from .._platform.interface import Environment, WatchSet
 from .sync import wait_for
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .._core.hold import Held
-    from .._platform.interface import Environment, WatchSet
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
@@ -120,7 +116,7 @@ class Keeper:
             except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
                 self._thread = None
                 if _AT_EXIT not in str(error):
-                    _report(f"{held.path} is held, but not kept fresh", error)
+                    report(f"{held.path} is held, but not kept fresh", error)
         elif (
             held.next_beat < self._next_wake
             or (held in self._unwatched and now + held.request.check_every < self._next_wake)
@@ -163,7 +159,7 @@ class Keeper:
         """
         for line in list(self._env.lines.values()):
             for place in line.places.copy():
-                place._drop_ticket()
+                place.drop_ticket()
         for held in list(self._env.holds.values()):
             try:
                 if held.request.retained:
@@ -212,26 +208,17 @@ class Keeper:
                     raise
                 self._bell = Signal()
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
-        # Signals are the program's business: one that landed in this thread would not interrupt a wait in the main one.
-        blocking = hasattr(signal, "pthread_sigmask")
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
         try:
-            self._thread.start()
+            start(self._thread)
         except BaseException:
             self._thread = None
             raise
-        finally:
-            if mask is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _ring(self) -> None:
         if self._bell is not None:
             self._bell.set()
-        elif self._doorbell is not None:
-            try:
-                os.write(self._doorbell[1], b"!")
-            except BlockingIOError:
-                pass  # it is ringing already
+        else:
+            ring(self._doorbell)
 
     def _run(self) -> None:
         try:
@@ -247,7 +234,7 @@ class Keeper:
             try:
                 wait = self._turn()
             except Exception as error:  # K5; a full descriptor table, for one
-                _report("while keeping holds", error)
+                report("while keeping holds", error)
                 wait = Wait((), time.monotonic() + _LOOK_EVERY)
             if wait is None:
                 return
@@ -313,7 +300,7 @@ class Keeper:
         try:
             do(held)
         except Exception as error:  # K5
-            _report(f"while keeping {held.path}", error)
+            report(f"while keeping {held.path}", error)
         if held.lost or held.released:
             self.forget(held)
 
@@ -331,7 +318,7 @@ class Keeper:
     def _tell_lost(self, held: Held) -> None:
         """K3."""
         self.forget(held)
-        threading.Thread(target=_tell_lost, args=(held,), name="holdfast-lost", daemon=True).start()
+        call_aside(held.check, f"in on_lost for {held.path}")
 
 
 def _is_nearly_due(held: Held, now: float) -> bool:
@@ -339,14 +326,42 @@ def _is_nearly_due(held: Held, now: float) -> bool:
     return held.next_beat - (every * _NEARLY if every < math.inf else 0.0) <= now
 
 
-def _tell_lost(held: Held) -> None:
+def start(thread: threading.Thread) -> None:
+    """Start a thread that takes no signals: one that landed there would not interrupt a wait in the main thread."""
+    blocking = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
     try:
-        held.check()
-    except Exception as error:  # whatever the caller's on_lost raises
-        _report(f"in on_lost for {held.path}", error)
+        thread.start()
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _report(what: str, error: Exception) -> None:
+def ring(doorbell: tuple[int, int] | None) -> None:
+    """Wake the thread that waits for the first of these descriptors."""
+    if doorbell is not None:
+        try:
+            os.write(doorbell[1], b"!")
+        except BlockingIOError:
+            pass  # it is ringing already
+
+
+def call_aside(callback: Callable[[], object], what: str) -> None:
+    """Call it in a thread of its own, so that it keeps nothing here waiting; `what` it is, is said if it fails."""
+
+    def run() -> None:
+        try:
+            callback()
+        except Exception as error:
+            report(what, error)
+
+    try:
+        threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
+    except RuntimeError:
+        run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
+
+
+def report(what: str, error: Exception) -> None:
     import logging
 
     logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from collections.abc import Generator
+
+from .._core.wait import Signal, Wait
+from .._platform.interface import Environment
+from .._platform.operations import Operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from typing import TypeVar
-
-    from .._core.wait import Signal, Wait
-    from .._platform.interface import Environment
-    from .._platform.operations import Operation
 
     T = TypeVar("T")
 

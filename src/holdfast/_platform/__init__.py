@@ -10,7 +10,6 @@ from .fork import forking
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .inotify import FolderWatch
-    from .interface import Census
     from .portable import GenericEnvironment
 
 _current: GenericEnvironment | None = None
@@ -55,14 +54,3 @@ def folder_watch() -> FolderWatch | None:
         return FolderWatch()
     except OSError:
         return None
-
-
-def kernel_glimpse() -> Census:
-    """What the kernel's tables say of a few files, at the price of reading one table."""
-    env = environment()
-    if not env.guards:
-        census: Census = env.census()
-        return census
-    from .procfs import Glimpse
-
-    return Glimpse(env)  # type: ignore[arg-type]  # only that of Linux has guards

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable, Iterator
 
 from .fork import forking
 from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from typing import Any
 
 _numbers = itertools.count()

@@ -30,10 +30,9 @@ N8  An event is in the queue before the call that made the file returns. So whoe
 N9  What was read and not noted, as an interruption came in between, makes all uncertain; so does a publication of which
     nobody asked, because its event would be taken for that of a later one.
 
-Events of whole directories: what appears, vanishes and is written in them. For those who look on from outside.
-
-An inotify instance of its own, because the one that waits share (inotify.py) is about inodes, and would have to read
-what is meant for nobody who waits. A watch on a directory wakes nobody, and does not keep it from being removed.
+Those who look on from outside have an instance each (`FolderWatch`), for events of whole directories: the shared one
+would have to read what is meant for no wait. A watch on a directory wakes nobody, and does not keep it from being
+removed.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ import ctypes
 import os
 import struct
 import threading
+from collections.abc import Container, Iterable, Iterator
 
+from .descriptors import Descriptors
 from .interface import CHANGED, CLOSED, waiting_loop
+from .operations import Operation
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+Change = tuple[str, str, str]
 
-    from .descriptors import Descriptors
-    from .operations import Operation
-
-    Change = tuple[str, str, str]
-
+IN_MODIFY = 0x2
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_CLOSE_NOWRITE = 0x10
+IN_MOVED_FROM, IN_MOVED_TO = 0x40, 0x80
 IN_CREATE = 0x100
+IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
+IN_UNMOUNT = 0x2000
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
 IN_ONLYDIR = 0x1000000
@@ -188,7 +187,7 @@ class FileWatch(_Waiter):
 
 
 class WatchSet(_Waiter):
-    """One wait for many inodes. See `WatchSet` in environment.py."""
+    """One wait for many inodes. See `WatchSet` in interface.py."""
 
     __slots__ = ("_changed",)
 
@@ -345,10 +344,7 @@ class Hub:
                 data = os.read(self.fd, _BUFFER)
             except BlockingIOError:
                 return
-            offset = 0
-            while offset < len(data):
-                wd, mask, _, length = _EVENT.unpack_from(data, offset)
-                offset += _EVENT.size + length
+            for wd, mask, _ in _events(data):
                 self._dispatch(wd, mask)
             if len(data) <= _BUFFER - _LARGEST_EVENT:
                 return  # there was room for more, so that was all
@@ -364,6 +360,16 @@ class Hub:
                 watch.tell(wd, CLOSED if mask & (IN_CLOSE_WRITE | IN_CLOSE_NOWRITE) else CHANGED)
         if mask & IN_IGNORED:
             self._watches.pop(wd, None)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """The watch, the mask and the name of each event."""
+    at = 0
+    while at < len(data):
+        wd, mask, _, length = _EVENT.unpack_from(data, at)
+        end = at + _EVENT.size + length
+        yield wd, mask, data[at + _EVENT.size : end].rstrip(b"\0")
+        at = end
 
 
 def _error(what: str) -> OSError:
@@ -454,11 +460,7 @@ class DirectoryLogs:
                 return data
 
     def _note(self, data: bytes) -> None:
-        offset = 0
-        while offset < len(data):
-            wd, mask, _, length = _EVENT.unpack_from(data, offset)
-            name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
-            offset += _EVENT.size + length
+        for wd, mask, name in _events(data):
             if mask & IN_Q_OVERFLOW:
                 self._doubt()
             elif wd in self._logs and name.endswith(_SUFFIX):
@@ -476,34 +478,25 @@ def _token(wd: int, name: bytes) -> bytes:
     return _EVENT.pack(wd, IN_CREATE, 0, length) + name.ljust(length, b"\0")
 
 
-_MODIFY, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x8, 0x40, 0x80, 0x100, 0x200
-_DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 0x4000, 0x8000
-_ONLY_DIRECTORIES = 0x1000000
 # No IN_OPEN, no IN_CLOSE_NOWRITE: our own looks would make events without end.
-_DIRECTORY_MASK = (
-    _MODIFY | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF | _ONLY_DIRECTORIES
-)
+_CHANGES = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
+_DIRECTORY_MASK = _CHANGES | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
 _MEANINGS = (
-    (_DELETE | _MOVED_FROM, "gone"),
-    (_CREATE | _MOVED_TO, "made"),
-    (_CLOSE_WRITE, "closed"),
-    (_MODIFY, "written"),
+    (IN_DELETE | IN_MOVED_FROM, "gone"),
+    (IN_CREATE | IN_MOVED_TO, "made"),
+    (IN_CLOSE_WRITE, "closed"),
+    (IN_MODIFY, "written"),
 )
-_EVENT = struct.Struct("iIII")
 _DIRECTORY_BUFFER = 256 * 1024
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FolderWatch:
-    """See `follow.FolderWatch`. OSError where no instance is left."""
+    """What appears, vanishes and is written in directories (monitor.py). OSError where no instance is left."""
 
     def __init__(self) -> None:
-        fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if fd < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), "inotify_init1")
-        self.fd = fd
+        self.fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise _error("inotify_init1")
         self._directories: dict[int, str] = {}
         self._keys: dict[str, int] = {}
 
@@ -528,25 +521,20 @@ class FolderWatch:
                 data = os.read(self.fd, _DIRECTORY_BUFFER)
             except BlockingIOError:
                 return found
-            offset = 0
-            while offset < len(data):
-                wd, mask, _, length = _EVENT.unpack_from(data, offset)
-                offset += _EVENT.size
-                name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
-                offset += length
-                self._tell(found, wd, mask, name)
+            for wd, mask, name in _events(data):
+                self._tell(found, wd, mask, os.fsdecode(name))
 
     def _tell(self, found: list[Change], wd: int, mask: int, name: str) -> None:
-        if mask & _OVERFLOW:
+        if mask & IN_Q_OVERFLOW:
             found.append(("", "", "unknown"))
             return
         directory = self._directories.get(wd)
         if directory is None:
             return
-        if mask & _IGNORED:
+        if mask & IN_IGNORED:
             del self._directories[wd]
             self._keys.pop(directory, None)
-        if mask & (_IGNORED | _DELETE_SELF | _MOVE_SELF | _UNMOUNT):
+        if mask & (IN_IGNORED | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT):
             found.append((directory, "", "gone"))
         elif name:
             found.append((directory, name, next(what for bits, what in _MEANINGS if mask & bits)))

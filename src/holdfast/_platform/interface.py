@@ -1,22 +1,21 @@
 """What the engine may ask of the operating system: one method is one step, so that a simulation can own every step.
 
-`_core` touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
+An engine touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
 Descriptors that come from here never cross `exec`, and a forked child closes its copies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Container, Iterable
 from contextvars import ContextVar
 from enum import Enum
 
 from ..model import Identity, Value
+from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol, TypeVar
-
-    from .operations import Operations
 
     T = TypeVar("T")
 else:
@@ -38,6 +37,11 @@ class Process(Value):
     presence: Presence
     started: str = "-"
     since: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is certain that no such process runs any more."""
+        return self.presence in (Presence.GONE, Presence.ZOMBIE)
 
 
 class LockOwner(Value):
@@ -77,10 +81,10 @@ CHANGED = 1
 CLOSED = 2
 
 RECHECK = 10.0
-"""Seconds between looks where events are expected (acquire.py, A3)."""
+"""Seconds between looks where events are expected (acquire.py, A2)."""
 
 DYING = 0.0127
-"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, A4)."""
+"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, WF2)."""
 
 
 class Watch(Protocol):
@@ -291,8 +295,8 @@ class Entry(Protocol):
     def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
 
 
-class Census(Protocol):
-    """The kernel's tables, read once."""
+class ProcLocks(Protocol):
+    """The kernel's tables of who has which lock and who watches which file, read once."""
 
     def is_artificial(self, device: int) -> bool:
         """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
@@ -318,9 +322,11 @@ class Census(Protocol):
 
 
 class Surroundings(Environment, Protocol):
-    """An environment that can take a census, and list large directories."""
+    """An environment for the operator's commands: it can read the kernel's tables, and list large directories."""
 
-    def census(self) -> Census: ...
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:
+        """The tables as they are now; `few`: they will be asked about few files."""
+
     def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
         """What `kept` returns for each entry of a directory, but None; in no order."""
 
@@ -331,7 +337,8 @@ class Surroundings(Environment, Protocol):
 class Registry(Environment, Protocol):
     """An environment that can tell a file from those that had its place and its number before."""
 
-    def born(self, path: str) -> str | None: ...
+    def btime(self, path: str) -> str | None:
+        """The number and the birth of the file at the path, as far as they are kept; None: there is none."""
 
 
 class Abilities(Value):

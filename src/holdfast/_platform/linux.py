@@ -1,15 +1,10 @@
-"""What kind of filesystem a directory is on, by its name alone: asking the filesystem may mean asking a dead server.
+"""Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
 
-What a process is shown as in lists of processes.
-
-When a file was made, which Linux tells by statx(2) only.
-
-Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
+ctypes is loaded by the few calls that need it: it is not to be had everywhere, and takes milliseconds.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import functools
@@ -18,50 +13,21 @@ import os
 import select
 import struct
 import time
+from collections.abc import Collection
 
+from . import procfs
 from .interface import LockOwner, Presence, Process
-from .portable import GenericEnvironment, unwrapped
+from .portable import GenericEnvironment, presence_by_signal, unwrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
-    from .procfs import LinuxCensus
-
-_TABLE = "/proc/self/mountinfo"
+    from .proc_locks import LinuxProcLocks
 
 
-def type_by_name(directory: str) -> str:
-    """The type of the mount with the longest matching name; empty if it cannot be known.
-
-    Symbolic links are not followed, so it is a first answer and not the last one.
-    """
-    try:
-        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().split("\n")
-    except OSError:
-        return ""
-    wanted = os.path.normpath(directory).replace("//", "/") + "/"
-    kind, longest = "", 0
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        words = left.split(" ", 5)
-        if len(words) < 5:
-            continue
-        prefix = _unescaped(words[4]).rstrip("/") + "/"
-        if len(prefix) >= longest and wanted.startswith(prefix):  # of two on one point the later one lies on top
-            kind, longest = right.split(" ", 1)[0], len(prefix)
-    return kind
-
-
-def _unescaped(point: str) -> str:
-    """Blanks, tabs, newlines and backslashes are written as a backslash and three octal digits."""
-    first, *others = point.split("\\")
-    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
-
-
-def entitle(name: str, about: str) -> None:
+def setproctitle(name: str, about: str) -> None:
     """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
 
     The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
@@ -70,8 +36,7 @@ def entitle(name: str, about: str) -> None:
     try:
         with open("/proc/self/comm", "wb", buffering=0) as file:
             file.write(os.fsencode(name)[:15])
-        with open("/proc/self/stat", "rb", buffering=0) as file:
-            fields = file.readall().rpartition(b")")[2].split()
+        fields = procfs.stat_fields("self")
         start, end = int(fields[45]), int(fields[46])
         room = end - start - 1
         if start <= 0 or room < len(name):
@@ -87,12 +52,24 @@ def entitle(name: str, about: str) -> None:
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def born(path: str) -> str | None:
+@functools.cache
+def _libc() -> Any:
+    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def btime(path: str) -> str | None:
     """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
-    statx = getattr(_libc, "statx", None)
+    try:
+        import ctypes
+
+        statx = getattr(_libc(), "statx", None)
+    except ImportError:
+        statx = None
     if statx is None:
         return _number(path)
     found = ctypes.create_string_buffer(_SIZE)
@@ -121,10 +98,6 @@ _AT_EMPTY_PATH = 0x1000
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 _NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
-_NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
-)
-_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
 """Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
@@ -169,10 +142,8 @@ class LinuxEnvironment(GenericEnvironment):
         if presence is not Presence.RUNNING or not self.proc_is_ours():
             return Process(presence)
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
-                ticks = int(file.read().rpartition(b")")[2].split()[19])
-        except (OSError, ValueError, IndexError):
+            ticks = int(procfs.stat_fields(pid)[19])
+        except (ValueError, IndexError):
             return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return Process(presence, f"t{ticks}", booted + unwrapped(ticks / os.sysconf("SC_CLK_TCK")))
@@ -185,7 +156,7 @@ class LinuxEnvironment(GenericEnvironment):
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return Presence.GONE  # the number now names a thread, so no process
-            return _presence_by_signal(pid)  # no descriptor left, or an old kernel
+            return presence_by_signal(pid)  # no descriptor left, or an old kernel
         try:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
@@ -194,44 +165,25 @@ class LinuxEnvironment(GenericEnvironment):
             self._descriptors.close(fd)
 
     def proc_is_ours(self) -> bool:
-        """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show that of another."""
-        try:
-            return os.readlink("/proc/self") == str(os.getpid())
-        except OSError:
-            return False
+        return procfs.is_ours()
 
     def command(self, pid: int) -> str | None:
-        if not self.proc_is_ours():
-            return None
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read(4096).rstrip(b"\0").split(b"\0")
-        except OSError:
-            return None
-        return " ".join(word.decode("utf-8", "replace") for word in words).strip() or None
+        words = procfs.words(pid, 4096) if self.proc_is_ours() else None
+        return " ".join(word.decode("utf-8", "replace") for word in words or ()).strip() or None
 
     def program(self, pid: int) -> tuple[str, list[str]] | None:
-        if not self.proc_is_ours():
-            return None
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = [os.fsdecode(word) for word in file.read(65536).rstrip(b"\0").split(b"\0")]
-        except OSError:
+        words = procfs.words(pid, 65536) if self.proc_is_ours() else None
+        if words is None:
             return None
         try:
             path = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
         except OSError:  # another user's
-            try:
-                with open(f"/proc/{pid}/comm") as text:
-                    path = text.read().rstrip("\n")
-            except (OSError, ValueError):
-                path = ""
+            path = procfs.comm(pid)
         name = path.rpartition("/")[2]
-        return (name, words) if name or words[0] else None
+        return (name, [os.fsdecode(word) for word in words]) if name or words[0] else None
 
-    def entitle(self, name: str, about: str) -> None:
-
-        entitle(name, about)
+    def setproctitle(self, name: str, about: str) -> None:
+        setproctitle(name, about)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -262,7 +214,7 @@ class LinuxEnvironment(GenericEnvironment):
             except FileNotFoundError:
                 pass  # /proc is hidden, or the directory is gone: the next call tells which
         with self._forking:  # it imports
-            _link_empty_path(fd, path)
+            link_empty_path(fd, path)
 
     def way_to(self, fd: int) -> str | None:
         way, found = f"/proc/self/fd/{fd}", os.fstat(fd)
@@ -272,13 +224,9 @@ class LinuxEnvironment(GenericEnvironment):
             return None  # /proc is hidden
         return way if there is not None and os.path.samestat(there, found) else None
 
-    def born(self, path: str) -> str | None:
-        with self._forking:
-            try:
-                pass
-            except ImportError:
-                return super().born(path)  # no ctypes
-        return born(path)
+    def btime(self, path: str) -> str | None:
+        with self._forking:  # it imports
+            return btime(path)
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -324,26 +272,21 @@ class LinuxEnvironment(GenericEnvironment):
         if not self.proc_is_ours():
             return []
         with self._forking:
-            from .procfs import lock_owners
+            from .proc_locks import lock_owners
         return lock_owners(identity, self.inspect)
 
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
         if not self.proc_is_ours():
             return []
         with self._forking:
-            from .procfs import watchers
+            from .inotify import MASKS
+            from .proc_locks import watchers
+        return watchers(identity, MASKS if masks is None else masks)
 
-            if masks is None:
-                from .inotify import MASKS
-
-                masks = MASKS
-        return watchers(identity, masks)
-
-    def census(self) -> LinuxCensus:
-        """See `survey.Surroundings`."""
+    def proc_locks(self, *, few: bool = False) -> LinuxProcLocks:
         with self._forking:
-            from .procfs import LinuxCensus
-        return LinuxCensus(self.inspect, tables=self.proc_is_ours())
+            from .proc_locks import LinuxProcLocks
+        return LinuxProcLocks(self.inspect, tables=self.proc_is_ours(), few=few)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -415,11 +358,11 @@ class LinuxEnvironment(GenericEnvironment):
         known = self._blocking.get(directory)
         if known is None:
             # By the text first: looking at a directory of a server that does not answer is what must not happen here.
-            kind = type_by_name(directory)
-            known = _is_served(kind)
+            kind = procfs.kind_by_name(directory)
+            known = procfs.is_served(kind)
             if not known:
-                kind = self._mount_type(path)  # symbolic links may have led elsewhere
-                known = _is_served(kind)
+                kind = self.filesystem(path)  # symbolic links may have led elsewhere
+                known = procfs.is_served(kind)
             if kind:  # else it is not there yet
                 if len(self._blocking) >= _MOST_DIRECTORIES:
                     self._blocking.clear()
@@ -427,9 +370,10 @@ class LinuxEnvironment(GenericEnvironment):
         return known
 
     def poll_limit(self, path: str) -> float:
-        return 0.1 if _is_network(self._mount_type(path)) else 0.025
+        return 0.1 if procfs.is_network(self.filesystem(path)) else 0.025
 
-    def _mount_type(self, path: str) -> str:
+    def filesystem(self, path: str) -> str:
+        """The type of the filesystem that a file is on, symbolic links followed; empty if it cannot be known."""
         directory = os.path.dirname(path)
         try:
             device = os.stat(directory).st_dev
@@ -439,54 +383,21 @@ class LinuxEnvironment(GenericEnvironment):
         now = time.monotonic()
         if now >= until:
             # The table of mounts does not list the devices of subvolumes (btrfs).
-            kind = _mount_type(device) or type_by_name(os.path.realpath(directory))
+            kind = procfs.kind_by_device(device) or procfs.kind_by_name(os.path.realpath(directory))
             self._mounts[device] = (kind, now + _MOUNT_LASTS)
         return kind
 
     def events_reach(self, path: str) -> bool:
-        return not _is_served(self._mount_type(path))
+        return not procfs.is_served(self.filesystem(path))
 
 
-def _presence_by_signal(pid: int) -> Presence:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return Presence.GONE
-    except OSError:
-        pass
-    return Presence.RUNNING
-
-
-def _link_empty_path(fd: int, path: str) -> None:
+def link_empty_path(fd: int, path: str) -> None:
     try:
         import ctypes
+
+        libc = _libc()
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
-    libc = ctypes.CDLL(None, use_errno=True)
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
-
-
-def _is_network(kind: str) -> bool:
-    return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
-
-
-def _is_served(kind: str) -> bool:
-    """Whether a process or another machine stands behind the filesystem: it may change unseen, and may be slow."""
-    return kind.startswith("fuse") or kind == "autofs" or _is_network(kind)
-
-
-def _mount_type(device: int) -> str:
-    """The type of the mount of a device. `statfs` cannot tell sshfs from other FUSE; the mount table can."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        if left.split(" ", 3)[2:3] == [wanted]:
-            return right.split(" ", 1)[0]
-    return ""

@@ -24,12 +24,12 @@ from __future__ import annotations
 import itertools
 import sys
 from _thread import _local
+from collections.abc import Callable
 
 from ..errors import LockLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any, Protocol
 
@@ -63,7 +63,7 @@ class Operation:
 
     task: Callable[[], Any] | None = None
     """A weak reference to the task that it is done by, if it is one."""
-    contest: Any = None
+    attempt: Any = None
     watches: Any = ()
     temporary: tuple[str, ...] = ()
     """Paths that carry a token of ours, so that removing them is right at any time."""
@@ -81,9 +81,9 @@ class Operation:
     def undo(self) -> None:
         """Give up all that it has and that is not the caller's (J3)."""
         env = self.env
-        if self.contest is not None:
-            self.contest.close()
-            self.contest = None
+        if self.attempt is not None:
+            self.attempt.close()
+            self.attempt = None
         for held in list(env.holds.values()):
             held.give_back_of(self.number)
         for key, fd in list(env.operations.made.items()):

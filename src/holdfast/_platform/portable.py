@@ -1,13 +1,7 @@
-"""Making the directories above a lock file.
+"""The portable environment: what every system gets for which there is none of its own.
 
-What is known where the system has no tables of who holds and who waits: nothing.
-
-Time namespaces: a container's monotonic clock may be another than its host's.
-
-Portable Python only: what macOS, Windows and everything else get until somebody writes better.
-
-No guard (its place is taken by the identity of the holder's process), no events (waits poll). PID evidence comes from
-psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
+There is no guard (its place is taken by the identity of the holder's process) and there are no events (waits poll). PID
+evidence comes from psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
 """
 
 from __future__ import annotations
@@ -18,6 +12,7 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable, Collection
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
@@ -27,7 +22,6 @@ from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
     from typing import Any, TypeVar
 
     T = TypeVar("T")
@@ -38,7 +32,7 @@ _HERE: int = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
-_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make_directories(directory: str) -> None:
@@ -65,7 +59,7 @@ def make_directories(directory: str) -> None:
                 os.mkdir(name, dir_fd=fd)
             except FileExistsError:
                 pass  # another one was faster; if it is no directory, the next step says so
-            above, fd = fd, os.open(name, _HERE | _NOFOLLOW, dir_fd=fd)
+            above, fd = fd, os.open(name, _HERE | NOFOLLOW, dir_fd=fd)
             os.close(above)
     except OSError as error:
         error.filename = directory
@@ -74,8 +68,8 @@ def make_directories(directory: str) -> None:
         os.close(fd)
 
 
-class NoCensus:
-    """See `survey.Census`."""
+class NoProcLocks:
+    """Nothing is known, as where the system has no tables of who holds and who waits."""
 
     def is_artificial(self, device: int) -> bool:  # noqa: ARG002
         return False
@@ -123,8 +117,8 @@ def clock_shift() -> float:
 
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
-_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
-_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
+NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PS_WITHIN = 2.0
 """Seconds: what it tells is for a message, and worth no more."""
 _MAY_FOLLOW = sys.platform != "linux" and getattr(os, "link", None) in os.supports_follow_symlinks
@@ -239,7 +233,7 @@ class GenericEnvironment:
             with self._forking:
                 import psutil
         except ImportError:
-            return Process(_presence_by_kill(pid))
+            return Process(presence_by_signal(pid))
         try:
             process = psutil.Process(pid)
             since = unwrapped(process.create_time())
@@ -261,8 +255,6 @@ class GenericEnvironment:
             return None
 
     def program(self, pid: int) -> tuple[str, list[str]] | None:
-        """The name of the program that the process runs, without its directory, and its words, as far as they are
-        known; None if nothing is."""
         try:
             with self._forking:
                 import psutil
@@ -285,8 +277,8 @@ class GenericEnvironment:
         name = found.stdout.strip().rpartition("/")[2]
         return (name, []) if name else None
 
-    def entitle(self, name: str, about: str) -> None:
-        """Have this process shown as `name about` to those who list processes, where that can be done."""
+    def setproctitle(self, name: str, about: str) -> None:
+        pass
 
     def token(self) -> str:
         return os.urandom(8).hex()
@@ -296,23 +288,23 @@ class GenericEnvironment:
     def _open(
         self, path: str, flags: int, mode: int = 0, dir_fd: int | None = None, kind: type[Descriptor] = Descriptor
     ) -> int:
-        flags |= _CLOEXEC | _BINARY
+        flags |= CLOEXEC | _BINARY
         if dir_fd is None:
             return self._descriptors.open(os.open, path, flags, mode, kind=kind)
         relative = functools.partial(os.open, path, flags, mode, dir_fd=dir_fd)
         return self._descriptors.open(operator.call, relative, kind=kind)
 
     def open_directory(self, path: str) -> int:
-        return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW | _NONBLOCK)
+        return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW | NONBLOCK)
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", directory)
 
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode, dir_fd, Created)
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW, mode, dir_fd, Created)
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
-        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | _NOFOLLOW | _NONBLOCK, 0, dir_fd)
+        return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | NOFOLLOW | NONBLOCK, 0, dir_fd)
 
     def link_unnamed(self, fd: int, path: str) -> None:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", path)
@@ -340,7 +332,7 @@ class GenericEnvironment:
 
     def sync_directory(self, directory: str) -> None:
         try:
-            fd = self._open(directory, os.O_RDONLY | _NONBLOCK)
+            fd = self._open(directory, os.O_RDONLY | NONBLOCK)
         except PermissionError:
             return  # Windows opens no directories; the file itself is on disk
         try:
@@ -360,13 +352,11 @@ class GenericEnvironment:
             return os.listdir(directory)
 
     def scan(self, directory: str, kept: Callable[[os.DirEntry[str]], T | None]) -> list[T]:
-        """See `survey.Surroundings`."""
         with self._forking, os.scandir(directory) as entries:
             return [one for entry in entries if (one := kept(entry)) is not None]
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
-        """See `findings.Surroundings`; nothing portable leads there."""
-        return None
+        return None  # nothing portable leads there
 
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)
@@ -377,8 +367,7 @@ class GenericEnvironment:
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)
 
-    def born(self, path: str) -> str | None:
-        """What tells the file at the path from those that had its place, and its number, before; None: not there."""
+    def btime(self, path: str) -> str | None:
         try:
             found = os.lstat(path)
         except OSError:
@@ -409,10 +398,8 @@ class GenericEnvironment:
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002
         return []
 
-    def census(self) -> Any:
-        """See `survey.Surroundings`: here the one of no tables."""
-
-        return NoCensus()
+    def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002
+        return NoProcLocks()
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -444,6 +431,9 @@ class GenericEnvironment:
     def may_block(self, path: str) -> bool:  # noqa: ARG002
         return False  # nothing portable tells
 
+    def filesystem(self, path: str) -> str:  # noqa: ARG002
+        return ""
+
     def poll_limit(self, path: str) -> float:  # noqa: ARG002
         return 0.025
 
@@ -451,15 +441,15 @@ class GenericEnvironment:
         return False
 
 
-def _presence_by_kill(pid: int) -> Presence:
+def presence_by_signal(pid: int) -> Presence:
     if os.name != "posix":
         return Presence.UNKNOWN  # on Windows, signal 0 is Ctrl-C
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return Presence.GONE
-    except (PermissionError, OverflowError):
-        return Presence.RUNNING
+    except (OSError, OverflowError):
+        pass  # somebody else's
     return Presence.RUNNING
 
 

@@ -1,8 +1,8 @@
 """What a directory's filesystem and this system can do for locks, found out by trying.
 
-Z1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
+PB1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
     kill leaves is removed by the next process that publishes through names there.
-Z2  Nobody's lock is touched: every probe is of a file that this made.
+PB2  Nobody's lock is touched: every probe is of a file that this made.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import stat
 
 from ..model import temporary_name
+from . import procfs
 from .interface import CHANGED, CLOSED, Abilities, Limits
-from .portable import _CLOEXEC, _NOFOLLOW, _NONBLOCK, GenericEnvironment
-from .procfs import _pids, _Process, _read, parse_watches
+from .portable import CLOEXEC, NOFOLLOW, NONBLOCK, GenericEnvironment
 
 _MOST_MOUNTS = 8
 
@@ -21,13 +21,13 @@ _MOST_MOUNTS = 8
 def abilities(env: GenericEnvironment, directory: str) -> Abilities:
     """What can be done in the directory. OSError if nothing can: it is not there, or nothing may be made in it."""
     found = os.stat(directory)
-    kind, network, served = _kind(env, directory)
+    kind = env.filesystem(f"{directory}/x")
     probe = _Probe(env, directory)
     try:
         return Abilities(
             filesystem=kind,
-            network=network,
-            served=served,
+            network=procfs.is_network(kind),
+            served=procfs.is_served(kind),
             mode=stat.S_IMODE(found.st_mode),
             uid=found.st_uid,
             exclusive=probe.exclusive(),
@@ -44,17 +44,6 @@ def abilities(env: GenericEnvironment, directory: str) -> Abilities:
         )
     finally:
         probe.end()
-
-
-def _kind(env: GenericEnvironment, directory: str) -> tuple[str, bool, bool]:
-    """The filesystem's type, and whether it is on a network or served by a process; nothing portable tells."""
-    if not env.guards:
-        return "", False, False
-    from .linux import LinuxEnvironment, _is_network, _is_served
-
-    assert isinstance(env, LinuxEnvironment)  # only that of Linux has guards
-    kind = env._mount_type(f"{directory}/x")
-    return kind, _is_network(kind), _is_served(kind)
 
 
 class _Probe:
@@ -74,13 +63,13 @@ class _Probe:
             raise
 
     def _name(self) -> str:
-        """Z1."""
+        """PB1."""
         path = f"{self._directory}/{temporary_name(self._env.identity(), self._env.token())}"
         self._names.append(path)
         return path
 
     def _open(self, path: str, flags: int) -> int:
-        fd = os.open(path, flags | _CLOEXEC | _NOFOLLOW | _NONBLOCK, 0o600)
+        fd = os.open(path, flags | CLOEXEC | NOFOLLOW | NONBLOCK, 0o600)
         self._fds.append(fd)
         return fd
 
@@ -117,9 +106,9 @@ class _Probe:
         try:
             path = self._name()
             if way == "empty":
-                from .linux import _link_empty_path
+                from .linux import link_empty_path
 
-                _link_empty_path(fd, path)
+                link_empty_path(fd, path)
             elif "proc" in self._env.without:
                 return False
             else:
@@ -180,7 +169,7 @@ class _Probe:
             self._env.unguard(self.fd)
 
     def _is_guarded(self, path: str) -> bool:
-        fd = os.open(path, os.O_RDONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | CLOEXEC | NOFOLLOW | NONBLOCK)
         try:
             return self._env.guarded(fd) is True
         finally:
@@ -192,7 +181,7 @@ class _Probe:
         if watch is None:
             return False
         try:
-            os.close(os.open(self.path, os.O_WRONLY | _CLOEXEC | _NOFOLLOW | _NONBLOCK))
+            os.close(os.open(self.path, os.O_WRONLY | CLOEXEC | NOFOLLOW | NONBLOCK))
             closed = watch.take()
             os.unlink(self.path)
             return bool(closed & CLOSED and watch.take() & CHANGED) and self._env.events_reach(self.path)
@@ -221,8 +210,8 @@ class _Probe:
 def _elsewhere(directory: str) -> list[str]:
     """Where the directory is mounted besides, as far as the mount table tells; the upper one of an overlay, too."""
     real = os.path.realpath(directory)
-    mounts = [_Mount(line) for line in _read("/proc/self/mountinfo").splitlines() if " - " in line]
-    ours = max((m for m in mounts if m.has(real)), key=lambda m: len(m.point), default=None)
+    mounts = procfs.mounts()
+    ours = procfs.mount_at(real, mounts)
     if ours is None:
         return []
     inside = real[len(ours.point.rstrip("/")) :]
@@ -236,25 +225,6 @@ def _elsewhere(directory: str) -> list[str]:
     return [path for path in dict.fromkeys(found) if path != real][:_MOST_MOUNTS]
 
 
-class _Mount:
-    def __init__(self, line: str) -> None:
-        left, _, right = line.partition(" - ")
-        words = left.split(" ")
-        self.device, self.root, self.point = words[2], _plain(words[3]), _plain(words[4])
-        options = right.split(" ")[-1].split(",")
-        self.upper = next((_plain(o.partition("=")[2]) for o in options if o.startswith("upperdir=")), "")
-
-    def has(self, path: str) -> bool:
-        return f"{path}/".startswith(f"{self.point.rstrip('/')}/")
-
-
-def _plain(text: str) -> str:
-    raw = text.encode("latin-1")
-    for escape in (b"\\040", b"\\011", b"\\012", b"\\134"):
-        raw = raw.replace(escape, bytes([int(escape[1:], 8)]))
-    return os.fsdecode(raw)
-
-
 def limits(directory: str) -> Limits:
     """What may run out."""
     soft, hard = _descriptors()
@@ -262,9 +232,9 @@ def limits(directory: str) -> Limits:
     free_bytes, free_files = _space(directory)
     return Limits(
         instances=instances,
-        most_instances=_number("/proc/sys/fs/inotify/max_user_instances"),
+        most_instances=_number("max_user_instances"),
         watches=watches,
-        most_watches=_number("/proc/sys/fs/inotify/max_user_watches"),
+        most_watches=_number("max_user_watches"),
         descriptors=soft,
         most_descriptors=hard,
         free_bytes=free_bytes,
@@ -293,9 +263,13 @@ def _space(directory: str) -> tuple[int, int | None]:
 
 def _in_use(uid: int) -> tuple[int, int]:
     """How many inotify instances and watches a user's processes have."""
+    if not os.path.isdir("/proc/self"):
+        return 0, 0
+    from .proc_locks import OpenFiles, parse_watches
+
     instances = watches = 0
-    for pid in _pids():
-        process = _Process(pid)
+    for pid in procfs.pids():
+        process = OpenFiles(pid)
         try:
             if os.stat(f"/proc/{pid}").st_uid != uid:
                 continue
@@ -308,6 +282,6 @@ def _in_use(uid: int) -> tuple[int, int]:
     return instances, watches
 
 
-def _number(path: str) -> int | None:
-    text = _read(path).strip()
+def _number(limit: str) -> int | None:
+    text = procfs.read(f"/proc/sys/fs/inotify/{limit}").strip()
     return int(text) if text.isdecimal() else None

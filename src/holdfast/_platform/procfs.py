@@ -1,276 +1,22 @@
-"""Who holds and who waits, by the kernel's own tables in `/proc`. For showing: no decision rests on it.
+"""What `/proc` says of processes, and of what is mounted here.
 
-W1  Only what is in `/proc` is read, and a file is asked (`stat`) only on the few filesystems where that is needed, none
-    of them on a network: no dead server can make this hang. A process that ends in the middle, or that may not be
-    looked at, is left out.
-W2  The tables name a file by its superblock's device and its inode number. On btrfs, and on an overlay of several
-    filesystems, that device is not `st_dev`; then whoever has the file open, and may be looked at, tells which it is.
-    Where inodes of two subvolumes share their number, so do their entries: one that a process is seen to have taken on
-    another file is left out.
-W3  The pid of a kernel lock is that of the process which took it: it may have ended, and its number be another's, while
-    the lock lives on in those who inherited the descriptor. So it is named if it is seen to keep the lock; else those
-    who are; and if nobody is, it is named only where it lives and may not be looked at.
-W4  Seen from a container, `/proc/locks` lacks the locks that were taken outside, or by a process that has ended, and
-    those who wait for them as well. The first are found by their descriptors (`fdinfo`).
-W5  `/proc/locks` is no snapshot: it is read in pieces, and while other locks come and go, an entry may be missing or
-    come twice. So it is read again, until it says the same of our file twice, and holders are found without it (W4).
-W6  The kernel shows the mask of an inotify watch without the flags that only govern its creation. What is left is
-    compared whole: `tail -f` and an editor watch as well, but for something else.
-
-The kernel's tables, read once for many files. For showing: no decision rests on it. What procfs.py says holds here.
-
-W7  `/proc/locks` is read once, the descriptors of all processes at most once for watches and once for locks, however
-    many files are asked about. So all answers are of about the same moment, and outdated when they are given.
-W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a
-    hint: then the file is asked about by itself.
-
-A census about a few files: of the kernel's table of locks, which may be long, only their lines are parsed.
+No server is asked, so nothing here can hang. What is hidden, gone or torn is missing from the answer, and is no error.
 """
 
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Iterator
 
-from ..model import Value
-from .inotify import IN_CLOSE_NOWRITE, MASKS
-from .interface import LockOwner, Presence, Process
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from typing import Protocol
-
-    class Tabled(Protocol):
-        """An environment that can say whether `/proc` shows its own processes."""
-
-        def proc_is_ours(self) -> bool: ...
-        def inspect(self, pid: int) -> Process: ...
-
-
-_SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
-"""Where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""
-
-_INSTANCE = "anon_inode:inotify"
-_NO_FILE = ("socket:", "pipe:", "anon_inode:")
-
-IN_ALL_EVENTS, IN_EXCL_UNLINK, IN_ONESHOT = 0xFFF, 0x4000000, 0x80000000
-_SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only the first
-
-# Bounded numbers: what is longer is not of the kernel, and must not overflow here.
-_LOCK = re.compile(
-    r"^(?:lock:\t)?[0-9]+: +(-> +)?FLOCK +[A-Z]+ +(READ|WRITE) +(-?[0-9]{1,10}) "
-    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ",
-    re.MULTILINE,
+MOUNTS = "/proc/self/mountinfo"
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
 )
-_WATCH = re.compile(
-    r"^inotify wd:[0-9a-f]+ ino:([0-9a-f]{1,16}) sdev:([0-9a-f]{1,8}) mask:([0-9a-f]{1,8}) ", re.MULTILINE
-)
-_INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
-_MOUNT_ID = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.MULTILINE)
-_MOUNT = re.compile(r"^([0-9]{1,10}) [0-9]+ ([0-9]{1,4}):([0-9]{1,7}) [^\n]*? - ([^ \n]+) ", re.MULTILINE)
+_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
 
 
-class Entry(Value):
-    """One `flock` in `/proc/locks` or in the `fdinfo` of a descriptor. `pid` is 0 where it means nothing here."""
-
-    pid: int
-    exclusive: bool
-    waiting: bool
-    file: tuple[int, int]
-
-
-class Watched(Value):
-    """One watch in the `fdinfo` of an inotify instance."""
-
-    mask: int
-    file: tuple[int, int]
-
-
-def parse_locks(text: str) -> list[Entry]:
-    """The kernel's `flock` locks in the text of `/proc/locks` or of an `fdinfo`; other kinds are passed over."""
-    return [
-        Entry(max(int(pid), 0), access == "WRITE", bool(arrow), (os.makedev(int(high, 16), int(low, 16)), int(inode)))
-        for arrow, access, pid, high, low, inode in _LOCK.findall(text)
-    ]
-
-
-def parse_watches(text: str) -> list[Watched]:
-    """The watches in the `fdinfo` of an inotify instance."""
-    found = []
-    for inode, device, mask in _WATCH.findall(text):
-        number = int(device, 16)  # the kernel's own form, not that of `st_dev`
-        found.append(Watched(int(mask, 16), (os.makedev(number >> 20, number & 0xFFFFF), int(inode, 16))))
-    return found
-
-
-def parse_mounts(text: str) -> dict[str, tuple[int, str]]:
-    """The device and the type of each mount in a `mountinfo`, by the mount's id."""
-    return {number: (os.makedev(int(major), int(minor)), kind) for number, major, minor, kind in _MOUNT.findall(text)}
-
-
-class _Process:
-    """One process, as far as it may be looked at."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._mounts: dict[str, tuple[int, str]] | None = None
-
-    def descriptors(self) -> list[str] | None:
-        """Its descriptors; None where it may not be looked at, or is gone."""
-        try:
-            return os.listdir(f"/proc/{self.pid}/fd")
-        except OSError:
-            return None
-
-    def information(self, fd: str, *, events: bool = False) -> str:
-        """What the kernel says of a descriptor that leads to a file, or else to an inotify instance."""
-        try:
-            target = os.readlink(f"/proc/{self.pid}/fd/{fd}")
-        except OSError:
-            return ""
-        # Most descriptors are of another kind, and reading about them would be most of the work.
-        wanted = target == _INSTANCE if events else not target.startswith(_NO_FILE)
-        return _read(f"/proc/{self.pid}/fdinfo/{fd}") if wanted else ""
-
-    def mount(self, information: str) -> tuple[int, str]:
-        """The superblock's device and the type of the filesystem that a descriptor is on."""
-        found = _MOUNT_ID.search(information)
-        if self._mounts is None:
-            self._mounts = parse_mounts(_read(f"/proc/{self.pid}/mountinfo"))
-        return self._mounts.get(found[1] if found else "", (-1, ""))
-
-    def leads_to(self, fd: str, information: str, identity: tuple[int, int]) -> bool:
-        """Whether the descriptor leads to this very file. Only where W1 lets that be asked."""
-        inode = _INODE.search(information)  # from Linux 5.14 on
-        if (inode and int(inode[1]) != identity[1]) or self.mount(information)[1] not in _SUBVOLUMES:
-            return False
-        try:
-            found = os.stat(f"/proc/{self.pid}/fd/{fd}")
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == identity
-
-    def has_open(self, identity: tuple[int, int]) -> bool | None:
-        """Whether it has this file open, where W1 lets that be asked; None: it may not be looked at."""
-        fds = self.descriptors()
-        return None if fds is None else any(self.leads_to(fd, self.information(fd), identity) for fd in fds)
-
-
-def _superblock(identity: tuple[int, int]) -> int:
-    """W2: the device by which the tables name this file."""
-    mounts = parse_mounts(_read("/proc/self/mountinfo"))
-    if all(device != identity[0] for device, _ in mounts.values()):
-        for pid in (os.getpid(), *_pids()):
-            process = _Process(pid)
-            for fd in process.descriptors() or ():
-                information = process.information(fd)
-                if information and process.leads_to(fd, information, identity):
-                    return process.mount(information)[0]
-    return identity[0]
-
-
-class _Holders:
-    """Who keeps which of the locks on one file: one lock is known by its kind and by who took it."""
-
-    def __init__(self, identity: tuple[int, int], file: tuple[int, int]) -> None:
-        self._identity = identity
-        self._file = file
-        self.keepers: dict[tuple[bool, int], list[int]] = {}
-        self._elsewhere: set[tuple[bool, int]] = set()
-
-    def held(self) -> set[tuple[bool, int]]:
-        """The locks that `/proc/locks` shows now."""
-        return {(e.exclusive, e.pid) for e in _table(self._file) if not e.waiting}
-
-    def look_at(self, pid: int) -> None:
-        """Find the locks that a process keeps, whoever took them."""
-        process = _Process(pid)
-        for fd in process.descriptors() or ():
-            information = process.information(fd)
-            for entry in parse_locks(information):
-                if entry.file != self._file:
-                    continue
-                lock = (entry.exclusive, entry.pid)
-                if self._identity == self._file or process.leads_to(fd, information, self._identity):
-                    pids = self.keepers.setdefault(lock, [])
-                    if pid not in pids:
-                        pids.append(pid)
-                else:
-                    self._elsewhere.add(lock)
-
-    def exclusively(self) -> bool:
-        return any(exclusive for exclusive, _ in self.keepers)
-
-    def named(self, lock: tuple[bool, int], inspect: Callable[[int], Process]) -> list[int | None]:
-        """W3: who is to be named for a lock; empty when it is none, or not of this file."""
-        taker = lock[1]
-        pids = self.keepers.get(lock)
-        if pids:
-            return [taker] if taker in pids else list(pids)
-        if lock in self._elsewhere or lock not in self.held():  # W2; or released by now
-            return []
-        hidden = taker and _Process(taker).descriptors() is None and inspect(taker).presence is Presence.RUNNING
-        return [taker if hidden else None]
-
-
-def lock_owners(identity: tuple[int, int], inspect: Callable[[int], Process]) -> list[LockOwner]:
-    """See `Environment.lock_owners`."""
-    file = (_superblock(identity), identity[1])
-    table = _table(file)
-    taken = {(e.exclusive, e.pid) for e in table if not e.waiting}
-    found = _Holders(identity, file)
-    for _, taker in taken:
-        found.look_at(taker)
-    if not found.exclusively():
-        for pid in _pids():  # W4
-            found.look_at(pid)
-    # Who is seen to hold exclusively is alone: what else is in the table is outdated, or of another file (W2).
-    locks = set(found.keepers) if found.exclusively() else taken | found.keepers.keys()
-    owners = [LockOwner(pid, lock[0]) for lock in sorted(locks) for pid in found.named(lock, inspect)]
-    return owners + [
-        LockOwner(entry.pid or None, entry.exclusive, waiting=True)
-        for entry in table
-        if entry.waiting and (identity == file or _Process(entry.pid).has_open(identity) is not False)  # W2
-    ]
-
-
-def watchers(identity: tuple[int, int], masks: Collection[int]) -> list[int]:
-    """See `Environment.watchers`."""
-    file = (_superblock(identity), identity[1])
-    wanted = {mask & _SHOWN for mask in masks}  # W6
-    return sorted(pid for pid in _pids() if _is_watching(pid, file, wanted))
-
-
-def _is_watching(pid: int, file: tuple[int, int], wanted: set[int]) -> bool:
-    process = _Process(pid)
-    return any(
-        watch.file == file and watch.mask & _SHOWN in wanted
-        for fd in process.descriptors() or ()
-        for watch in parse_watches(process.information(fd, events=True))
-    )
-
-
-def _table(file: tuple[int, int]) -> list[Entry]:
-    """W5: what `/proc/locks` says of one file, each entry once."""
-    found: list[Entry] = []
-    for _ in range(4):
-        before = found
-        found = list(dict.fromkeys(entry for entry in parse_locks(_read("/proc/locks")) if entry.file == file))
-        if found and found == before:
-            break
-    return found or before
-
-
-def _pids() -> Iterator[int]:
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return
-    yield from (int(name) for name in names if name.isdecimal())
-
-
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """The text of a file, each byte a character; empty if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall().decode("latin-1")
@@ -278,163 +24,117 @@ def _read(path: str) -> str:
         return ""
 
 
-_ARTIFICIAL = frozenset(
-    {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "devpts", "mqueue", "bpf", "configfs"}
-    | {"pstore", "fusectl", "binfmt_misc", "efivarfs", "rpc_pipefs", "selinuxfs", "autofs", "nsfs"}
-)
-"""Where no lock file can be, and where looking at all files may make something happen."""
-_OURS = frozenset(mask & _SHOWN for mask in MASKS)
+# -- processes ---------------------------------------------------------------------------------------------------------
 
 
-class LinuxCensus:
-    """See `survey.Census`."""
-
-    def __init__(self, inspect: Callable[[int], Process], *, tables: bool) -> None:
-        self._inspect = inspect
-        self._tables = tables
-        """Whether `/proc` is of our PID namespace, so that what it shows means something."""
-        self._mounts = dict(parse_mounts(_read("/proc/self/mountinfo")).values())
-        self._locks: dict[tuple[int, int], list[Entry]] | None = None
-        self._inodes: set[int] = set()
-        self._keepers: dict[tuple[tuple[int, int], bool, int], list[int]] | None = None
-        self._watches: dict[tuple[int, int], dict[int, bool]] | None = None
-        self._users: dict[int, int | None] = {}
-        self._watched_inodes: set[int] = set()
-
-    def is_artificial(self, device: int) -> bool:
-        return self._mounts.get(device, "") in _ARTIFICIAL
-
-    def user(self, pid: int) -> int | None:
-        if pid not in self._users:
-            try:
-                self._users[pid] = os.stat(f"/proc/{pid}").st_uid if self._tables else None
-            except OSError:
-                self._users[pid] = None
-        return self._users[pid]
-
-    # -- locks ---------------------------------------------------------------------------------------------------------
-
-    def is_locked(self, identity: tuple[int, int]) -> bool:
-        locks = self._read_locks()
-        if identity in locks:
-            return any(not entry.waiting for entry in locks[identity])
-        return self._is_doubtful(identity, self._inodes) and any(not owner.waiting for owner in self.owners(identity))
-
-    def locked_numbers(self, device: int) -> set[int] | None:
-        self._read_locks()
-        # A device that is not listed is a subvolume's, where there are such.
-        kind = self._mounts.get(device) or ("btrfs" if "btrfs" in self._mounts.values() else "fuse")
-        # A FUSE server may list numbers of its own invention.
-        return None if kind.startswith("fuse") else self._inodes
-
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
-        locks = self._read_locks()
-        if identity not in locks:
-            doubtful = self._is_doubtful(identity, self._inodes)
-            return lock_owners(identity, self._inspect) if doubtful else []  # W8
-        found: dict[LockOwner, None] = {}
-        for entry in locks[identity]:
-            if entry.waiting:
-                found[LockOwner(entry.pid or None, entry.exclusive, waiting=True)] = None
-            else:
-                for pid in self._keepers_of(identity, entry):
-                    found[LockOwner(pid, entry.exclusive)] = None
-        return list(found)
-
-    def _keepers_of(self, identity: tuple[int, int], entry: Entry) -> list[int | None]:
-        """W3: who took it, if it lives; else those who are seen to have it from there."""
-        if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:
-            return [entry.pid]
-        if self._keepers is None:
-            self._keepers = {}
-            for pid in _pids() if self._tables else ():
-                process = _Process(pid)
-                for fd in process.descriptors() or ():
-                    for lock in parse_locks(process.information(fd)):
-                        self._keepers.setdefault((lock.file, lock.exclusive, lock.pid), []).append(pid)
-        return [*dict.fromkeys(self._keepers.get((identity, entry.exclusive, entry.pid), []))] or [None]
-
-    def _read_locks(self) -> dict[tuple[int, int], list[Entry]]:
-        if self._locks is None:
-            self._locks = {}
-            # Twice, because entries may be missing from one reading (W5).
-            first, second = (_read("/proc/locks"), _read("/proc/locks")) if self._tables else ("", "")
-            for entry in parse_locks(first) + (parse_locks(second) if second != first else []):
-                of_file = self._locks.setdefault(entry.file, [])
-                if entry not in of_file:
-                    of_file.append(entry)
-                self._inodes.add(entry.file[1])
-        return self._locks
-
-    def _is_doubtful(self, identity: tuple[int, int], inodes: set[int]) -> bool:
-        return identity[1] in inodes and self._mounts.get(identity[0], "btrfs") in _SUBVOLUMES
-
-    # -- watches -------------------------------------------------------------------------------------------------------
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:
-        return sorted(self._watches_of(identity) or ())
-
-    def heeds_readers(self, identity: tuple[int, int]) -> bool:
-        watches = self._watches_of(identity)
-        return True if watches is None else any(watches.values())
-
-    def _watches_of(self, identity: tuple[int, int]) -> dict[int, bool] | None:
-        """None: somebody watches a file of that number, and it cannot be known whether it is this one."""
-        watches = self._read_watches()
-        if identity in watches or not self._is_doubtful(identity, self._watched_inodes):
-            return watches.get(identity, {})
-        return watches.get((_superblock(identity), identity[1]))  # W8
-
-    def _read_watches(self) -> dict[tuple[int, int], dict[int, bool]]:
-        """The processes that watch a file as holdfast does, and whether they would hear of a reader that closes it."""
-        if self._watches is None:
-            self._watches = {}
-            for pid in _pids() if self._tables else ():
-                process = _Process(pid)
-                for fd in process.descriptors() or ():
-                    for watch in parse_watches(process.information(fd, events=True)):
-                        if watch.mask & _SHOWN in _OURS:
-                            readers = bool(watch.mask & IN_CLOSE_NOWRITE)
-                            self._watches.setdefault(watch.file, {})[pid] = readers
-                            self._watched_inodes.add(watch.file[1])
-        return self._watches
+def is_ours() -> bool:
+    """Whether `/proc` shows this PID namespace: after `unshare --pid` it may still show that of another."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
-class Glimpse(LinuxCensus):
-    """See `survey.Census`. Of one moment, as that is."""
-
-    def __init__(self, env: Tabled) -> None:
-        tables = env.proc_is_ours()
-        super().__init__(env.inspect, tables=tables)
-        # Twice, because entries may be missing from one reading (procfs.py, W5).
-        self._texts = [_read("/proc/locks") for _ in range(2 if tables else 0)]
-        self._known: set[int] = set()
-        self._locks = {}
-
-    def is_locked(self, identity: tuple[int, int]) -> bool:
-        self._learn(identity[1])
-        return super().is_locked(identity)
-
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
-        self._learn(identity[1])
-        return super().owners(identity)
-
-    def _learn(self, inode: int) -> None:
-        if inode in self._known:
-            return
-        self._known.add(inode)
-        found = dict.fromkeys(line for text in self._texts for line in _lines(text, f":{inode} "))
-        for entry in dict.fromkeys(parse_locks("\n".join(found))):
-            assert self._locks is not None
-            self._locks.setdefault(entry.file, []).append(entry)
-            self._inodes.add(entry.file[1])
+def pids() -> Iterator[int]:
+    """All processes that `/proc` shows."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    yield from (int(name) for name in names if name.isdecimal())
 
 
-def _lines(text: str, word: str) -> list[str]:
-    found, at = [], text.find(word)
-    while at >= 0:
-        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-        end = len(text) if end < 0 else end
-        found.append(text[start:end])
-        at = text.find(word, end)
+def stat_fields(pid: int | str) -> list[str]:
+    """The fields of `/proc/PID/stat` from the third on; empty if there is no such process, or it is hidden."""
+    # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def words(pid: int, most: int) -> list[bytes] | None:
+    """The command line of a process, as far as it is in the first `most` bytes; None if it cannot be known."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(most).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return None
+
+
+def comm(pid: int) -> str:
+    """The name of a process's program, for people; empty if it cannot be known."""
+    return read(f"/proc/{pid}/comm").encode("latin-1").decode("utf-8", "replace").strip()
+
+
+# -- mounts ------------------------------------------------------------------------------------------------------------
+
+
+class Mount:
+    """One line of a `mountinfo`: the mount's `number`, the `device` of its superblock, which directory of it (`root`)
+    is mounted where (`point`), its type (`kind`), and the upper directory of an overlay."""
+
+    __slots__ = ("device", "kind", "number", "point", "root", "upper")
+
+    def __init__(self, line: str) -> None:
+        left, _, right = line.partition(" - ")
+        self.number, _, device, root, point = left.split(" ", 5)[:5]
+        major, minor = device.split(":")
+        self.device = os.makedev(int(major), int(minor))
+        self.root, self.point = _plain(root), _plain(point)
+        self.kind, *_, options = right.split(" ")
+        self.upper = next((_plain(o[9:]) for o in options.split(",") if o.startswith("upperdir=")), "")
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The mounts in a `mountinfo`, in its order; what is torn is passed over."""
+    found = []
+    for line in text.split("\n"):
+        try:
+            found.append(Mount(line))
+        except (ValueError, OverflowError):
+            continue
     return found
+
+
+def mounts() -> list[Mount]:
+    """What is mounted here."""
+    return parse_mounts(read(MOUNTS))
+
+
+def mount_at(path: str, table: list[Mount] | None = None) -> Mount | None:
+    """The mount with the longest matching name; None if it cannot be known.
+
+    Symbolic links are not followed, so it is a first answer and not the last one.
+    """
+    wanted = os.path.normpath(path).replace("//", "/") + "/"
+    best, longest = None, 0
+    for mount in mounts() if table is None else table:
+        prefix = mount.point.rstrip("/") + "/"
+        if len(prefix) >= longest and wanted.startswith(prefix):  # of two on one point the later one lies on top
+            best, longest = mount, len(prefix)
+    return best
+
+
+def kind_by_name(directory: str) -> str:
+    """The type of the filesystem that a directory is on, by its name; empty if it cannot be known."""
+    mount = mount_at(directory)
+    return "" if mount is None else mount.kind
+
+
+def kind_by_device(device: int) -> str:
+    """The type of the filesystem with this `st_dev`. `statfs` cannot tell sshfs from other FUSE; the table can."""
+    return next((mount.kind for mount in mounts() if mount.device == device), "")
+
+
+def _plain(text: str) -> str:
+    """A path as it is: blanks, tabs, newlines and backslashes are written as a backslash and three octal digits."""
+    first, *others = text.split("\\")
+    raw = first + "".join(chr(int(part[:3], 8) & 0xFF) + part[3:] for part in others)
+    return os.fsdecode(raw.encode("latin-1"))
+
+
+def is_network(kind: str) -> bool:
+    return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
+
+
+def is_served(kind: str) -> bool:
+    """Whether a process or another machine stands behind the filesystem: it may change unseen, and may be slow."""
+    return kind.startswith("fuse") or kind == "autofs" or is_network(kind)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 
 from ..model import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from . import procfs
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -34,7 +32,7 @@ def adopt_orphans() -> bool:
 
 def children() -> frozenset[Member]:
     """Those of this process."""
-    found = _children_of(os.getpid()) if _proc_is_ours() else []
+    found = _children_of(os.getpid()) if procfs.is_ours() else []
     return frozenset(one for one in _all() if one.parent == os.getpid()) if found is None else frozenset(found)
 
 
@@ -64,7 +62,7 @@ def _session(pid: int) -> int:
 
 
 def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None], root: int = 0) -> list[Member]:
-    top = children_of(root or os.getpid()) if _proc_is_ours() else None
+    top = children_of(root or os.getpid()) if procfs.is_ours() else None
     found = [one for one in top or [] if one not in spared]
     for one in found:  # which grows
         found += children_of(one.pid) or []
@@ -120,42 +118,22 @@ def send(member: Member, number: int) -> bool:
 
 def look_at(pid: int) -> Member | None:
     """One process; None if it has ended, or there is no `/proc`."""
-    return _read(pid) if _proc_is_ours() else None
+    return _read(pid) if procfs.is_ours() else None
 
 
-def program(pid: int) -> str:
-    """The name of its program, for people; empty where that cannot be known."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+program = procfs.comm
 
 
 def _all() -> Iterator[Member]:
-    try:
-        names = os.listdir("/proc") if _proc_is_ours() else []
-    except OSError:
-        names = []
-    for name in names:
-        if name.isdecimal() and (one := _read(int(name))) is not None:
+    for pid in procfs.pids() if procfs.is_ours() else ():
+        if (one := _read(pid)) is not None:
             yield one
-
-
-def _proc_is_ours() -> bool:
-    """Whether `/proc` does not show another PID namespace, where these numbers are others'."""
-    try:
-        return os.readlink("/proc/self") == str(os.getpid())
-    except OSError:
-        return False
 
 
 def _read(pid: int) -> Member | None:
     """One process; None if it has ended, waited for or not."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in field 2 may hold blanks and parentheses; what follows the last one is plain.
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else Member(pid, int(fields[1]), int(fields[19]))
-    except (OSError, ValueError, IndexError):
+        state, parent, *fields = procfs.stat_fields(pid)
+        return None if state in "ZX" else Member(pid, int(parent), int(fields[17]))
+    except (ValueError, IndexError):
         return None

@@ -6,9 +6,11 @@ of the lock path; 4 the lock was lost. `run` otherwise ends as its command ends.
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 
+from ..model import Status
 from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 
 TYPE_CHECKING = False
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import NoReturn
 
-    from ..model import Status
 
 _MODULES = {
     "ls": "ls",
@@ -30,8 +31,9 @@ _MODULES = {
     "reap": "reap",
     "completion": "completion",
     "postgresql": "postgresql",
+    "beads": "beads",
 }
-"""The module of each command, where that is not `basic`; its function is called after the command, as `ls_`."""
+"""The module of each command, where that is not `shell`; its function is called after the command, as `ls_`."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -102,18 +104,24 @@ def _dispatch(arguments: list[str]) -> int:
         _heed_signals(quiet_end=True)
         if sys.stdout is not None:
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        if options.command == "beads":
-            from .beads import beads
-
-            return beads(options)
-        from importlib import import_module
-
-        module = import_module(f".{_MODULES.get(options.command, 'basic')}", __package__)
-        command = getattr(module, options.command + "_")
-        status: int = command(options)
-        return status
+        return perform(options)
     except Exception as error:
         return failed(error)
+
+
+def perform(options: argparse.Namespace) -> int:
+    """What the command does to its target: a function of the command's name, or a method of the target's."""
+    from importlib import import_module
+
+    from .target import target_of
+
+    name = f"{options.command}_"
+    command = getattr(target_of(options), name, None)
+    if command is None:
+        module = import_module(f".{_MODULES.get(options.command, 'shell')}", __package__)
+        command = functools.partial(getattr(module, name), options)
+    status: int = command()
+    return status
 
 
 def _lacking(command: str, step: str) -> str:
@@ -134,7 +142,7 @@ def _lacking(command: str, step: str) -> str:
 
 def _drop_in(name: str, *words: str) -> int:
     """A command with argument rules of its own, for scripts that were written for the original."""
-    # Of an acquisition that cannot be told, nobody would hear: then it is an error, and given back.
+    # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
     try:
         if name == "sema":
@@ -152,12 +160,12 @@ def _command_to_break(options: argparse.Namespace | None, status: Status) -> str
     """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
     import shlex
 
-    from ..engines.registry import scheme_of
+    from .target import is_url
 
     given: str = getattr(options, "lock", None) or ""
     protocol = getattr(options, "protocol", None)
     words, path = ["holdfast", "break"], status.path
-    is_file = not scheme_of(path)
+    is_file = not is_url(path)
     if protocol and is_file and not getattr(options, "slots", None):
         words += ["-p", protocol]  # which makes the path of the lock file from what was given
         path = given or path

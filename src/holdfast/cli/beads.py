@@ -1,10 +1,10 @@
 """`beads check` and `beads daemon`: the daemon's side, which keeps away from a database while a tool holds it.
 
-C6  The signals that end the daemon are blocked and received one by one, as in run.py: none is lost between two steps.
+BD1  The signals that end the daemon are blocked and received one by one, as in run.py: none is lost between two steps.
     One that comes while nothing runs ends the daemon at once; one that comes during a cycle is passed on to the
     command, and the daemon ends when that has ended.
-C7  A cycle begins when the one before has ended and the interval since its beginning is over: cycles never overlap.
-C8  What goes wrong in a cycle is logged and is over with it: a command that fails, or a log that cannot be written.
+BD2  A cycle begins when the one before has ended and the interval since its beginning is over: cycles never overlap.
+BD3  What goes wrong in a cycle is logged and is over with it: a command that fails, or a log that cannot be written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_WAIT = 3600.0
 _LONGEST_LINE = 4000
 
 
-def beads(options: argparse.Namespace) -> int:
+def beads_(options: argparse.Namespace) -> int:
     """The command after `beads`."""
     return check(options) if options.step == "check" else _Daemon(options).run()
 
@@ -75,19 +75,19 @@ class _Daemon:
     def run(self) -> int:
         """Until a signal ends it: 0 for TERM, as a supervisor expects; else death by that signal, as a shell does."""
         heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
-        # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+        # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
         heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # C8: a reader of the log that has gone away
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # BD3: a reader of the log that has gone away
         self._signals = {*heeded, signal.SIGCHLD}
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)  # C6
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)  # BD1
         while not self._ended_by:
             due = time.monotonic() + self._interval
             if self._gate.open():
                 self._heed(0)
                 if not self._ended_by:
                     self._cycle()
-            while not self._ended_by and (left := due - time.monotonic()) > 0:  # C7
+            while not self._ended_by and (left := due - time.monotonic()) > 0:  # BD2
                 self._heed(min(left, _LONGEST_WAIT))
         self._log(f"Ended by {name_of(self._ended_by)}")
         if self._ended_by != signal.SIGTERM:
@@ -150,7 +150,7 @@ class _Daemon:
             finally:
                 os.close(fd)
         except OSError:
-            pass  # C8
+            pass  # BD3
 
 
 def _open_log(path: str) -> int:

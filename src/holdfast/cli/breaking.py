@@ -1,4 +1,7 @@
-"""`break`: remove one lock, if it is still the one that was seen."""
+"""`break`: remove one lock, or end one hold on a server, if it is still the one that was seen.
+
+The id names the one that is meant; without it, a terminal shows the holder and asks.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,15 @@ from .._admin.scan import EMPTY, Survey, id_of, name_of
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
+from ..engines import engine_of
 from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
-from ..lock import Lock
+from ..lock import Lock, requests_of
 from ..model import Liveness, Status
 from ..protocols import is_persistent
-from .console import as_json, rows_of, text_of
+from .console import as_json, name_of_record, rows_of, text_of, url_id_of
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
-from .target import break_ as break_url
-from .target import is_url
 
 _WORD = "break"
 _MEANS = (
@@ -31,19 +33,25 @@ _MEANS = (
 class _Breaking:
     """One lock, as it was seen first, and what was asked for."""
 
-    def __init__(self, options: argparse.Namespace, status: Status) -> None:
+    done, aim = "removed", "remove it"
+    means = _MEANS
+
+    def __init__(self, options: argparse.Namespace, status: Status, its_id: str | None) -> None:
         self.options = options
         self.status = status
-        self.id = id_of(environment(), status)
-        self._refused: str | None = None
-        self._unreadable = False
+        self.id = its_id
+        self.wanted: str | None = options.id.strip().lower() if options.id is not None else None
+        """The id of the acquisition that is meant."""
 
     def refuse(self, why: str, code: int = HELD) -> int:
         if self.options.json:
             show(as_json("refused", self.status, id=self.id, why=why))
         else:
-            say(f"{self.status.path} was not removed: {why}")
+            say(f"{self.status.path} was not {self.done}: {why}")
         return code
+
+    def another(self, now: str | None) -> str:
+        return f"it is not the one with the id {self.wanted}, but {now}. Look at its status, and decide anew"
 
     def end(self, result: str) -> int:
         if self.options.json:
@@ -52,58 +60,80 @@ class _Breaking:
             say(f"{self.status.path}: {result}")
         return DONE
 
-    def remove(self, wanted: str) -> int:
-        """Remove it if it is still called so."""
-        status = self.status
+    def needs_force(self) -> bool:
+        return self.status.liveness is Liveness.ALIVE and self.status.evidence.source == "guard"
+
+    def ask(self) -> int | None:
+        """Find out which acquisition is meant; the exit status where that cannot be known, or was not confirmed."""
+        if self.wanted is not None:
+            return None
+        if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+            which = f"Where nobody can be asked, --id says which acquisition is meant; this one is {self.id}"
+            return self.refuse(f"{sentence(self.status)}. {which}", USAGE)
+        if self.needs_force() and not self.options.force:
+            return self.refuse(f"{sentence(self.status)}. {self.means}")  # so there is nothing to ask
+        print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
+        self.warn()
+        print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip() != _WORD:
+            return self.refuse("that was not confirmed")
+        self.wanted = self.id
+        return None
+
+    def warn(self) -> None:
+        if self.status.liveness is Liveness.ALIVE:
+            print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
+
+    def remove(self) -> int:
+        """Remove the file if it is still called so."""
+        status, refused, unreadable = self.status, None, False
         request = FileRequest(status.path, {"protocol": status.protocol or "sema"}, lock_file=status.path)
 
         def agreed(seen: Observation, assessed: Assessment) -> bool:
-            self._refused = self._why_not(seen, assessed, wanted)
-            self._unreadable = self._refused is None and seen.record is None
-            return self._refused is None
+            nonlocal refused, unreadable
+            refused = self._why_not(seen, assessed)
+            unreadable = refused is None and seen.record is None
+            return refused is None
 
         record = drive(remove_if(environment(), request, agreed))
-        if self._refused is not None:
-            return self.refuse(self._refused)
-        gone = record is not None or (self._unreadable and not environment().exists(status.path))
+        if refused is not None:
+            return self.refuse(refused)
+        gone = record is not None or (unreadable and not environment().exists(status.path))
         return self.end("broken" if gone else "not held")
 
-    def _why_not(self, seen: Observation, assessed: Assessment, wanted: str) -> str | None:
+    def _why_not(self, seen: Observation, assessed: Assessment) -> str | None:
         now = name_of(environment(), self.status.path, self.status.protocol, seen.data)
-        if now != wanted:
-            return f"it is not the one with the id {wanted}, but {now}. Look at its status, and decide anew"
+        if now != self.wanted:
+            return self.another(now)
         if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard" and not self.options.force:
-            return f"{sentence(self.status)}. {_MEANS}"
+            return f"{sentence(self.status)}. {self.means}"
         return None
 
 
+class _OnServer(_Breaking):
+    done, aim = "broken", "end this hold"
+    means = "Its holder lives: end that process, or, if you are sure, use --force"
+
+    def needs_force(self) -> bool:
+        return self.status.evidence.proven
+
+    def warn(self) -> None:
+        pass  # its holder hears of it
+
+
 def break_(options: argparse.Namespace) -> int:
-    """Remove the lock that is meant, by its id or by the word of whoever sits at the terminal."""
-    if is_url(options.lock):
-        return break_url(options)
+    """Remove the lock file that is meant."""
     status = _status(options)
     if status is None:
         say(f"{options.lock} is no lock file of a known protocol; if it is one all the same, name its protocol (-p)")
         return FAILED
-    one = _Breaking(options, status)
+    one = _Breaking(options, status, id_of(environment(), status))
     if is_persistent(status.protocol):
         return _refuse_kernel_lock(one)
     if one.id is None:
         return one.end("not held")
-    wanted: str | None = options.id.strip().lower() if options.id is not None else None
-    if wanted is None:
-        if options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            return one.refuse(
-                f"{sentence(status)}. Where nobody can be asked, --id says which acquisition is meant; this one is "
-                f"{one.id}",
-                USAGE,
-            )
-        if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not options.force:
-            return one.refuse(f"{sentence(status)}. {_MEANS}")  # so there is nothing to ask
-        if not _confirmed(one):
-            return one.refuse("that was not confirmed")
-        wanted = one.id
-    return one.remove(wanted)
+    code = one.ask()
+    return one.remove() if code is None else code
 
 
 def _status(options: argparse.Namespace) -> Status | None:
@@ -116,7 +146,7 @@ def _status(options: argparse.Namespace) -> Status | None:
     except (FileNotFoundError, NotADirectoryError):
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
     if found is not None and found.condition == EMPTY:
-        return Lock(path).status()  # whoever wants to break it has met it as a lock that nobody releases
+        return Lock(path).status()  # for its contenders it is a lock that is never released
     return None if found is None else found.status
 
 
@@ -130,11 +160,26 @@ def _refuse_kernel_lock(one: _Breaking) -> int:
     )
 
 
-def _confirmed(one: _Breaking) -> bool:
-    """Whether whoever sits at the terminal, having seen whose it is, says so."""
-    status = one.status
-    print(text_of([*rows_of(status), ("id", one.id or "")], sys.stderr), file=sys.stderr)
-    if status.liveness is Liveness.ALIVE:
-        print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
-    print(f"Type {_WORD!r} to remove it: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip() == _WORD
+def break_on_server(options: argparse.Namespace) -> int:
+    """End the hold that is meant."""
+    lock = Lock(options.lock, **({} if options.protocol is None else {"protocol": options.protocol}))
+    status = lock.status()
+    one = _OnServer(options, status, url_id_of(status))
+    if not status.locked:
+        return one.end("not held")
+    if one.id is None:
+        return one.refuse(f"{sentence(status)}. Look again in a moment")
+    if one.wanted not in (None, one.id):
+        return one.refuse(one.another(one.id))
+    code = one.ask()
+    if code is not None:
+        return code
+    if one.needs_force() and not options.force:
+        return one.refuse(f"{sentence(status)}. {one.means}")
+    request, engine = requests_of(lock)[0], engine_of(options.lock)
+    steps = engine.break_if(environment(), request, lambda record: name_of_record(status.path, record) == one.id)
+    if drive(steps) is not None:
+        return one.end("broken")
+    if lock.status().locked:
+        return one.refuse("it has changed hands since it was looked at. Look at its status, and decide anew")
+    return one.end("not held")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
-from .._admin.anchors import Anchored
 from .._admin.clean import (
     BLOCKED,
     CHANGED,
     REMOVED,
     Kept,
     Leftover,
+    PinnedEnvironment,
     Removal,
     directories,
     leftovers,
@@ -19,18 +20,16 @@ from .._admin.clean import (
     remove,
     side_by_side,
 )
-from .._admin.scan import Found, Survey, Unseen, joined
+from .._admin.scan import Found, Survey, Unreadable, joined
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
 from ..errors import HoldfastError
 from .console import dumped
 from .outcome import DONE, FAILED, HELD, say, show
-from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 _TOGETHER = 100
@@ -41,10 +40,8 @@ _VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "c
 
 def clean_(options: argparse.Namespace) -> int:
     """Show what may go, or remove it."""
-    if any(map(is_url, options.places)):
-        raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
     report = _Report(options)
-    env = Anchored(environment())
+    env = PinnedEnvironment(environment())
     try:
         for place in options.places or ["."]:
             _clean(env, place, options, report)
@@ -59,7 +56,7 @@ def clean_(options: argparse.Namespace) -> int:
 def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -> None:
     pending: list[Leftover] = []
     for one in _of_place(env, place, options, pending):
-        if isinstance(one, Unseen):
+        if isinstance(one, Unreadable):
             say(f"{one.path}: {one.error.strerror or one.error}")
             report.unseen += 1
         elif isinstance(one, Kept):
@@ -76,14 +73,14 @@ def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -
 
 def _of_place(
     env: Any, place: str, options: argparse.Namespace, pending: list[Leftover]
-) -> Iterator[Leftover | Kept | Unseen]:
+) -> Iterator[Leftover | Kept | Unreadable]:
     """What may go. A directory stays open while something in it is `pending` (M13), or those in it are yet to come."""
     approved = options.approve_stale
     path = os.path.abspath(place)
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:
-        yield Unseen(path, error if isinstance(error, OSError) else OSError(0, str(error)))
+        yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
     survey = Survey(env)
     if os.path.isdir(path):
@@ -94,7 +91,7 @@ def _of_place(
             try:
                 env.enter(path, where)
             except OSError as error:
-                yield Unseen(where, error)
+                yield Unreadable(where, error)
                 continue
             yield from leftovers(env, survey, where, approved=approved)
             if pending and pending[-1].path.startswith(joined(where, "")):
@@ -103,7 +100,7 @@ def _of_place(
     try:
         found: Found | None = survey.file(path)
     except OSError as error:
-        yield Unseen(path, error)
+        yield Unreadable(path, error)
         return
     if found is None:
         say(f"{path} is no lock file of a known protocol, so it is left alone")

@@ -1,21 +1,19 @@
-"""Every command with its options, as data, from what `--help` is made of: for completion and for man pages.
+"""`completion`: a script that makes a shell complete this command line. Nothing in it is written by hand twice.
 
-`completion`: a script that makes a shell complete this command line. Nothing in it is written by hand twice.
+It is made of `commands`: every command with its options, as data, from what `--help` is made of. Manual pages are made
+of the same (manual.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 
 from .. import protocols
 from ..model import Value
 from .options import SUMMARIES, Parser, parser_of
 from .outcome import DONE, show
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _OWN_WORDS = ("sema", "semats")
 """Commands that take the arguments of another tool, and say what they are in a text of their own."""
@@ -78,15 +76,15 @@ def commands() -> list[Command]:
 
 
 def _beads() -> list[Command]:
-    from .options import _BEADS, STEPS, beads_parser
+    from .options import BEADS
 
-    return [_from_parser(f"beads {step}", _BEADS[step], beads_parser(step)) for step in STEPS]
+    return [_from_parser(f"beads {step}", BEADS[step], parser_of(f"beads {step}")) for step in BEADS]
 
 
 def _from_parser(name: str, summary: str, parser: Parser) -> Command:
     options, operands = [], []
     words: tuple[str, ...] = ()
-    for action in parser._actions:
+    for action in parser.actions():
         help_ = action.help or ""
         choices = tuple(map(str, action.choices or ()))
         named = action.metavar if isinstance(action.metavar, str) else "|".join(choices) or "VALUE"
@@ -107,9 +105,9 @@ def _from_parser(name: str, summary: str, parser: Parser) -> Command:
 
 def _from_text(name: str, summary: str) -> Command:
     if name == "sema":
-        from .sema import _HELP as text
+        from .sema import HELP as text
     else:
-        from .semats import _HELP as text
+        from .semats import HELP as text
     above, _, below = text.partition("\nOptions:\n")
     options = tuple(
         Option(_present(short, long), metavar or None, help_) for short, long, metavar, help_ in _OF_TEXT.findall(below)

@@ -1,12 +1,9 @@
-"""Tables for people: aligned, as wide as the terminal, and whole in a pipe. Shared by every view.
+"""How results look: tables and lines for people, one JSON object for programs. Nothing is decided here.
 
-Cells are escaped here (`report.printable`), so that whatever a lock file has in it can be given to these functions.
+Whatever a lock file has in it can be given to these functions: what goes to a terminal is escaped here. A table is
+aligned and as wide as the terminal; in a pipe it is whole.
 
-How results look: text for people, one JSON object for programs. Nothing is decided here.
-
-What `release` has come to, for lock files and for locks on servers: how it is told, and the exit status.
-
-Recorded events: a file with one JSON object on each line, which several processes may share.
+Recorded events are a file with one JSON object on each line, which several processes may share.
 """
 
 from __future__ import annotations
@@ -15,29 +12,20 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable, Sequence
 
-from .._admin.scan import id_of
-from .._core.messages import advice, brief_command, duration, moment, printable, waiting
-from .._platform import environment
-from ..engines.registry import scheme_of
+from .._core.messages import advice, brief_command, duration, moment, printable
+from ..events import Event, listen
 from ..lock import Lock
 from ..model import Holder, Record, Status, Value, Waiter
 from .outcome import DONE, HELD, Screen, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TextIO, TypeVar
+    from typing import Any, TextIO
 
-    from .._admin.scan import Found
-    from ..events import Event
-    from ..lock import Resource
-
-    R = TypeVar("R", bound=Resource)
-
-    Cell = str | tuple[str, str]
-
-    """Text, or text and the name of its style."""
+Cell = str | tuple[str, str]
+"""Text, or text and the name of its style."""
 
 OF_STATE = {
     "held": "green",
@@ -166,20 +154,6 @@ def width_of(text: str) -> int:
 _NAMES = 10
 """Columns for the names of rows."""
 _NARROWEST = 20
-_OF_LOCK = (
-    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
-    *("payload", "holder", "version"),
-)
-
-
-def lock_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `Lock` among those of a command."""
-    found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
-    if scheme_of(
-        options.lock
-    ):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
-        return {name: value for name, value in found.items() if value is not False}
-    return found
 
 
 def user_name(uid: int | None) -> str | None:
@@ -315,7 +289,7 @@ def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
 
 
 def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
-    """Those who wait, one below the other."""
+    """The waiters, one below the other."""
     return [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(waiters)]
 
 
@@ -327,22 +301,12 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
     found = []
     for name, text in rows:
         whole = printable(text)
-        # A path stays in one piece, for whoever copies it.
+        # A path stays in one piece, to be copied.
         as_it_is = width is None or name == "lock"
         room = _NARROWEST if width is None else max(_NARROWEST, width - _NAMES)
         folded = [whole] if as_it_is else wrap(whole, room, break_on_hyphens=False, break_long_words=False)
         found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
     return "\n".join(line.rstrip() for line in found)
-
-
-def of_survey(one: Found) -> dict[str, Any]:
-    """What the JSON of a lock has besides its status."""
-    return {
-        "uid": one.uid,
-        "user": user_name(one.uid),
-        "slot": one.slot,
-        "id": url_id_of(one.status) if scheme_of(one.status.path) else id_of(environment(), one.status),
-    }
 
 
 def tell_released(options: argparse.Namespace, lock: Lock, before: Status, result: str) -> int:
@@ -378,8 +342,6 @@ class Recording:
 
 def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
     """Record what happens to the locks of this process, which runs this command, until the result is called."""
-    from ..events import listen
-
     record = Recording(path)
     words = " ".join(command)
     return listen(lambda event: record.add(as_line(event, words, host)))
@@ -413,18 +375,12 @@ def line_of(values: dict[str, Any]) -> str:
     return dumped(values)
 
 
-def announced(lock: R, options: argparse.Namespace) -> R:
-    """The same, whose wait is announced after a second."""
-    lock._announce(None if options.quiet else lambda refusal: say(waiting(refusal)))
-    return lock
-
-
 _LASTING = ("token", "create_revision", "session", "lease")
 """Fields of a record that name one acquisition, in the engines that have them."""
 
 
 def url_id_of(status: Status) -> str | None:
-    """A short name for the acquisition that was seen; None where nobody holds it."""
+    """A short name for the acquisition that was seen; None for a lock that is free."""
     if status.record is None or not status.locked:
         return None
     return name_of_record(status.path, status.record)

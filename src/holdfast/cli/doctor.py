@@ -1,6 +1,6 @@
-"""`doctor` for a server: whether locks can be listed, and whether one can be had and given back there.
+"""`doctor`: what a directory can do for locks, what that means, and what is amiss.
 
-`doctor`: what a directory can do for locks, what that means, and what is amiss.
+Of a server: whether locks can be listed, and whether one can be acquired and released there.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .._admin.doctor import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities,
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
+from .._platform.interface import Abilities, Limits
 from .._platform.probes import abilities, limits
 from ..engines import engine_of
 from ..errors import HoldfastError
 from ..lock import Lock
 from .console import dumped
 from .outcome import DONE, FAILED, Screen, masked, screen, show
-from .target import is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._platform.interface import Abilities, Limits
+    from typing import Any
 
 NAME = "holdfast-doctor"
 """The lock that is acquired to see whether that can be done."""
@@ -67,7 +67,7 @@ def _listing(url: str) -> Finding:
 
 
 def _holding(url: str) -> list[Finding]:
-    """Acquire a lock twice, which nobody else wants: that asks for all that a lock needs."""
+    """Acquire a lock of our own twice: that asks for all that a lock needs."""
     probe = probe_of(url)
     if probe is None:
         return [
@@ -115,8 +115,6 @@ _INDENT = 22
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
-    if is_url(options.place):
-        return _of_server(options)
     directory = os.path.join(os.getcwd(), options.place)
     directory = directory if ".." in directory.split("/") else os.path.normpath(directory)
     can: Abilities | None = None
@@ -127,21 +125,24 @@ def doctor_(options: argparse.Namespace) -> int:
         findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(environment(), directory)]
     except OSError as error:
         findings = [_impossible(directory, error)]
-    verdict = worst(findings)
-    if options.json:
-        show(_as_json(directory, verdict, findings, can, have))
-    elif not options.quiet or verdict == UNUSABLE:
-        show("\n".join(_as_text(directory, verdict, findings, screen(sys.stdout))))
-    return _STATUS[verdict]
+    more = {
+        "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
+        "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
+    }
+    return _tell(options, "directory", directory, findings, **more)
 
 
-def _of_server(options: argparse.Namespace) -> int:
+def of_server(options: argparse.Namespace) -> int:
+    """The same for a server, which is named by a URL."""
+    return _tell(options, "url", masked(options.place), findings_of(options.place))
 
-    findings, shown = findings_of(options.place), masked(options.place)
+
+def _tell(options: argparse.Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:
+    """Say what was found, and what that comes to; the exit status."""
     verdict = worst(findings)
     if options.json:
         listed = [{name: getattr(one, name) for name in one._fields} for one in findings]
-        show(dumped({"url": shown, "verdict": verdict, "findings": listed}))
+        show(dumped({kind: shown, "verdict": verdict, "findings": listed, **more}))
     elif not options.quiet or verdict == UNUSABLE:
         show("\n".join(_as_text(shown, verdict, findings, screen(sys.stdout))))
     return _STATUS[verdict]
@@ -164,18 +165,6 @@ def _impossible(directory: str, error: OSError) -> Finding:
         }.get(error.errno or 0, "choose another directory")
     )
     return Finding("directory", UNUSABLE, f"no file can be made here: {error.strerror or error}", means)
-
-
-def _as_json(directory: str, verdict: str, findings: list[Finding], can: Abilities | None, have: Limits | None) -> str:
-    return dumped(
-        {
-            "directory": directory,
-            "verdict": verdict,
-            "findings": [{name: getattr(one, name) for name in one._fields} for one in findings],
-            "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
-            "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
-        }
-    )
 
 
 def _as_text(directory: str, verdict: str, findings: list[Finding], on: Screen) -> list[str]:

@@ -1,15 +1,4 @@
-"""All that a command has started, and how it is brought to an end.
-
-C6  The command's tree is what is below its guardian (guardian.py, G1), which nobody leaves. If the guardian was killed,
-    it is what is below us: whoever loses its parent then becomes our child (a "subreaper"). What were our children
-    before the command began are none of it; then we adopt nobody, because their orphans could not be told from the
-    command's.
-C7  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
-    pidfd, and looked at again in between.
-C8  Those who come while the tree is being stopped get their TERM at the next look; after the time for that, all get
-    KILL at each look, so no tree outgrows it.
-
-The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
+"""The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
 
     run ──fork──▶ guardian ──posix_spawn──▶ command ──▶ what it starts
         ◀── started, ended, left or none
@@ -20,16 +9,28 @@ G1  The guardian has a copy of the guard's descriptor from the fork on, and is a
     descriptor; `waitpid` says ECHILD when, and only when, none of it is left. The command inherits the guard as well: a
     guardian that is killed takes nothing along.
 G2  As soon as the command has started, the guardian leaves the session and all that came from `run`. What ends the
-    group (`kill -9 -PGID`) or the terminal does not reach it, and nobody waits for a pipe that it has open. Not before:
-    the command belongs to the session and the group of `run`, and has its descriptors.
+    group (`kill -9 -PGID`) or the terminal does not reach it, and no reader waits for a pipe that it has open. Not
+    before: the command belongs to the session and the group of `run`, and has its descriptors.
 G3  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and sees to a loss as `run`
-    would (tree.py). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
+    would (CT3). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
     holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`: a loss.
 G4  `run` is a subreaper, too. If the guardian is killed, the command becomes a child of `run`, which goes on alone.
 G5  The guardian does not wait for the command before `run` has said that it knows of its end. Until then its number is
-    nobody else's, so a signal that `run` passes on reaches the command or nobody (C5).
+    not used again, so a signal that `run` passes on reaches the command or no process (C5).
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
     in between, the guardian takes that for G3.
+
+The command's tree is all that it has started. When the lock is lost, whoever holds it brings the tree to an end
+(`Tree`):
+
+CT1  The command's tree is what is below its guardian (G1), which no process leaves. If the guardian was
+    killed, it is what is below us: a process that loses its parent then becomes our child (a "subreaper"). Children
+    that we had before the command began do not belong to it; then we adopt none, because their orphans could not be
+    told from the command's.
+CT2  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
+    pidfd, and looked at again in between.
+CT3  Processes that start while the tree is being stopped get TERM at the next look; after the time for that, all get
+    KILL at each look, so no tree outgrows it.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Mapping
 
+from .._core.hold import Held
 from .._drivers.sync import caller
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
 from ..engines.file.hold import FileHeld
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import Hold, file_hold, keep
-from .keeper import detach, fork, readable
+from ..lock import Hold, file_hold, guarded_hold, keep, state_of
+from .detached import detach, fork, readable, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
 
@@ -60,7 +62,7 @@ _PAUSES = (0.02, 0.2)
 _UNSEEN = -1
 """Stands for the start of a command where processes cannot be looked at."""
 _PATIENCE = 2.0
-"""Seconds for which those who got KILL are waited for: one in an uninterruptible call of the kernel may take longer."""
+"""Seconds to wait for processes that got KILL: one in an uninterruptible call of the kernel may take longer."""
 
 
 class Tree:
@@ -77,7 +79,7 @@ class Tree:
         self._sent: set[tuple[int, int, int]] = set()
         self._denied: set[int] = set()
         self._seen: list[Member] = []
-        """Who has lost its parent, where we adopt nobody, is still known by having been seen."""
+        """Where we adopt none, a process that has lost its parent is still known by having been seen."""
         self._told = False
 
     def orphan(self) -> Member | None:
@@ -153,27 +155,31 @@ _SIZE = 9
 """Bytes of a message: its kind, and a number. So few are written and read whole."""
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _POLL = 0.2
-"""Seconds between looks at those whose end is no event."""
+"""Seconds between looks at processes whose end is no event."""
 
 
 class Guardian:
     """As `run` sees it."""
 
     def __init__(self, hold: Hold, kill_after: float, until: str) -> None:
-        self._held = file_hold(hold)
+        self._held = state_of(hold)
+        self._guarded = guarded_hold(hold)  # what it can keep without `run`, if it can
         self._kill_after = kill_after
         self._until = until
-        self.keeps = self._held.guarded
-        """Whether it can keep the lock without `run`."""
         self.pid = 0  # it has not begun, or has ended
         self._news = self._words = -1
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it can keep the lock without `run`."""
+        return self._guarded is not None
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
         """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
 
         OSError as the command's start gives it. To be called with all signals blocked that are heeded.
         """
-        fd = os.dup(self._held.fd) if self.keeps else -1
+        fd = -1 if self._guarded is None else os.dup(self._guarded.fd)
         self._news, tell = os.pipe()
         heard, self._words = os.pipe()
         try:
@@ -181,7 +187,8 @@ class Guardian:
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
-                _Life(self._held, fd, self._kill_after, self._until, tell, heard).live(command, environment, mask)
+                life = _Life(self._held, self._guarded, fd, self._kill_after, self._until, tell, heard)
+                life.live(command, environment, mask)
         finally:
             for theirs in (fd, tell, heard):
                 if theirs >= 0:
@@ -239,9 +246,10 @@ class Guardian:
 class _Life:
     """The guardian itself."""
 
-    def __init__(self, held: FileHeld, fd: int, kill_after: float, until: str, tell: int, heard: int) -> None:
-        self._held = held
-        self._fd = fd
+    def __init__(
+        self, held: Held, kept: FileHeld | None, fd: int, kill_after: float, until: str, tell: int, heard: int
+    ) -> None:
+        self._held, self._kept, self._fd = held, kept, fd
         self._kill_after = kill_after
         self._until = until
         self._tell_fd = tell
@@ -285,16 +293,12 @@ class _Life:
         """G2."""
         listeners.clear()  # what they have open is closed now, and its number may be another file's
         detach({self._fd, self._tell_fd, self._heard})
-        self._woken, self._wake = os.pipe()
-        for fd in (self._woken, self._wake):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._woken, self._wake = wakeup_pipe()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        for name in ("SIGCHLD", *_PASSED_ON):
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        wake_by(("SIGCHLD", *_PASSED_ON), self._wake)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {self._held.path}"
-        self._held.env.entitle(NAME, about)  # type: ignore[attr-defined]
+        self._held.env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
     def _watch(self) -> int:
         """While `run` lives."""
@@ -316,7 +320,7 @@ class _Life:
                     return 0
 
     def _reap(self) -> bool:
-        """Wait for whoever has ended, but see G5; whether somebody is left."""
+        """Wait for the processes that have ended, but see G5; whether any is left."""
         self._has_children = True
         while True:
             try:
@@ -349,7 +353,7 @@ class _Life:
     def _hold(self, until: str, *, killed: bool) -> int:
         """Be the holder, until the work has ended or the lock is lost, which ends the work (G3).
 
-        `killed`: `run` was. What has to end is then more by default: nobody can tell what was to go on after it.
+        `killed`: `run` was. By default more has to end then: what was to go on after it cannot be known.
         """
         self._seen = True
         hold = self._take()
@@ -376,14 +380,14 @@ class _Life:
 
     def _take(self) -> Hold | None:
         """The hold, in this process; None where it went with `run`."""
-        held = self._held
-        if self._fd < 0:
+        held = self._kept
+        if held is None:
             self._lost = True
             return None
         self._fd = held.env.adopt(self._fd)  # type: ignore[attr-defined]
         held.request.on_lost = self._on_lost
         held.request.watched = True
-        ours = type(held)(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
+        ours = FileHeld(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
         share = ours.share(caller())
         keep(held.env, share)  # type: ignore[arg-type]
         hold = Hold(share)

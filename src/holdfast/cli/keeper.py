@@ -1,24 +1,18 @@
-"""What a process of ours does that is to outlive its caller: nothing of the caller's stays open, nothing reaches it.
+"""The keeper: a small process that holds a lock for a shell, which cannot hold one itself.
 
-The process that the lock of `try` and `acquire` is bound to, if nobody names one: the caller, if that is a shell.
-
-W1  A lock that ends as soon as its command has said that it is held is refused, not reported as a success. So a caller
-    is accepted only if it is seen to be a shell: a program that runs one command (timeout, xargs, sudo, make, a
-    `subprocess.run` whose `sh -c` has become the command) looks like any other, and has no list that is complete.
-    env, nice, nohup and setsid become the command, whose parent is the shell then; so does the last command of `sh -c`
-    in most shells. In others, that shell ends with us (W2).
-W2  The shell of `sh -c 'holdfast try LOCK'` has nothing else to do. That is refused where the one command of its text
-    is seen to be ours; a text with any operator, substitution or variable in our words may be more than that.
-W3  Where the caller's program cannot be found out (another system, another user's `/proc`), nothing is refused. What is
-    known is said, as what is acquired by a script that ends, or in a subshell, cannot be told from what is kept.
-
-The keeper: a small process that holds a lock for a shell, which cannot hold one itself.
+Of a lock file, the command acquires and hands over:
 
     command: acquires, forks ──▶ keeper: a session of its own, nothing inherited but the guard
                              ◀── ready ──
              tells the caller
                              ── go ──▶ keeps, until the owner ends, a signal ends it, or the lock is lost
              ends
+
+Of a lock on a server, the keeper acquires, because the connection is what holds it:
+
+    command: forks ──▶ keeper: a session of its own; acquires, and tells people what there is to tell
+                    ◀── exit status ──  (0: it holds the lock)
+    ends            ── go ──▶           keeps, as above
 
 S1  The guard passes with its open file description, which the fork shares. From the acquisition on, at least one of the
     two has it; it is never dropped and taken again. The command lets go by closing, never by unlocking.
@@ -31,18 +25,9 @@ S4  Signals are blocked from the fork to the hand-over's next step: an interrupt
 S5  The record names the owner, not the keeper. Other implementations judge by that number, and a person reads it: both
     ask for the shell. The keeper ends with the owner, so the number is never wrong while the lock is kept. If only the
     keeper is killed, they go on to take the lock for held, the safe mistake; holdfast sees the guard gone.
-S6  Who ends a keeper from outside names it by a pidfd, and looks again at what it holds before it sends the signal.
-
-`try` and `acquire` of a lock on a server, for a shell: a keeper process that acquires it, and has the connection.
-
-    command: forks ──▶ keeper: a session of its own; acquires, and tells people what there is to tell
-                    ◀── exit status ──  (0: it holds the lock)
-    ends            ── go ──▶           keeps, until the owner ends, a signal ends it, or the lock is lost
-
-S7  The keeper acquires the lock itself, so the connection that the server knows is its own from the beginning. Until
-    `go`, it gives up when the command's pipe closes without a word: then its caller was not told of the lock.
-S8  What is interrupted is the command; it tells the keeper, and waits until that has given up.
-S9  Who ends a keeper from outside names it by a pidfd, and looks again whose it is before it sends the signal (S6).
+S6  To end a keeper from outside, name it by a pidfd, and look again at what it holds before sending the signal.
+S7  A keeper that acquires gives up when the command's pipe closes before `go`: its caller was not told of the lock.
+S8  An interruption reaches the command. It tells the keeper that acquires, and waits until that has given up.
 """
 
 from __future__ import annotations
@@ -51,180 +36,29 @@ import argparse
 import os
 import re
 import signal
-import sys
 import threading
+from collections.abc import Iterable
 
-from .._core.messages import brief_command, printable
-from .._drivers.agent import agent
 from .._drivers.sync import caller
 from .._platform import environment
-from .._platform.interface import Presence
 from ..engines.file.hold import FileHeld
 from ..engines.file.inspect import Assessment, Observation, glance
 from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
-from ..lock import Hold, Lock, file_hold, file_request, keep
+from ..lock import Hold, Lock, file_hold, file_request, keep, requests_of
 from ..model import Evidence, Identity, Liveness, Status
-from .console import announced, as_json, lock_options
+from .console import as_json
+from .detached import detach, fork, readable, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
+from .owner import Owner, tell_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
     from typing import NoReturn
-
-    from .._platform.portable import GenericEnvironment
-
-
-def detach(kept: Collection[int]) -> None:
-    """A session without a terminal, `/` as the directory, and no descriptor open but these: somebody may wait for the
-    end of a pipe that the caller had."""
-    os.setsid()
-    os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    _close_all_but({0, 1, 2, *kept})
-
-
-def fork() -> int:
-    """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def readable(fds: Collection[int], seconds: float | None) -> list[int]:
-    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever)."""
-    import select
-
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(None if seconds is None else max(0, round(seconds * 1000)))]
-
-
-def _close_all_but(kept: set[int]) -> None:
-    try:
-        opened = [int(name) for name in os.listdir("/dev/fd")]
-    except (OSError, ValueError):
-        opened = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
-    for fd in opened:
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # it was that of the listing
-
-
-_SHELLS = {
-    "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",
-    "mksh", "mrsh", "murex", "nu", "oils-for-unix", "oksh", "osh", "pdksh", "posh", "powershell",
-    "powershell_ise", "pwsh", "rbash", "rksh", "rzsh", "sash", "sh", "static-sh", "tcsh", "xonsh", "yash", "ysh",
-    "zsh",
-}  # fmt: skip
-_MULTICALL = ("busybox", "toybox")
-_OPERATORS = frozenset(";&|\n<>(){}`$")
-_SHOWN = 60
-
-
-def owner_of(options: argparse.Namespace, *, binds: bool) -> int | None:
-    """Its pid; None, and said why, if there is none. One that is to be bound to has to be a shell, unless it is named.
-
-    Without `binds` only its number counts: nothing is to be left to it.
-    """
-    if options.owner_pid:
-        named: int = options.owner_pid
-        return named
-    pid = os.getppid()
-    if pid <= 0:
-        say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
-        return None
-    why = _why_not(pid) if binds else None
-    if why is not None:
-        say(
-            f"{options.lock} was not acquired: it would be bound to process {_shown(pid)}, {why}. Name the process "
-            "that it is for (--owner-pid $$ in a script), or use: holdfast run LOCK -- CMD"
-        )
-        return None
-    return pid
-
-
-def tell_bound(options: argparse.Namespace, owner: int) -> None:
-    """To whom the lock is bound, unless the caller knows it, or reads it elsewhere."""
-    if not (options.quiet or options.json or options.verbose or options.owner_pid):
-        say(f"bound to process {_shown(owner)}: free when that ends")
-
-
-def _shown(pid: int) -> str:
-    program = environment().program(pid)
-    if program is None:
-        return str(pid)
-    name, words = program
-    if len(words) > 1 and _is_shell(_base(words[0])) and not words[1].startswith("-"):
-        words = [_base(words[1]), *words[2:]]  # people know it by its script
-    command = brief_command(" ".join(words)) or name
-    if "://" in command:
-        from .outcome import masked
-
-        command = masked(command)  # before it is cut: half of a URL is not known for one
-    return f"{pid} ({printable(command, _SHOWN)})"
-
-
-def _why_not(pid: int) -> str | None:
-    """Why the lock would not be kept by that caller; None if it would, or if that cannot be known (W3)."""
-    program = environment().program(pid)
-    if program is None:
-        return None
-    name, words = program
-    first, second = (_base(word) for word in [*words, "", ""][:2])
-    if name in _MULTICALL:
-        name = second if first in _MULTICALL else first
-    elif not _is_shell(name) and (_is_shell(first) or second == "xonsh"):
-        return None  # run by an emulator, or by the interpreter of the language that it is written in
-    if not _is_shell(name):
-        return "which is not a shell and may end as soon as this command has"
-    if _is_all_of(words):
-        return "a shell that ends with this command"
-    return None
-
-
-def _base(word: str) -> str:
-    return word.rpartition("/")[2]
-
-
-def _is_shell(name: str) -> bool:
-    """As shells are called: `-bash` at a login, `zsh-5.9`, `ksh93`, `bash-static`, `pwsh.exe`."""
-    name = name.lower().lstrip("-.").removesuffix(".exe").removesuffix("-wrapped").removesuffix("-static")
-    return name.rstrip("0123456789.-") in _SHELLS
-
-
-def _is_all_of(words: list[str]) -> bool:
-    """Whether this very command is all that a shell with these words does (W2)."""
-    text = None
-    for number, word in enumerate(words[1:], 1):
-        if not word.startswith("-") or word == "-":
-            return False
-        if not word.startswith("--") and "c" in word:
-            text = next((one for one in words[number + 1 :] if not one.startswith("-")), None)
-            break
-    if text is None or _OPERATORS.intersection(text):
-        return False
-    import shlex
-
-    try:
-        said = shlex.split(text)
-    except ValueError:
-        return False
-    ours = sys.argv[1:]
-    before = said[: -len(ours)] if ours else said
-    return said == [*before, *ours] and bool(before) and _base(before[-1]) == "holdfast"
-
 
 NAME = "holdfast-keeper"
 """What a keeper is called in lists of processes."""
+_TITLE = rf"{NAME}\s+for process ([0-9]+)\b"
 _READY, _GO = b"r", b"g"
 _POLL = 0.1
 """Between looks at the owner, where there are no pidfds."""
@@ -232,6 +66,7 @@ _PATIENCE = 5.0
 """Seconds to wait for a keeper that was told to end."""
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT")
 _IGNORED = ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2")
+_UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
 
 
 def is_possible() -> bool:
@@ -239,29 +74,62 @@ def is_possible() -> bool:
     return hasattr(os, "fork") and hasattr(os, "setsid")
 
 
-class Owner:
-    """A living process that a lock is bound to (S3)."""
+def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
+    """The owner's own news."""
+    if options.json:
+        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
+    if options.verbose:
+        say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
+    tell_bound(options, owner)
 
-    def __init__(self, env: GenericEnvironment, pid: int) -> None:
-        self._env = env
-        self.pid = pid
-        opened = env.watch_process(pid)
-        self.fd = -1
-        if opened is not None:
-            self.fd = os.dup(opened)  # a forked child closes all that the environment has opened
-            env.close(opened)
-        self._started = env.identity(pid).started
 
-    def has_ended(self) -> bool:
-        if self.fd >= 0:
-            return bool(readable([self.fd], 0))
-        found = self._env.inspect(self.pid)
-        return found.presence in (Presence.GONE, Presence.ZOMBIE) or found.started != self._started
+def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) -> int:
+    """That it could not be had in time; the exit status."""
+    if options.json:
+        show(as_json("held", lock.status()))
+    elif not options.quiet:
+        say(str(error))
+    return int(options.held_code)
 
-    def command(self) -> str:
-        """The name of its program, for people."""
-        words = (self._env.command(self.pid) or "").split()
-        return words[0].rpartition("/")[2].lstrip("-") if words else ""
+
+class _Life:
+    """The keeper's side."""
+
+    _woken: int
+    _wake: int
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def _ring(self, _lost: LockLost) -> None:
+        os.write(self._wake, b"\0")
+
+    def _heed_signals(self) -> None:
+        """From here on, signals end the hold."""
+        for name in _IGNORED:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        wake_by(_ENDING, self._wake)
+
+    def _show_title(self, path: str) -> None:
+        command = self._owner.command()
+        about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
+        environment().setproctitle(NAME, f"{about}: {path}")
+
+    def _wait(self, heard: int = -1) -> None:
+        """Until the lock is to be given up. `heard`: the command's pipe, which has not said `go` yet."""
+        fds = [fd for fd in (heard, self._woken, self._owner.fd) if fd >= 0]
+        while True:
+            ready = readable(fds, None if self._owner.fd >= 0 else _POLL)
+            if self._woken in ready or self._owner.has_ended():
+                return
+            if heard in ready:
+                if os.read(heard, 1) != _GO:
+                    return  # S2
+                fds.remove(heard)
+                os.close(heard)
+
+
+# -- of a lock file ----------------------------------------------------------------------------------------------------
 
 
 class Keeper:
@@ -279,7 +147,7 @@ class Keeper:
         try:
             self.pid = _fork()
             if self.pid == 0:
-                _Life(self._held, fd, owner, pace).live(tell, heard)
+                _FileLife(self._held, fd, owner, pace).live(tell, heard)
             for mine in (fd, tell, heard):
                 os.close(mine)
             said = os.read(ready, 1)
@@ -291,15 +159,11 @@ class Keeper:
             _unblock(before)
 
     def go(self) -> bool:
-        """Leave the lock to the keeper. False where it has ended meanwhile; then nobody holds the lock.
+        """Leave the lock to the keeper. False where it has ended meanwhile; then the lock is free.
 
         From here on signals stay blocked: the caller is to hear that it has the lock (S4).
         """
-        _block()
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        try:
-            os.write(self._go, _GO)
-        except BrokenPipeError:
+        if not _say_go(self._go):
             self._end()
             return False
         os.close(self._go)
@@ -321,14 +185,12 @@ class Keeper:
             self._held.hand_over()
 
 
-class _Life:
-    """The keeper's side."""
-
+class _FileLife(_Life):
     def __init__(self, held: FileHeld, fd: int, owner: Owner, pace: float) -> None:
+        super().__init__(owner)
         self._request, self._env = held.request, held.env
         self._identity, self._data = held.identity, held.data
         self._fd = fd
-        self._owner = owner
         self._pace = pace
 
     def live(self, tell: int, heard: int) -> NoReturn:
@@ -348,44 +210,23 @@ class _Life:
             os._exit(status)
 
     def _settle_in(self, tell: int, heard: int) -> None:
-        """A session without a terminal, and nothing of the caller's that somebody could wait for."""
+        """A session without a terminal, and nothing of the caller's open that others could wait for."""
         detach({self._fd, self._owner.fd, tell, heard})
-        self._woken, self._wake = os.pipe()
-        for fd in (self._woken, self._wake):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        for name in _IGNORED:
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-        for name in _ENDING:
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+        self._woken, self._wake = wakeup_pipe()
+        self._heed_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _take(self) -> Hold:
         """The same hold, in this process: with heartbeats, and news of its loss."""
         self._fd = self._env.adopt(self._fd)  # type: ignore[attr-defined]
         self._request.beat_every = self._pace
-        self._request.on_lost = lambda _lost: os.write(self._wake, b"\0")
+        self._request.on_lost = self._ring
         self._request.watched = True
         held = FileHeld(self._env, self._request, self._fd, self._identity, self._data, True)
         share = held.share(caller())
         keep(self._env, share)  # type: ignore[arg-type]
-        command = self._owner.command()
-        about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        self._env.entitle(NAME, f"{about}: {self._request.path}")  # type: ignore[attr-defined]
+        self._show_title(self._request.path)
         return Hold(share)
-
-    def _wait(self, heard: int) -> None:
-        """Until the lock is to be given up."""
-        fds = [heard, self._woken] + [fd for fd in (self._owner.fd,) if fd >= 0]
-        while True:
-            ready = readable(fds, None if self._owner.fd >= 0 else _POLL)
-            if self._woken in ready or self._owner.has_ended():
-                return
-            if heard in ready:
-                if os.read(heard, 1) != _GO:
-                    return  # S2
-                fds.remove(heard)
-                os.close(heard)
 
 
 def _fork() -> int:
@@ -396,9 +237,18 @@ def _fork() -> int:
         raise OSError(error.errno, f"{error.strerror}; {need}") from error
 
 
-def _released(hold: Hold) -> int:
-    from ..errors import LockLost
+def _say_go(fd: int) -> bool:
+    """Whether the keeper hears it. Signals stay blocked: the caller is to hear that it has the lock."""
+    _block()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        os.write(fd, _GO)
+    except BrokenPipeError:
+        return False
+    return True
 
+
+def _released(hold: Hold) -> int:
     try:
         hold.release()
     except LockLost:
@@ -416,81 +266,19 @@ def _unblock(before: Iterable[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# -- ending a keeper from outside --------------------------------------------------------------------------------------
+# -- of a lock on a server ---------------------------------------------------------------------------------------------
 
 
-def keeper_of(env: GenericEnvironment, identity: tuple[int, int]) -> int | None:
-    """The keeper that has the guard of this file; None where there is none, or it cannot be seen from here."""
-    for one in env.lock_owners(identity):
-        if one.pid is not None and one.exclusive and not one.waiting and _is_keeper(env, one.pid):
-            return one.pid
-    return None
-
-
-def _is_keeper(env: GenericEnvironment, pid: int) -> bool:
-    return (env.command(pid) or "").split()[:1] == [NAME]
-
-
-def why_not_for(env: GenericEnvironment, seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """As `why_not_of`; what a keeper has is its owner's."""
-    kept = assessed.evidence.source == "guard" and not assessed.is_dead and keeper_of(env, seen.identity) is not None
-    return why_not_of(seen, _UNPROVEN if kept else assessed, owner)
-
-
-def end_keeper(lock: Lock, owner: Identity | None) -> bool:
-    """End the keeper of the lock, if it keeps it for this `owner` (None: for anybody), and wait until it has released.
-
-    False where there is no such keeper, or the lock is still its.
-    """
-    env = lock._env
-    seen = glance(env, file_request(lock))
-    if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
-        return False
-    keeper = keeper_of(env, seen.identity)
-    watched = None if keeper is None else env.watch_process(keeper)
-    if keeper is None or watched is None:
-        return False
-    try:
-        if keeper_of(env, seen.identity) != keeper:  # S6
-            return False
-        for number in (signal.SIGTERM, signal.SIGCONT):  # the latter, should somebody have stopped it
-            signal.pidfd_send_signal(watched, number)
-        if not readable([watched], _PATIENCE):
-            return False
-    except OSError:
-        return False  # it is another user's
-    finally:
-        env.close(watched)
-    left = glance(env, file_request(lock))
-    return left is None or not _is_same(left, seen)
-
-
-_UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
-
-
-def _is_same(one: Observation, other: Observation) -> bool:
-    """Whether it is still the same acquisition, in spite of heartbeats."""
-    if one.identity != other.identity or one.record is None or other.record is None:
-        return False
-    return (one.record.pid, one.record.marker) == (other.record.pid, other.record.marker)
-
-
-_GO = b"g"
-_TITLE = re.compile(rf"{NAME}\s+for process ([0-9]+)\b")
-
-
-def acquire(options: argparse.Namespace, pid: int) -> int:
+def acquire_on_server(lock: Lock, options: argparse.Namespace, pid: int) -> int:
     """Have a keeper acquire the lock for the process `pid`; the exit status."""
     if options.no_keeper or not is_possible():
         raise ValueError(
             "a lock on a server lives with a connection, which a keeper process has to hold for a shell; leave "
             "--no-keeper out, or use: holdfast run LOCK -- CMD"
         )
-    lock = announced(Lock(options.lock, **lock_options(options)), options)
-    owner = Owner(lock._env, pid)
+    owner = Owner(pid)
     if owner.has_ended():
-        say(f"process {pid} has ended, so {lock.path} was not acquired for it")
-        return FAILED
+        return owner.tell_ended(lock.path)
     ready, tell = os.pipe()
     heard, go = os.pipe()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -498,7 +286,7 @@ def acquire(options: argparse.Namespace, pid: int) -> int:
     if keeper == 0:
         os.close(ready)
         os.close(go)
-        _Keeper(lock, owner, options, tell, heard).live()
+        _ServerLife(lock, owner, options, tell, heard).live()
     os.close(tell)
     os.close(heard)
     try:
@@ -509,41 +297,34 @@ def acquire(options: argparse.Namespace, pid: int) -> int:
         raise
     if not said:
         os.waitpid(keeper, 0)
+    if not said or (said[0] == DONE and not _say_go(go)):
         say(f"{lock.path} was not acquired: its keeper process has ended")
         return FAILED
-    if said[0] == DONE:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the caller is to hear that it has the lock
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        try:
-            os.write(go, _GO)
-        except BrokenPipeError:
-            say(f"{lock.path} was not acquired: its keeper process has ended")
-            return FAILED
     return said[0]
 
 
-class _Keeper:
-    """The keeper's side."""
-
+class _ServerLife(_Life):
     def __init__(self, lock: Lock, owner: Owner, options: argparse.Namespace, tell: int, heard: int) -> None:
-        self._lock, self._owner, self._options = lock, owner, options
+        super().__init__(owner)
+        self._lock, self._options = lock, options
         self._tell, self._heard = tell, heard
 
     def live(self) -> NoReturn:
         """All of it, to the end of the process."""
+        from .._drivers.agent import settle
+
         status = FAILED
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._woken, self._wake = os.pipe()
-            os.set_blocking(self._wake, False)
+            self._woken, self._wake = wakeup_pipe()
             threading.Thread(target=self._heed_command, daemon=True).start()
             status = self._acquire()
         except BaseException as error:
             status = failed(error) if isinstance(error, Exception) else FAILED
         finally:
             try:
-                agent(self._lock._env).settle()
+                settle()
                 self._say(status)
             finally:
                 os._exit(status)
@@ -551,59 +332,34 @@ class _Keeper:
     def _acquire(self) -> int:
         """Acquire, tell, and keep; or the exit status of what came instead."""
         options, lock = self._options, self._lock
-        file_request(lock).on_lost = lambda _lost: os.write(self._wake, b"\0")
+        requests_of(lock)[0].on_lost = self._ring
         try:
             hold = lock.acquire(options.timeout)
         except AcquireTimeout as error:
-            if options.json:
-                show(as_json("held", lock.status()))
-            elif not options.quiet:
-                say(str(error))
-            return int(options.held_code)
+            return tell_held(lock, options, error)
         try:
-            self._tell_acquired(hold)
+            tell_acquired(lock, options, self._owner.pid, os.getpid(), hold.token)
             self._settle_in(hold)
             self._say(DONE)
             self._wait()
         finally:
-            _release(hold)
-        return FAILED  # which nobody hears of who has heard that it is acquired
-
-    def _tell_acquired(self, hold: Hold) -> None:
-        options, owner = self._options, self._owner.pid
-        if options.json:
-            more = {"owner_pid": owner, "keeper_pid": os.getpid(), "token": hold.token}
-            show(as_json("acquired", self._lock.status(), **more))
-        if options.verbose:
-            say(f"acquired {hold.path} for process {owner}, kept by process {os.getpid()}")
-        tell_bound(options, owner)
+            _released(hold)  # a server that cannot be told frees it by itself
+        return FAILED  # the command has ended by now, unless it was not told of the lock
 
     def _settle_in(self, hold: Hold) -> None:
-        """Nothing of the caller's that somebody could wait for; signals end the hold from here on."""
+        """Nothing of the caller's stays open that others could wait for; the sockets do."""
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
-        for name in _IGNORED:
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-        for name in _ENDING:
-            signal.signal(getattr(signal, name), lambda _number, _frame: os.write(self._wake, b"\0"))
-        command = self._owner.command()
-        about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        self._lock._env.entitle(NAME, f"{about}: {hold.path}")
+        self._heed_signals()
+        self._show_title(hold.path)
 
     def _heed_command(self) -> None:
         """S7: in a thread of its own, because the main one may be waiting for the lock."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if os.read(self._heard, 1) != _GO:
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def _wait(self) -> None:
-        """Until the lock is to be given up."""
-        fds = [self._woken] + [fd for fd in (self._owner.fd,) if fd >= 0]
-        while not readable(fds, None if self._owner.fd >= 0 else _POLL):
-            if self._owner.has_ended():
-                return
 
     def _say(self, status: int) -> None:
         tell, self._tell = self._tell, -1
@@ -615,32 +371,78 @@ class _Keeper:
             os.close(tell)
 
 
-def _release(hold: Hold) -> None:
+# -- ending a keeper from outside --------------------------------------------------------------------------------------
+
+
+def keeper_of(identity: tuple[int, int]) -> int | None:
+    """The keeper that has the guard of this file; None where there is none, or it cannot be seen from here."""
+    env = environment()
+    for one in env.lock_owners(identity):
+        has_it = one.exclusive and not one.waiting
+        if one.pid is not None and has_it and (env.command(one.pid) or "").split()[:1] == [NAME]:
+            return one.pid
+    return None
+
+
+def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
+    """As `why_not_of`; what a keeper has is its owner's."""
+    kept = assessed.evidence.source == "guard" and not assessed.is_dead and keeper_of(seen.identity) is not None
+    return why_not_of(seen, _UNPROVEN if kept else assessed, owner)
+
+
+def end_keeper(lock: Lock, owner: Identity | None) -> bool:
+    """End the keeper of the lock, if it keeps it for this `owner` (None: for anybody), and wait until it has released.
+
+    False where there is no such keeper, or the lock is still its.
+    """
+    env = environment()
+    seen = glance(env, file_request(lock))
+    if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
+        return False
+    keeper = keeper_of(seen.identity)
+    watched = None if keeper is None else env.watch_process(keeper)
+    if watched is None:
+        return False
     try:
-        hold.release()
-    except (LockLost, OSError):
-        pass  # it is another's by now; or the server cannot be told, and frees it by itself
+        if keeper_of(seen.identity) != keeper or not _end_process(watched):  # S6
+            return False
+    except OSError:
+        return False  # it is another user's
+    finally:
+        env.close(watched)
+    left = glance(env, file_request(lock))
+    return left is None or not _is_same(left, seen)
 
 
-def end_url_keeper(env: GenericEnvironment, status: Status, owner: int) -> str:
+def end_keeper_on_server(status: Status, owner: int) -> str:
     """End the keeper that holds this lock for `owner`, and wait until it has; else why that was not done."""
-    holder = status.holder
+    env, holder = environment(), status.holder
     if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
         return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
     watched = env.watch_process(holder.pid)
     if watched is None:
         return f"it is held by process {holder.pid}, which cannot be seen from here"
     try:
-        named = _TITLE.match(env.command(holder.pid) or "")  # S9
+        named = re.match(_TITLE, env.command(holder.pid) or "")  # S6
         if named is None or int(named[1]) != owner:
             kept = f", which keeps it for process {named[1]}" if named else ""
             return f"it is held by process {holder.pid}{kept}, not for process {owner}"
-        for number in (signal.SIGTERM, signal.SIGCONT):  # the latter, should somebody have stopped it
-            signal.pidfd_send_signal(watched, number)
-        if not readable([watched], _PATIENCE):
-            return f"its keeper, process {holder.pid}, does not end"
+        return "" if _end_process(watched) else f"its keeper, process {holder.pid}, does not end"
     except OSError as error:
         return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"
     finally:
         env.close(watched)
-    return ""
+
+
+def _end_process(watched: int) -> bool:
+    """Whether the process of that pidfd ends in time when it is told to."""
+    for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
+        signal.pidfd_send_signal(watched, number)
+    return bool(readable([watched], _PATIENCE))
+
+
+def _is_same(one: Observation, other: Observation) -> bool:
+    """Whether it is still the same acquisition, in spite of heartbeats."""
+    if one.identity != other.identity or one.record is None or other.record is None:
+        return False
+    return (one.record.pid, one.record.marker) == (other.record.pid, other.record.marker)

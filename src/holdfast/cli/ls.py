@@ -6,21 +6,18 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 
-from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unseen
+from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unreadable
 from .._core.messages import brief_command, printable
 from .._platform import environment
-from .console import OF_STATE, Column, age_of, as_json, lines, of_survey, user_name
+from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
 from .outcome import DONE, FAILED, masked, say, screen, show
-from .target import found as found_at
-from .target import is_url
+from .target import found_at, is_url, of_survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
-
-    from .console import Cell
 
 _MAGIC = frozenset("*?[")
 _ORDERS: dict[str, Callable[[Found], Any]] = {
@@ -62,9 +59,9 @@ def ls_(options: argparse.Namespace) -> int:
             if one.condition in wanted:
                 listing.add(one)
         else:
-            complete = complete and not isinstance(one, Unseen)
-            text = f"{one.path}: {one.error.strerror or one.error}" if isinstance(one, Unseen) else one
-            if isinstance(one, Unseen) or not options.quiet:
+            complete = complete and not isinstance(one, Unreadable)
+            text = f"{one.path}: {one.error.strerror or one.error}" if isinstance(one, Unreadable) else one
+            if isinstance(one, Unreadable) or not options.quiet:
                 say(text)
     listing.end()
     if complete and not listing.shown and not options.json and not options.quiet:
@@ -147,7 +144,7 @@ def as_object(one: Found) -> str:
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
-def _everything(places: Sequence[str], listing: _Listing, *, recursive: bool) -> Iterator[Found | Unseen | str]:
+def _everything(places: Sequence[str], listing: _Listing, *, recursive: bool) -> Iterator[Found | Unreadable | str]:
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
@@ -166,7 +163,7 @@ def _everything(places: Sequence[str], listing: _Listing, *, recursive: bool) ->
             yield one
 
 
-def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool) -> Iterator[Found | Unseen | str]:
+def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool) -> Iterator[Found | Unreadable | str]:
     if is_url(place):
         yield from found_at(place)
         return
@@ -178,7 +175,7 @@ def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool)
             return
         one = survey.file(path)
     except (OSError, ValueError) as error:
-        yield Unseen(path, error if isinstance(error, OSError) else OSError(0, str(error)))
+        yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
     yield one if one is not None else f"{path} is no lock file of a known protocol"
 

@@ -1,37 +1,28 @@
-"""Values as they are typed: each function turns one into what it means, or says what is wrong with it.
+"""What may be typed: every command, its options, and what its help says. Each option is spelled once.
 
-Help as wide as the terminal: paragraphs and lists are folded where they do not fit, and else left as written.
-
-What may be typed: every command's options, each spelled once.
-
-What may be typed after `holdfast beads`.
-
-What may be typed after `holdfast completion`.
-
-What may be typed after `holdfast postgresql`.
-
-What may be typed after `holdfast watch`, `holdfast top` and `holdfast timeline`.
-
-What may be typed after `holdfast clean`, `holdfast break` and `holdfast reap`.
-
-What may be typed after `holdfast ls` and `holdfast doctor`.
+A parser is made of one row of a table, for the one command that runs: making all of them took longer than acquiring a
+lock. Help is as wide as the terminal: paragraphs and lists are folded where they do not fit, and else left as written.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
+import sys
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from .. import protocols
 from ..errors import HoldfastError
-from .outcome import HELD, HELD_RUN
+from .outcome import HELD, HELD_RUN, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
+
+# -- values as they are typed ------------------------------------------------------------------------------------------
 
 
 def seconds(text: str) -> float:
@@ -45,8 +36,6 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration(text: str) -> float:
-    import re
-
     if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|s|m|h))+", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a duration; write it as 500ms, 30s, 1m, 2h or 1h30m")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)(ms|s|m|h)", text))
@@ -102,7 +91,9 @@ def mode(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not an octal mode, such as 644") from None
 
 
-_ITEM = re.compile(r"( +\S+(?: \S+)? {2,})(\S.*)")
+# -- help as wide as the terminal ------------------------------------------------------------------------------------
+
+_ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
 """A name, and what is said of it."""
 
 
@@ -139,7 +130,7 @@ def _parts(lines: list[str]) -> list[_Part]:
     for line in lines:
         text = line.lstrip()
         indent = len(line) - len(text)
-        item = _ITEM.fullmatch(line)
+        item = re.fullmatch(_ITEM, line)
         last = parts[-1] if parts else None
         if last is not None and not last.whole and indent == len(last.lead):
             last.text += f" {text}"
@@ -149,6 +140,8 @@ def _parts(lines: list[str]) -> list[_Part]:
             parts.append(_Part(line[:indent], text, whole=bool(indent)))
     return parts
 
+
+# -- what the help says ------------------------------------------------------------------------------------------------
 
 _COMMANDS = {
     "run": "hold LOCK while CMD runs; end as CMD ends",
@@ -169,6 +162,16 @@ _OTHERS = {
     "reap": "stay, and remove the locks of holders that die, at once",
     "postgresql": "init: prepare a PostgreSQL database for locks",
     "completion": "print what makes a shell complete the words of this command line",
+}
+_DROP_INS = {
+    "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
+    "sema": "the command line of the sema tool",
+    "semats": "the command line of the semats tool",
+}
+SUMMARIES = {**_COMMANDS, **_OTHERS, **_DROP_INS}
+BEADS = {
+    "check": "say whether a daemon may work on DIR now; remove a dead holder's lock",
+    "daemon": "run CMD at intervals, except while a tool holds the database DIR",
 }
 _PROTOCOLS = {
     "sema": "LOCK is the lock file (the default)",
@@ -209,367 +212,35 @@ as free when the owner has ended, and other implementations may reclaim it, alth
 the owner lives, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
+_RELEASE_NOTE = "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error"
+_WAIT_NOTE = "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error"
 _STATUS_NOTE = """\
 If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
 as the slots of a semaphore.
 
 exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error, or it is a
 lock of another protocol, which nobody can acquire by this one"""
-_DROP_INS = {
-    "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
-    "sema": "the command line of the sema tool",
-    "semats": "the command line of the semats tool",
-}
-SUMMARIES = {**_COMMANDS, **_OTHERS, **_DROP_INS}
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
-"""Options of `Lock` that only some protocols have, as they are typed."""
-_NOTES = {
-    "run": _RUN_NOTE,
-    "try": _SHELL_NOTE,
-    "acquire": _SHELL_NOTE,
-    "release": "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error",
-    "wait": "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error",
-    "status": _STATUS_NOTE,
-}
+_LS_NOTE = """\
+A directory is looked through one level deep, or with -r to the bottom; hidden
+directories too, but no symbolic links are followed. What counts as a lock file:
+a record of one of the protocols; a record that is damaged, under a name that lock
+files have, or may not be read, or is empty; and any file that is locked by the
+kernel at this moment. Files of text or data are none, whatever they are called.
+With -r, so that a whole disk can be looked through: of files that are not locked by
+the kernel, those are passed over that are called like text, data or programs
+(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
+larger than 64 KiB or may not be written by their owner. The kernel's own
+filesystems are not entered. What takes long is shown as it is found, if it is one
+directory in the order of paths.
 
+states: held, dead (proven: the next contender takes it over at once), stale (by
+its protocol's rule), elsewhere (held, as far as can be known, on another host or
+in another container), malformed (counts as held), empty (an empty *.lock file: by
+-p flock nobody holds it, by all other protocols it counts as held), free (a flock
+file that nobody holds)
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of one command; exits with status 2 and a usage line for anything else."""
-    name, *words = arguments or [""]
-    if name == "beads":
-        return parse_beads(words)
-    if name in _OTHERS:
-        return _parse_other(name, words)
-    if name not in _COMMANDS:
-        overview = overview_of()
-        overview.parse_args([*arguments])  # exits: help, version, or an error
-        overview.error(f"the command comes first, not {name!r}")
-    parser = _parser(name)
-    words, command = split(words) if name == "run" else (words, [])
-    options, rest = parser.parse_known_args(words)
-    options.command = name
-    if name == "run":
-        if rest:
-            parser.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
-        if not command or not command[0]:
-            parser.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
-        options.cmd = command
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if getattr(options, "nonblock", False):
-        if options.timeout is not None:
-            parser.error("-n/--nonblock and -w/--timeout exclude each other")
-        options.timeout = 0.0
-    _require_of_protocol(parser, options)
-    return options
-
-
-def parser_of(name: str) -> Parser:
-    """The parser of any command that has one; `beads` and the drop-ins have their own ways."""
-    if name in _COMMANDS:
-        return _parser(name)
-    return _MAKERS[name](name)
-
-
-def _parse_other(name: str, words: list[str]) -> argparse.Namespace:
-    parser = parser_of(name)
-    options = parser.parse_args(words)
-    options.command = name
-    if name == "top" and options.record is not None and (options.once or options.json):
-        parser.error("--record belongs to the live view; holdfast watch --record needs no terminal")
-    return options
-
-
-def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and the command behind `--`."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
-def _require_of_protocol(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """A usage error for an option that the protocol does not have: it would silently do nothing."""
-    name = options.protocol or "sema"
-    try:
-        protocol = protocols.get(name)
-    except (ValueError, HoldfastError) as error:
-        parser.error(str(error))
-    for option, flag in _OF_PROTOCOLS.items():
-        if getattr(options, option, None) is not None and option not in protocol.options:
-            those = [other for other in _PROTOCOLS if option in protocols.get(other).options]
-            parser.error(f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing")
-    if name == "beads" and getattr(options, "slots", None) is not None:
-        parser.error("--slots makes no sense with -p beads: its daemon looks at one lock file only")
-    if name == "beads" and getattr(options, "stale_after", None) is not None:
-        parser.error("--stale-after makes no sense with -p beads: a lock is stale when its process is dead, at any age")
-
-
-def overview_of(
-    prog: str = "holdfast",
-    description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
-    commands: Mapping[str, str] = SUMMARIES,
-) -> argparse.ArgumentParser:
-    whole = commands is SUMMARIES
-    listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
-    parser = Parser(
-        prog,
-        "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
-        description,
-        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
-    )
-    if whole:
-        parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
-    return parser
-
-
-def _parser(name: str) -> Parser:
-    """One command's parser. Only that one is made: building all of them took longer than acquiring a lock."""
-    parser = Parser(
-        f"holdfast {name}",
-        "[options] LOCK -- CMD [ARG ...]" if name == "run" else "[options] LOCK",
-        f"{_COMMANDS[name][0].upper()}{_COMMANDS[name][1:]}.",
-        f"PROTOCOLS\n\n{_NOTES[name]}",
-    )
-    _add_options(name, parser)
-    return parser
-
-
-class Parser(argparse.ArgumentParser):
-    """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
-
-    def __init__(self, prog: str, usage: str, description: str, notes: str) -> None:
-        super().__init__(
-            prog=prog,
-            usage=f"{prog} {usage}",
-            description=description,
-            epilog=notes,
-            formatter_class=_Formatter,
-            allow_abbrev=False,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        if "://" in message:
-            from .outcome import masked
-
-            message = masked(message)
-        super().error(message)
-
-    def format_help(self) -> str:
-        formatter = self._get_formatter()
-        listed = formatter._fill_text(_listed(), formatter._width, "")
-        return super().format_help().replace("PROTOCOLS", listed)
-
-    def notes(self) -> str:
-        """What stands below the options, as it is written."""
-        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
-
-
-def _listed() -> str:
-    lines = [f"  {name:<9}  {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
-    return "\n".join(["protocols (-p):", *lines])
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Notes are as they are written, where they fit into the terminal."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
-
-        return folded(text, width)
-
-
-def _add_options(name: str, command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("lock", metavar="LOCK", help="path of the lock file, or what the protocol makes of it (see below); or a URL")
-    if name in ("run", "acquire", "wait"):
-        add("-n", "--nonblock", action="store_true", help="do not wait: one try")
-        add("-w", "--timeout", type=seconds, metavar="SECONDS", help="wait at most this long (default: for ever)")
-    if name in ("run", "try", "acquire", "wait"):
-        usual = HELD_DEFAULT[name]
-        add("-E", "--conflict-exit-code", type=code, default=usual, metavar="N", dest="held_code",
-            help=f"exit status when it is held or the time is up (default: {usual})")  # fmt: skip
-    if name in ("run", "try", "acquire"):
-        add("-t", "--tag", metavar="TEXT", help="say what the lock is held for")
-        add("--fencing", action="store_true", default=None,
-            help="count the holders: each gets a token, a number higher than all before it")  # fmt: skip
-        add("--durable", action="store_true", help="fsync the lock file: it survives a power cut")
-        add("--parents", action="store_true", help="create missing directories")
-        add("--mode", type=mode, metavar="OCTAL", help="permission bits of a new lock file, before the umask")
-    if name == "run":
-        add("--kill-after", type=seconds, default=10.0, metavar="SECONDS",
-            help="when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)")  # fmt: skip
-        add("--until", choices=("command", "jobs", "all"), default="jobs",
-            help="what has to end before LOCK is free: CMD; CMD and what it leaves in this session, so no daemons; or "
-            "all that it has started (default: jobs)")  # fmt: skip
-        add("--record", metavar="FILE", help="append what happens to the lock to FILE, for holdfast timeline")
-        add("--slots", type=slots, metavar="N", help="let up to N run at once; LOCK is the base of their lock files")
-    if name in ("wait", "status"):
-        what = "one of the N slots of the semaphore LOCK" if name == "wait" else "the N slots of the semaphore LOCK"
-        add("--slots", type=slots, metavar="N", help=f"{what}, as run --slots has them")
-    if name in ("run", "wait", "status"):
-        add("--shared", action="store_true", help="together with others that want it shared (-p flock only)")
-    if name != "release":
-        add("--stale", choices=("safe", "protocol", "never"), default="safe",
-            help="when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it "
-            "stale and its holder is not known to live; by that rule alone; or never (default: safe)")  # fmt: skip
-        add("--stale-after", type=seconds, metavar="SECONDS", help="age at which the protocol calls a lock stale")
-    if name in ("try", "acquire", "release"):
-        add(
-            "--owner-pid",
-            type=pid,
-            metavar="PID",
-            help="the process the lock is bound to, whatever it is (default: the calling shell)",
-        )
-    if name in ("try", "acquire"):
-        add("--no-keeper", action="store_true", help="leave the plain file: no process guards it or keeps it fresh")
-    if name == "release":
-        add("-f", "--force", action="store_true", help="remove it whoever holds it; the holder is not stopped")
-    chosen = "what the lock file says, else sema" if name == "status" else "sema"
-    add("-p", "--protocol", metavar="NAME",
-        help=f"how the lock file is written and judged: one of those below (default: {chosen})")  # fmt: skip
-    if name in ("run", "try", "acquire"):
-        add("--payload", type=payload, metavar="JSON", help="(-p sidecar) the object that the lock file holds")
-        add("--holder", metavar="NAME", help="(-p beads) the name of the tool that holds the lock")
-        add("--holder-version", dest="version", metavar="TEXT", help="(-p beads) and its version")
-    if name != "run":
-        add("-j", "--json", action="store_true", help="print one JSON object on stdout")
-    add("-q", "--quiet", action="store_true", help="no messages but errors")
-    more = "show what the lock file contains, too" if name == "status" else "say what was done, too"
-    add("-v", "--verbose", action="store_true", help=more)
-
-
-HELD_DEFAULT = {"run": HELD_RUN, "try": HELD, "acquire": HELD, "wait": HELD}
-
-
-class _Version(argparse.Action):
-    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        from .. import __version__
-
-        print(f"holdfast {__version__}")
-        raise SystemExit(0)
-
-
-_BEADS = {
-    "check": "say whether a daemon may work on DIR now; remove a dead holder's lock",
-    "daemon": "run CMD at intervals, except while a tool holds the database DIR",
-}
-_CHECK_NOTE = """\
-Prints what a daemon would log, if anything:
-  Skipping database (locked by HOLDER)
-  Removed stale lock (HOLDER), proceeding with sync
-  Skipping database (lock check failed: REASON)
-
-exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
-_DAEMON_NOTE = """\
-The lock is looked at once for each cycle, at its start; a cycle that has begun is
-finished. A cycle begins when the one before has ended and DURATION since its
-beginning is over. A CMD that fails is logged with its status.
-
-TERM, INT, HUP and QUIT end the daemon: at once, or after CMD, to which they are
-passed on, has ended.
-
-exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
-signal that ended it"""
-
-
-STEPS = tuple(_BEADS)
-
-
-def beads_parser(step: str) -> Parser:
-    """The beads_parser of one of `STEPS`."""
-    runs = step == "daemon"
-    made = Parser(
-        f"holdfast beads {step}",
-        "[options] DIR -- CMD [ARG ...]" if runs else "[options] DIR",
-        f"{_BEADS[step][0].upper()}{_BEADS[step][1:]}.",
-        _DAEMON_NOTE if runs else _CHECK_NOTE,
-    )
-    add = made.add_argument
-    add("lock", metavar="DIR", help="directory of the database, which the lock file .exclusive-lock is in")
-    if runs:
-        add("--interval", type=duration, default=60.0, metavar="DURATION",
-            help="from the start of a cycle to that of the next: 500ms, 30s, 1m, 2h (default: 1m)")  # fmt: skip
-        add("--log", metavar="FILE", help="append log lines to FILE (default: stderr)")
-        add("-v", "--verbose", action="store_true", help="log the start and the end of cycles, too")
-    else:
-        add("-j", "--json", action="store_true", help="print one JSON object on stdout")
-        add("-q", "--quiet", action="store_true", help="print nothing; the exit status says it")
-    return made
-
-
-def parse_beads(words: list[str]) -> argparse.Namespace:
-    step, *words = words or [""]
-    if step not in _BEADS:
-        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", _BEADS)
-        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
-        overview.error(f"the command comes first, not {step!r}")
-    made = beads_parser(step)
-    words, command = split(words) if step == "daemon" else (words, [])
-    options = made.parse_args(words)
-    if step == "daemon" and (not command or not command[0]):
-        made.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
-    options.command, options.step, options.cmd = "beads", step, command
-    return options
-
-
-SHELLS = ("bash", "zsh", "fish")
-_COMPLETION_NOTE = """\
-For one session:
-  bash: eval "$(holdfast completion bash)"
-  zsh:  eval "$(holdfast completion zsh)"          (after compinit)
-  fish: holdfast completion fish | source
-
-For good:
-  bash: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
-  zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
-  fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
-
-exit status: 0 printed; 2 usage; 3 it could not be written"""
-
-
-def completion_parser(name: str) -> Parser:
-    """The command's completion_parser."""
-    made = Parser(
-        f"holdfast {name}",
-        "[-h] SHELL",
-        "Print what makes SHELL complete commands, options, protocols and lock files.",
-        _COMPLETION_NOTE,
-    )
-    made.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
-    return made
-
-
-ACTIONS = ("init",)
-_POSTGRESQL_NOTE = """\
-init makes, in the database of URL, the schema and the table that locks need there,
-if they are not there yet; it changes nothing else, and may be run again. Roles that
-use locks need rights there, which --grant gives them, also where all is there. --print
-is for those who have somebody else run it, or a migration: psql takes it. URL is that
-of any lock there, or without a lock's name: postgresql://user@host/database. The
-schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
-need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
-lists of processes show what is typed.
-
-exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
-
-
-def postgresql_parser(name: str) -> Parser:
-    """The command's postgresql_parser."""
-    made = Parser(
-        f"holdfast {name}",
-        "[options] ACTION URL",
-        "Prepare a PostgreSQL database for locks.",
-        _POSTGRESQL_NOTE,
-    )
-    add = made.add_argument
-    add("action", choices=ACTIONS, metavar="ACTION", help="init: make the schema and the table, if need be")
-    add("url", metavar="URL", help="the database: postgresql://user@host:port/database")
-    add("--schema", metavar="NAME", help="the schema to make (default: that of the URL, else holdfast)")
-    add("--grant", metavar="ROLE", action="append", default=[], help="let ROLE use locks there; may be given again")
-    add("--print", action="store_true", help="print the SQL for all that, and ask no server")
-    add("-q", "--quiet", action="store_true", help="no messages but errors")
-    return made
-
-
+exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
+read"""
 _WATCH_NOTE = """\
 A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
 slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
@@ -579,12 +250,6 @@ no lock and wakes nobody. What is acquired and released within a few millisecond
 be missed; the number is told at the end.
 
 exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
-_TIMELINE_NOTE = """\
-EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
-Lines that are no events are counted and named.
-
-exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
-written"""
 _TOP_NOTE = """\
 A row is a lock that is held, stale or waited for, with its holder, since when, and
 who waits for how long. A directory is looked at one level deep; LOCK need not be
@@ -596,47 +261,17 @@ keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? he
 Without a terminal on stdout, or with --once, it prints how things are, and ends.
 
 exit status: 0 done; 2 usage; 3 something could not be watched or written"""
-_FOLLOW_NOTES = {"watch": _WATCH_NOTE, "top": _TOP_NOTE, "timeline": _TIMELINE_NOTE}
-_FOLLOW_USAGE = {
-    "watch": "[options] [DIR|GLOB|LOCK ...]",
-    "top": "[options] [DIR|GLOB|LOCK ...]",
-    "timeline": "[options] EVENTS",
-}
-SORTS = ("wait", "held", "waiters", "path", "pid", "state")
-_FOLLOW_WHAT = {
-    "top": "Show who holds which lock, and who waits, as it changes.",
-    "watch": "Tell what happens to lock files, as it happens.",
-    "timeline": "Draw recorded events: who held which lock, and who waited, when.",
-}
+_TIMELINE_NOTE = """\
+EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
+Lines that are no events are counted and named.
 
+exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
+written"""
+_DOCTOR_NOTE = """\
+Each probe uses files of its own in DIR, and leaves none.
 
-def follow_parser(name: str) -> Parser:
-    """One command's follow_parser."""
-    made = Parser(f"holdfast {name}", _FOLLOW_USAGE[name], _FOLLOW_WHAT[name], _FOLLOW_NOTES[name])
-    add = made.add_argument
-    if name == "watch":
-        add("places", nargs="*", metavar="DIR",
-            help="directory, pattern, lock file or one URL (default: this directory)")  # fmt: skip
-    elif name == "top":
-        add("places", nargs="*", metavar="DIR", help="directory, pattern or lock file (default: this directory)")
-    if name == "top":
-        add("--sort", choices=SORTS, default="wait", metavar="KEY",
-            help="order: wait (longest first), held (longest first), waiters (most first), path, pid, state "
-            "(default: wait)")  # fmt: skip
-        add("-r", "--reverse", action="store_true", help="the other way round")
-        add("--once", action="store_true", help="print how things are, and end")
-        add("-j", "--json", action="store_true", help="the same as JSON, as ls --json: one object on a line for each")
-        add("--record", metavar="FILE", help="append what happens to FILE, as watch --record")
-    elif name == "watch":
-        add("--seconds", type=seconds, metavar="N", help="end after so many seconds (default: a signal ends it)")
-        add("--record", metavar="FILE", help="append the events to FILE, too")
-    else:
-        add("events", metavar="EVENTS", help="a file of events")
-        add("-o", "--output", metavar="PAGE", help="where the page goes (default: EVENTS.html); - is stdout")
-    add("-q", "--quiet", action="store_true", help="no messages but errors")
-    return made
-
-
+exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
+2 usage; 3 DIR cannot be used for locks"""
 _CLEAN_NOTE = """\
 Shows what is left of the dead, and why; with --yes, removes it:
 
@@ -675,111 +310,442 @@ systemd: Type=notify (examples/holdfast-reap.service).
 
 exit status: 2 usage; 3 DIR cannot be looked at. TERM and INT end it as they end
 any process"""
-_UPKEEP_WHAT = {
-    "clean": "Remove what the dead have left: locks, temporary files, tickets. Without --yes, only show it.",
-    "break": "Remove one lock, whoever holds it, if it is still the one that was seen.",
-    "reap": "Stay, and remove the lock of each holder in DIR that dies, the moment it dies.",
+_POSTGRESQL_NOTE = """\
+init makes, in the database of URL, the schema and the table that locks need there,
+if they are not there yet; it changes nothing else, and may be run again. Roles that
+use locks need rights there, which --grant gives them, also where all is there. --print
+is for those who have somebody else run it, or a migration: psql takes it. URL is that
+of any lock there, or without a lock's name: postgresql://user@host/database. The
+schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
+need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
+lists of processes show what is typed.
+
+exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+_COMPLETION_NOTE = """\
+For one session:
+  bash: eval "$(holdfast completion bash)"
+  zsh:  eval "$(holdfast completion zsh)"          (after compinit)
+  fish: holdfast completion fish | source
+
+For good:
+  bash: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+  zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
+  fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+
+exit status: 0 printed; 2 usage; 3 it could not be written"""
+_CHECK_NOTE = """\
+Prints what a daemon would log, if anything:
+  Skipping database (locked by HOLDER)
+  Removed stale lock (HOLDER), proceeding with sync
+  Skipping database (lock check failed: REASON)
+
+exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
+_DAEMON_NOTE = """\
+The lock is looked at once for each cycle, at its start; a cycle that has begun is
+finished. A cycle begins when the one before has ended and DURATION since its
+beginning is over. A CMD that fails is logged with its status.
+
+TERM, INT, HUP and QUIT end the daemon: at once, or after CMD, to which they are
+passed on, has ended.
+
+exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
+signal that ended it"""
+
+# -- the options -------------------------------------------------------------------------------------------------------
+
+
+def _option(spelled: str, text: str, **more: Any) -> tuple[list[str], dict[str, Any]]:
+    """As argparse takes it: `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand."""
+    flags, _, metavar = spelled.partition("=")
+    if metavar:
+        more["metavar"] = metavar
+    elif "choices" not in more:
+        more["action"] = "store_true"
+    return flags.split(), {"help": text, **more}
+
+
+SHELLS = ("bash", "zsh", "fish")
+SORTS = ("wait", "held", "waiters", "path", "pid", "state")
+_HELD = "exit status when it is held or the time is up (default: {})"
+_TAKEN = (
+    "when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it stale and its "
+    "holder is not known to live; by that rule alone; or never (default: safe)"
+)
+_UNTIL = (
+    "what has to end before LOCK is free: CMD; CMD and what it leaves in this session, so no daemons; or all that it "
+    "has started (default: jobs)"
+)
+_GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
+_KILL = "when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)"
+_SEMAPHORE = "the N slots of the semaphore LOCK, as run --slots has them"
+_WRITTEN = "how the lock file is written and judged: one of those below (default: {})"
+_JSON, _EACH = "print JSON on stdout: one object", "print JSON on stdout: one object for each, on a line of its own"
+_BETWEEN = "from the start of a cycle to that of the next: 500ms, 30s, 1m, 2h (default: 1m)"
+_OPTIONS = {
+    "lock": _option("lock=LOCK", "path of the lock file, or what the protocol makes of it (see below); or a URL"),
+    "dir": _option("lock=DIR", "directory of the database, which the lock file .exclusive-lock is in"),
+    "places": _option("places=DIR", "", nargs="*"),
+    "place": _option("place=DIR", "a directory for lock files, or a URL (default: this directory)",
+        nargs="?", default="."),
+    "directory": _option("directory=DIR", "the directory of the lock files"),
+    "events": _option("events=EVENTS", "a file of events"),
+    "action": _option("action=ACTION", "init: make the schema and the table, if need be", choices=("init",)),
+    "url": _option("url=URL", "the database: postgresql://user@host:port/database"),
+    "shell": _option("shell=SHELL", "bash, zsh or fish", choices=SHELLS),
+    "nonblock": _option("-n --nonblock", "do not wait: one try"),
+    "timeout": _option("-w --timeout=SECONDS", "wait at most this long (default: for ever)", type=seconds),
+    "code": _option("-E --conflict-exit-code=N", _HELD.format(HELD), type=code, default=HELD, dest="held_code"),
+    "run-code": _option("-E --conflict-exit-code=N", _HELD.format(HELD_RUN),
+        type=code, default=HELD_RUN, dest="held_code"),
+    "tag": _option("-t --tag=TEXT", "say what the lock is held for"),
+    "fencing": _option("--fencing", "count the holders: each gets a token, a number higher than all before it",
+        default=None),
+    "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
+    "parents": _option("--parents", "create missing directories"),
+    "mode": _option("--mode=OCTAL", "permission bits of a new lock file, before the umask", type=mode),
+    "kill-after": _option("--kill-after=SECONDS", _KILL, type=seconds, default=10.0),
+    "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
+    "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
+    "slots": _option("--slots=N", _SEMAPHORE, type=slots),
+    "shared": _option("--shared", "together with others that want it shared (-p flock only)"),
+    "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
+    "stale-after": _option("--stale-after=SECONDS", "age at which the protocol calls a lock stale", type=seconds),
+    "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
+        type=pid),
+    "no-keeper": _option("--no-keeper", "leave the plain file: no process guards it or keeps it fresh"),
+    "force": _option("-f --force", "remove it whoever holds it; the holder is not stopped"),
+    "protocol": _option("-p --protocol=NAME", _WRITTEN.format("sema")),
+    "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
+    "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
+    "version": _option("--holder-version=TEXT", "(-p beads) and its version", dest="version"),
+    "recursive": _option("-r --recursive", "look into directories of directories"),
+    "held": _option("--held", "only those that a contender would not get"),
+    "only-stale": _option("--stale", "only those that a contender would take over"),
+    "sort": _option("--sort=KEY", "order: age (oldest first), path, pid, state (default: path)",
+        choices=("age", "path", "pid", "state"), default="path"),
+    "top-sort": _option("--sort=KEY", _GROUPED, choices=SORTS, default="wait"),
+    "reverse": _option("-r --reverse", "the other way round"),
+    "once": _option("--once", "print how things are, and end"),
+    "seconds": _option("--seconds=N", "end after so many seconds (default: a signal ends it)", type=seconds),
+    "output": _option("-o --output=PAGE", "where the page goes (default: EVENTS.html); - is stdout"),
+    "yes": _option("-y --yes", "remove it; without, it is only shown"),
+    "approve": _option("--approve-stale", "let go, too, what is stale while nothing is known of its holder"),
+    "id": _option("--id=ID", "the acquisition that is meant"),
+    "schema": _option("--schema=NAME", "the schema to make (default: that of the URL, else holdfast)"),
+    "grant": _option("--grant=ROLE", "let ROLE use locks there; may be given again", action="append", default=[]),
+    "print": _option("--print", "print the SQL for all that, and ask no server"),
+    "interval": _option("--interval=DURATION", _BETWEEN, type=duration, default=60.0),
+    "log": _option("--log=FILE", "append log lines to FILE (default: stderr)"),
+    "json": _option("-j --json", "print one JSON object on stdout"),
+    "quiet": _option("-q --quiet", "no messages but errors"),
+    "verbose": _option("-v --verbose", "say what was done, too"),
+}  # fmt: skip
+
+
+class _Command:
+    """What a parser is made of: its usage; its options in their order, each perhaps with another help; the notes."""
+
+    def __init__(self, usage: str, options: str, note: str, what: str = "", **helps: str) -> None:
+        self.usage = usage
+        self.options = options.split()
+        self.note = note
+        self.what = what
+        """The first line of the help, where that is not the summary."""
+        self.helps = helps
+
+
+_NEW = "tag fencing durable parents mode"
+_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version json quiet verbose"
+_LISTED = "[options] [DIR|GLOB|LOCK ...]"
+_TABLE = {
+    "run": _Command(
+        "[options] LOCK -- CMD [ARG ...]",
+        f"lock nonblock timeout run-code {_NEW} kill-after until record slots shared stale stale-after protocol "
+        "payload holder version quiet verbose",
+        _RUN_NOTE,
+        slots="let up to N run at once; LOCK is the base of their lock files",
+    ),
+    "try": _Command("[options] LOCK", f"lock code {_ACQUIRING}", _SHELL_NOTE),
+    "acquire": _Command("[options] LOCK", f"lock nonblock timeout code {_ACQUIRING}", _SHELL_NOTE),
+    "release": _Command("[options] LOCK", "lock owner force protocol json quiet verbose", _RELEASE_NOTE),
+    "wait": _Command(
+        "[options] LOCK",
+        "lock nonblock timeout code slots shared stale stale-after protocol json quiet verbose",
+        _WAIT_NOTE,
+        slots=f"one of {_SEMAPHORE}",
+    ),
+    "status": _Command(
+        "[options] LOCK",
+        "lock slots shared stale stale-after protocol json quiet verbose",
+        _STATUS_NOTE,
+        protocol=_WRITTEN.format("what the lock file says, else sema"),
+        verbose="show what the lock file contains, too",
+    ),
+    "ls": _Command(
+        _LISTED,
+        "places recursive held only-stale sort json quiet",
+        _LS_NOTE,
+        "List lock files: who holds them, for how long, and who waits.",
+        places="directory, pattern, lock file or URL (default: this directory)",
+        json=_EACH,
+    ),
+    "watch": _Command(
+        _LISTED,
+        "places seconds record quiet",
+        _WATCH_NOTE,
+        places="directory, pattern, lock file or one URL (default: this directory)",
+        record="append the events to FILE, too",
+    ),
+    "top": _Command(
+        _LISTED,
+        "places top-sort reverse once json record quiet",
+        _TOP_NOTE,
+        "Show who holds which lock, and who waits, as it changes.",
+        places="directory, pattern or lock file (default: this directory)",
+        json="the same as JSON, as ls --json: one object on a line for each",
+        record="append what happens to FILE, as watch --record",
+    ),
+    "timeline": _Command(
+        "[options] EVENTS",
+        "events output quiet",
+        _TIMELINE_NOTE,
+        "Draw recorded events: who held which lock, and who waited, when.",
+    ),
+    "doctor": _Command(
+        "[options] [DIR]",
+        "place json quiet",
+        _DOCTOR_NOTE,
+        "Say what the filesystem of DIR can do for locks, what that means, and what is amiss.",
+        json=_JSON,
+    ),
+    "clean": _Command(
+        "[options] [DIR ...]",
+        "places yes recursive approve json quiet",
+        _CLEAN_NOTE,
+        "Remove what the dead have left: locks, temporary files, tickets. Without --yes, only show it.",
+        places="a directory, or a lock file (default: this directory)",
+        json=_EACH,
+    ),
+    "break": _Command(
+        "[options] LOCK",
+        "lock id force protocol json quiet",
+        _BREAK_NOTE,
+        "Remove one lock, whoever holds it, if it is still the one that was seen.",
+        lock="the lock file, or a URL",
+        force="even if its holder lives; that one is not stopped",
+        protocol="how the lock file is written (default: by what is in it)",
+        json=_JSON,
+    ),
+    "reap": _Command(
+        "[options] DIR",
+        "directory quiet",
+        _REAP_NOTE,
+        "Stay, and remove the lock of each holder in DIR that dies, the moment it dies.",
+    ),
+    "postgresql": _Command(
+        "[options] ACTION URL",
+        "action url schema grant print quiet",
+        _POSTGRESQL_NOTE,
+        "Prepare a PostgreSQL database for locks.",
+    ),
+    "completion": _Command(
+        "[-h] SHELL",
+        "shell",
+        _COMPLETION_NOTE,
+        "Print what makes SHELL complete commands, options, protocols and lock files.",
+    ),
+    "beads check": _Command(
+        "[options] DIR", "dir json quiet", _CHECK_NOTE, quiet="print nothing; the exit status says it"
+    ),
+    "beads daemon": _Command(
+        "[options] DIR -- CMD [ARG ...]",
+        "dir interval log verbose",
+        _DAEMON_NOTE,
+        verbose="log the start and the end of cycles, too",
+    ),
 }
-_UPKEEP_NOTES = {"clean": _CLEAN_NOTE, "break": _BREAK_NOTE, "reap": _REAP_NOTE}
-_UPKEEP_USAGE = {"clean": "[options] [DIR ...]", "break": "[options] LOCK", "reap": "[options] DIR"}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+"""Options of `Lock` that only some protocols have, as they are typed."""
 
 
-def upkeep_parser(name: str) -> Parser:
-    """One command's upkeep_parser."""
-    made = Parser(f"holdfast {name}", _UPKEEP_USAGE[name], _UPKEEP_WHAT[name], _UPKEEP_NOTES[name])
-    add = made.add_argument
-    if name == "clean":
-        add("places", nargs="*", metavar="DIR", help="a directory, or a lock file (default: this directory)")
-        add("-y", "--yes", action="store_true", help="remove it; without, it is only shown")
-        add("-r", "--recursive", action="store_true", help="look into directories of directories")
-        add(
-            "--approve-stale",
-            action="store_true",
-            help="let go, too, what is stale while nothing is known of its holder",
-        )
-    elif name == "break":
-        add("lock", metavar="LOCK", help="the lock file, or a URL")
-        add("--id", metavar="ID", help="the acquisition that is meant")
-        add("-f", "--force", action="store_true", help="even if its holder lives; that one is not stopped")
-        add("-p", "--protocol", metavar="NAME", help="how the lock file is written (default: by what is in it)")
+# -- parsing -----------------------------------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of one command; exits with status 2 and a usage line for anything else."""
+    name, *words = arguments or [""]
+    if name == "beads":
+        return _parse_beads(words)
+    if name not in _TABLE or " " in name:
+        overview = overview_of()
+        overview.parse_args([*arguments])  # exits: help, version, or an error
+        overview.error(f"the command comes first, not {name!r}")
+    parser = parser_of(name)
+    if name in _COMMANDS:
+        options = _parse_lock(parser, name, words)
     else:
-        add("directory", metavar="DIR", help="the directory of the lock files")
-    if name != "reap":
-        form = "one object for each, on a line of its own" if name == "clean" else "one object"
-        add("-j", "--json", action="store_true", help=f"print JSON on stdout: {form}")
-    add("-q", "--quiet", action="store_true", help="no messages but errors")
-    return made
+        options = parser.parse_args(words)
+        if name == "top" and options.record is not None and (options.once or options.json):
+            parser.error("--record belongs to the live view; holdfast watch --record needs no terminal")
+    options.command = name
+    return options
 
 
-_LS_NOTE = """\
-A directory is looked through one level deep, or with -r to the bottom; hidden
-directories too, but no symbolic links are followed. What counts as a lock file:
-a record of one of the protocols; a record that is damaged, under a name that lock
-files have, or may not be read, or is empty; and any file that is locked by the
-kernel at this moment. Files of text or data are none, whatever they are called.
-With -r, so that a whole disk can be looked through: of files that are not locked by
-the kernel, those are passed over that are called like text, data or programs
-(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
-larger than 64 KiB or may not be written by their owner. The kernel's own
-filesystems are not entered. What takes long is shown as it is found, if it is one
-directory in the order of paths.
-
-states: held, dead (proven: the next contender takes it over at once), stale (by
-its protocol's rule), elsewhere (held, as far as can be known, on another host or
-in another container), malformed (counts as held), empty (an empty *.lock file: by
--p flock nobody holds it, by all other protocols it counts as held), free (a flock
-file that nobody holds)
-
-exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
-read"""
-_DOCTOR_NOTE = """\
-Each probe uses files of its own in DIR, and leaves none.
-
-exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
-2 usage; 3 DIR cannot be used for locks"""
-_VIEWS_NOTES = {"ls": _LS_NOTE, "doctor": _DOCTOR_NOTE}
-_VIEWS_USAGE = {"ls": "[options] [DIR|GLOB|LOCK ...]", "doctor": "[options] [DIR]"}
-_VIEWS_WHAT = {
-    "ls": "List lock files: who holds them, for how long, and who waits.",
-    "doctor": "Say what the filesystem of DIR can do for locks, what that means, and what is amiss.",
-}
-LS_SORTS = ("age", "path", "pid", "state")
+def _parse_lock(parser: Parser, name: str, words: list[str]) -> argparse.Namespace:
+    words, command = _split(words) if name == "run" else (words, [])
+    options, rest = parser.parse_known_args(words)
+    if name == "run":
+        if rest:
+            parser.error(f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}")
+        if not command or not command[0]:
+            parser.error("no command; write: holdfast run [options] LOCK -- CMD [ARG ...]")
+        options.cmd = command
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if getattr(options, "nonblock", False):
+        if options.timeout is not None:
+            parser.error("-n/--nonblock and -w/--timeout exclude each other")
+        options.timeout = 0.0
+    _require_of_protocol(parser, options)
+    return options
 
 
-def views_parser(name: str) -> Parser:
-    """One command's views_parser."""
-    made = Parser(f"holdfast {name}", _VIEWS_USAGE[name], _VIEWS_WHAT[name], _VIEWS_NOTES[name])
-    add = made.add_argument
-    if name == "ls":
-        add("places", nargs="*", metavar="DIR", help="directory, pattern, lock file or URL (default: this directory)")
-        add("-r", "--recursive", action="store_true", help="look into directories of directories")
-        add("--held", action="store_true", help="only those that a contender would not get")
-        add("--stale", action="store_true", help="only those that a contender would take over")
-        add("--sort", choices=LS_SORTS, default="path", metavar="KEY",
-            help="order: age (oldest first), path, pid, state (default: path)")  # fmt: skip
-    else:
-        add(
-            "place",
-            nargs="?",
-            default=".",
-            metavar="DIR",
-            help="a directory for lock files, or a URL (default: this directory)",
+def _parse_beads(words: list[str]) -> argparse.Namespace:
+    step, *words = words or [""]
+    if step not in BEADS:
+        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", BEADS)
+        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
+        overview.error(f"the command comes first, not {step!r}")
+    made = parser_of(f"beads {step}")
+    words, command = _split(words) if step == "daemon" else (words, [])
+    options = made.parse_args(words)
+    if step == "daemon" and (not command or not command[0]):
+        made.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
+    options.command, options.step, options.cmd = "beads", step, command
+    return options
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and the command behind `--`."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def parser_of(name: str) -> Parser:
+    """The parser of any command that has one: `beads check` is one, while the drop-ins have their own ways."""
+    one = _TABLE[name]
+    summary = SUMMARIES.get(name) or BEADS[name.removeprefix("beads ")]
+    what = one.what or f"{summary[0].upper()}{summary[1:]}."
+    note = f"PROTOCOLS\n\n{one.note}" if name in _COMMANDS else one.note
+    parser = Parser(f"holdfast {name}", one.usage, what, note)
+    for option in one.options:
+        flags, more = _OPTIONS[option]
+        parser.add_argument(*flags, **{**more, "help": one.helps.get(option, more["help"])})
+    return parser
+
+
+def _require_of_protocol(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """A usage error for an option that the protocol does not have: it would silently do nothing."""
+    name = options.protocol or "sema"
+    try:
+        protocol = protocols.get(name)
+    except (ValueError, HoldfastError) as error:
+        parser.error(str(error))
+    for option, flag in _OF_PROTOCOLS.items():
+        if getattr(options, option, None) is not None and option not in protocol.options:
+            those = [other for other in _PROTOCOLS if option in protocols.get(other).options]
+            parser.error(f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing")
+    if name == "beads" and getattr(options, "slots", None) is not None:
+        parser.error("--slots makes no sense with -p beads: its daemon looks at one lock file only")
+    if name == "beads" and getattr(options, "stale_after", None) is not None:
+        parser.error("--stale-after makes no sense with -p beads: a lock is stale when its process is dead, at any age")
+
+
+def overview_of(
+    prog: str = "holdfast",
+    description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
+    commands: Mapping[str, str] = SUMMARIES,
+) -> argparse.ArgumentParser:
+    whole = commands is SUMMARIES
+    listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
+    parser = Parser(
+        prog,
+        "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
+        description,
+        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
+    )
+    if whole:
+        parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
+
+    def __init__(self, prog: str, usage: str, description: str, notes: str) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            epilog=notes,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
         )
-    form = "one object for each, on a line of its own" if name == "ls" else "one object"
-    add("-j", "--json", action="store_true", help=f"print JSON on stdout: {form}")
-    add("-q", "--quiet", action="store_true", help="no messages but errors")
-    return made
+
+    def error(self, message: str) -> NoReturn:
+        if "://" in message:
+            message = masked(message)
+        super().error(message)
+
+    def format_help(self) -> str:
+        formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
+        return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
+
+    def actions(self) -> list[argparse.Action]:
+        """What may be typed, in the order of the help."""
+        return self._actions
+
+    def notes(self) -> str:
+        """What stands below the options, as it is written."""
+        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
 
 
-_MAKERS = {
-    "ls": views_parser,
-    "doctor": views_parser,
-    "watch": follow_parser,
-    "top": follow_parser,
-    "timeline": follow_parser,
-    "clean": upkeep_parser,
-    "break": upkeep_parser,
-    "reap": upkeep_parser,
-    "postgresql": postgresql_parser,
-    "completion": completion_parser,
-}
+def _listed() -> str:
+    lines = [f"  {name:<9}  {_PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
+    return "\n".join(["protocols (-p):", *lines])
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Notes are as they are written, where they fit into the terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+    def folded(self, text: str) -> str:
+        return folded(text, self._width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+        return folded(text, width)
+
+
+def _columns() -> int:
+    """As `shutil.get_terminal_size`: argparse asks for each option, and that module takes milliseconds to load."""
+    try:
+        given = int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        given = 0
+    if given > 0:
+        return given
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        from .. import __version__
+
+        print(f"holdfast {__version__}")
+        raise SystemExit(0)

@@ -28,8 +28,8 @@ _USUAL_WIDTH = 80
 
 
 def say(text: str) -> None:
-    """A message for people, on stderr: one line, which a terminal gets folded between words. That nobody can read it is
-    no reason to fail."""
+    """A message for people, on stderr: one line, which a terminal gets folded between words. A stderr that
+    cannot be written is no reason to fail."""
     if "://" in text:
         text = masked(text)
     text = f"holdfast: {printable(text, 4000)}"
@@ -88,9 +88,9 @@ def end_quickly(status: int) -> NoReturn:
 
 def die_of(number: int) -> NoReturn:
     """End as a process that this signal has killed, so that a calling shell sees exactly that."""
-    at_work = getattr(sys.modules.get("holdfast._drivers.agent"), "_agent", None)
-    if at_work is not None:
-        at_work.settle()  # what is yet to be told to a server; there will be no ordinary exit
+    agent = sys.modules.get("holdfast._drivers.agent")
+    if agent is not None:
+        agent.settle()
     if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -108,7 +108,7 @@ def hide(words: list[str]) -> None:
     """Have lists of processes show this one without a password, from now on and where that can be done."""
     shown = [masked(word) if "://" in word else word for word in words]
     if shown != words:
-        environment().entitle("holdfast", " ".join(shown))
+        environment().setproctitle("holdfast", " ".join(shown))
 
 
 class Screen(Value):

@@ -6,12 +6,11 @@ import argparse
 
 from ..engines import engine_of
 from .outcome import DONE, masked, say
-from .target import is_url
 
 
 def postgresql_(options: argparse.Namespace) -> int:
     """Make the schema and the table, if they are not there; or only say how."""
-    if not is_url(options.url) or engine_of(options.url).name != "postgresql":
+    if engine_of(options.url).name != "postgresql":
         raise ValueError(f"{masked(options.url)} is no postgresql:// URL")
     from ..engines.postgresql import ddl, init, schema_of
 

@@ -9,13 +9,10 @@ from .._admin.reaper import Reaper
 from .._drivers.sync import drive
 from .._platform import environment
 from .outcome import say
-from .target import is_url
 
 
 def reap_(options: argparse.Namespace) -> int:
     """Runs until a signal ends it."""
-    if is_url(options.directory):
-        raise ValueError("there is nothing to reap on a server: it frees the locks of those who are gone by itself")
     directory = os.path.realpath(options.directory)  # a watch follows no links
 
     def tell(path: str, why: str) -> None:

@@ -2,8 +2,8 @@
 
 C1  Signals that end a process are turned into an exception while waiting, so that nothing is left; then the process
     ends by that very signal. Python drops an exception that comes in the callback of a weak reference, of which each
-    import has one; so the signal is noted, an alarm raises it again, and whoever has got the lock looks at the note
-    before it starts the command.
+    import has one; so the signal is noted, an alarm raises it again, and the note is looked at once more
+    between the acquisition and the start of the command.
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
     the command, or between the command's end and the release.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
@@ -12,7 +12,7 @@ C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, whi
 C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock is
     held until all has ended that the command has started (guardian.py, G1 to G6).
 C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
-    command's number later. When the lock is lost, the command's whole tree is stopped: tree.py, C6 to C8.
+    command's number later. When the lock is lost, the command's whole tree is stopped: guardian.py, CT1 to CT3.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ import sys
 import threading
 from types import FrameType
 
-from .._platform.tree import is_running, look_at, send
+from .._platform import environment
+from .._platform.tree import Member, is_running, look_at, send
+from ..engines.file.hold import FileHeld
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import Acquirable, Hold, Lock, Semaphore, file_hold
-from .console import announced, lock_options
+from ..lock import Hold, release_all, state_of
+from .console import recorded
 from .guardian import ENDED, Guardian, Tree, named
 from .outcome import FAILED, LOST, die_of, say
+from .target import lock_of, semaphore_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-    from .._platform.tree import Member
 
 _ENDING = tuple(
     getattr(signal, name)
@@ -62,12 +62,9 @@ def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
     if options.record is not None:
-        from .._platform import environment
-        from .console import recorded
-
         recorded(options.record, options.cmd, environment().identity().host)
-    lock = announced(_wanted(options, child.stop_for_loss), options)
-    # What was ignored by whoever started us (nohup, a background job) stays ignored, here and in the command.
+    lock = (lock_of if options.slots is None else semaphore_of)(options, on_lost=child.stop_for_loss)
+    # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
     try:
@@ -86,18 +83,13 @@ def run(options: argparse.Namespace) -> int:
         return int(options.held_code)
     except _Interrupted as interrupted:
         _Interrupted.wanted = False  # two signals at once end this process once
-        lock._release_all()  # whether or not the handle had reached us
+        release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
     if options.verbose:
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
     status = child.run(hold, before, heeded)
     return _end(hold, child, status, options)
-
-
-def _wanted(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> Acquirable:
-    more = {**lock_options(options), "on_lost": on_lost}
-    return Lock(options.lock, **more) if options.slots is None else Semaphore(options.lock, options.slots, **more)
 
 
 def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) -> int:
@@ -137,7 +129,7 @@ class _Child:
         self._guardian: Guardian | None = None
         self._pid = 0
         self._known: Member | None = None
-        """The command, should it not become our child when its guardian is killed (C6)."""
+        """The command, should it not become our child when its guardian is killed (CT1)."""
         self._status: int | None = None
         self._has_left = self._is_lost_sight_of = False
         self._reaping = threading.Lock()
@@ -182,7 +174,7 @@ class _Child:
                 self._signal(info.si_signo)
 
     def _reap(self, tree: Tree) -> None:
-        """See who has ended: the command, by its guardian; that; or what both have left to us (C6)."""
+        """See who has ended: the command, by its guardian; that; or what both have left to us (CT1)."""
         guardian = self._guardian
         assert guardian is not None
         with self._reaping:  # C5
@@ -271,8 +263,11 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _let_go(hold: Hold) -> None:
     """Let go of the lock, but not of the guard, which another process has as well."""
-
-    file_hold(hold).hand_over()
+    held = state_of(hold)
+    if isinstance(held, FileHeld):
+        held.hand_over()
+    else:
+        held.abandon()
 
 
 def _guardless() -> int:

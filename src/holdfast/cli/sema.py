@@ -1,9 +1,7 @@
-"""What `holdfast sema` and `holdfast semats` share: how their words are said, and how a lock outlives the command.
+"""`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
 
-Their texts, streams and exit statuses are those of the commands whose names they have (docs/dropin.md). What they do to
-a lock file is the engine's.
-
-`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
+Texts, streams and exit statuses are those of that command; what is done to a lock file is the engine's. The first part
+is shared with `holdfast semats`: how words are said, and how a lock outlives the command.
 
 Exit status: 0 done or free; 1 held, or the time was up; 2 usage; 3 an error of the system or of the path.
 """
@@ -15,25 +13,23 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable
 from enum import Enum
 
 from .._core.messages import printable
 from .._drivers.sync import drive
+from .._platform import environment
 from .._platform.interface import Presence
-from ..engines.file.inspect import MAX_PID, assess, forget, observe
+from ..engines.file.inspect import MAX_PID, Assessment, Observation, assess, forget, observe
 from ..engines.file.remove import remove_if
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
-from ..lock import Lock, file_request
-from ..model import Liveness
+from ..lock import Lock, announce, file_request, leave_to
+from ..model import Liveness, Record
 from .outcome import DONE, FAILED, HELD, USAGE, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-    from ..engines.file.inspect import Assessment, Observation
-    from ..model import Record
 
 
 class Kind(Enum):
@@ -66,29 +62,29 @@ def kind_of(path: str) -> Kind:
 
 def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
     """What is in the lock file, and what is known of its holder; None if there is no file. Nothing is kept open."""
-    seen = observe(lock._env, file_request(lock))
+    seen = observe(environment(), file_request(lock))
     if seen is None:
         return None
     try:
-        return seen, assess(lock._env, seen)
+        return seen, assess(environment(), seen)
     finally:
-        forget(lock._env, seen)
+        forget(environment(), seen)
 
 
 def acquire_and_leave(lock: Lock, timeout: float | None, tell: Callable[[Record], object]) -> None:
-    """Acquire it, `tell` of it, and leave the lock file to whoever called: a plain record that nobody vouches for.
+    """Acquire it, `tell` of it, and leave the lock file to the caller: a plain record that no process vouches for.
 
     Without a marker: with one, contenders would take the end of this command for the end of the hold. If it cannot be
-    told, nobody knows that there is something to release; then it is given back.
+    told, the caller does not know that there is something to release; then it is given back.
     """
     request = file_request(lock)
     request.unmarked = True
     try:
         hold = lock.acquire(timeout)
         tell(hold.record)
-        hold._leave_to(os.getpid())
+        leave_to(hold, os.getpid())
     except BaseException:
-        for held in list(lock._env.holds.values()):
+        for held in list(environment().holds.values()):
             if held.request is request:
                 held.give_back()
         raise
@@ -103,7 +99,7 @@ def remove(lock: Lock, agreed: Callable[[Observation, Assessment], bool]) -> boo
         unusable[:] = [answer and seen.record is None]  # it is removed without a record to show for it
         return answer
 
-    return drive(remove_if(lock._env, file_request(lock), noted)) is not None or unusable == [True]
+    return drive(remove_if(environment(), file_request(lock), noted)) is not None or unusable == [True]
 
 
 def clear(text: str) -> str:
@@ -112,7 +108,7 @@ def clear(text: str) -> str:
 
 
 def complain(text: str) -> None:
-    """Write to stderr. That nobody can read it is no reason to fail."""
+    """Write to stderr. One that cannot be written is no reason to fail."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -140,7 +136,7 @@ def system_error(error: Exception) -> OSError | None:
 
 VERSION = "file-semaphore 0.1.0"
 """Whose command line this is; scripts compare it."""
-_HELP = """\
+HELP = """\
 Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]
 
 Commands:
@@ -213,7 +209,7 @@ class _Options:
         after = self.stale or None
         # Nothing is left running, so nothing beats; and that is what this command's locks are known for.
         lock = Lock(self.path, tag=self.tag, stale=stale, stale_after=after, durable=True, heartbeat=0)  # type: ignore[arg-type]
-        lock._announce(None)
+        announce(lock, None)
         return lock
 
 
@@ -232,7 +228,7 @@ def sema(words: list[str]) -> int:
     speak_utf8()
     for word in words:
         if word in ("-h", "--help"):
-            complain(_HELP)
+            complain(HELP)
             return DONE
         if word in ("-V", "--version"):
             show(VERSION)
@@ -241,7 +237,7 @@ def sema(words: list[str]) -> int:
         options = _Options(words)
         return _COMMANDS[words[0]](options)
     except _UsageError as error:
-        complain(f"Error: {clear(str(error))}\n\n{_HELP}")
+        complain(f"Error: {clear(str(error))}\n\n{HELP}")
         return USAGE
     except (OSError, HoldfastError) as error:
         complain(f"Error: {clear(_reason(error))}")
@@ -294,7 +290,7 @@ def _acquire_for_script(options: _Options, timeout: float | None) -> None:
 
 
 def _release(options: _Options) -> int:
-    """Remove it, whosever it is: that is what release means there. A holder that lives finds its lock lost."""
+    """Remove it, also another holder's: that is what release means there. A living holder finds its lock lost."""
     _require_path(options.path)
     kind = kind_of(options.path)
     if kind is Kind.FILE:
@@ -326,7 +322,7 @@ def _status(options: _Options) -> int:
     lines = ["Lock status: LOCKED", f"  Path: {path}"]
     if record is not None and assessed is not None:
         lines += [f"  PID: {pid}", f"  Timestamp: {timestamp}", *([] if tag is None else [f"  Tag: {clear(tag)}"])]
-        lines.append(f"  Process running: {'yes' if _runs(options.lock(), record, assessed) else 'no'}")
+        lines.append(f"  Process running: {'yes' if _runs(record, assessed) else 'no'}")
     show("\n".join(lines))
     return HELD
 
@@ -388,12 +384,12 @@ def _require_path(path: str) -> None:
         raise InvalidPath(f"parent directory does not exist: {directory}", path=path) from None
 
 
-def _runs(lock: Lock, record: Record, assessed: Assessment) -> bool:
+def _runs(record: Record, assessed: Assessment) -> bool:
     """Whether the process that is named runs, as far as its number means anything."""
     if assessed.liveness is not Liveness.UNKNOWN:
         return assessed.liveness is Liveness.ALIVE
     pid = record.pid or 0
-    return 0 < pid <= MAX_PID and lock._env.inspect(pid).presence not in (Presence.GONE, Presence.ZOMBIE)
+    return 0 < pid <= MAX_PID and environment().inspect(pid).presence not in (Presence.GONE, Presence.ZOMBIE)
 
 
 _COMMANDS = {"try": _try, "acquire": _acquire, "release": _release, "status": _status, "wait": _wait}

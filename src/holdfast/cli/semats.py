@@ -8,26 +8,27 @@ Exit status: 0 done; 1 everything else. `status` and `clean` say what they found
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+from .._platform import environment
+from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.interop import sweep_rivals
 from ..engines.file.policy import judge
 from ..engines.file.remove import why_not_of
 from ..engines.file.steps import UNWRITABLE
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
-from ..lock import Lock, file_request
+from ..lock import Lock, announce, file_request
+from ..model import Record
 from .outcome import DONE, HELD, STDOUT, show
 from .sema import Kind, acquire_and_leave, clear, complain, json_of, kind_of, look_at, remove, speak_utf8, system_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from ..engines.file.inspect import Assessment, Observation
-    from ..model import Record
 
 _FAILED = HELD
-_HELP = """\
+HELP = """\
 Usage: semats <command> <path> [options]
 
 Commands:
@@ -80,7 +81,7 @@ class _Options:
         self.command, self.path = (*plain, "", "")[:2]
 
     def milliseconds(self) -> int | None:
-        """None to wait for ever. ValueError for what is no whole number: nobody asks so for an endless wait."""
+        """None to wait for ever. ValueError for what is no whole number: that does not ask for an endless wait."""
         text = self.timeout
         if text is None:
             return None
@@ -94,7 +95,7 @@ class _Options:
         # Slashes at the end are dropped there, before links are followed.
         path = self.path.rstrip("/") or "/"
         lock = Lock(path, protocol="semats", tag=self.tag, stale="protocol", heartbeat=0)
-        lock._announce(None)
+        announce(lock, None)
         return lock
 
 
@@ -116,12 +117,12 @@ def semats(words: list[str]) -> int:
     speak_utf8()
     try:
         if options.help:
-            show(_HELP)
+            show(HELP)
             return DONE
         if options.command not in _COMMANDS:
             if options.command:
                 complain(f"Unknown command: {clear(options.command)}")
-            show(_HELP)
+            show(HELP)
             return _FAILED
         try:
             return _run(options)
@@ -194,7 +195,7 @@ def _release(options: _Options, lock: Lock) -> dict[str, object]:
     refused: list[_Refused] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        refused[:] = [] if options.force else _why_not(lock, seen, assessed)
+        refused[:] = [] if options.force else _why_not(seen, assessed)
         return not refused
 
     kind = kind_of(lock.path)
@@ -209,10 +210,10 @@ def _release(options: _Options, lock: Lock) -> dict[str, object]:
     return {"status": "released"}
 
 
-def _why_not(lock: Lock, seen: Observation, assessed: Assessment) -> list[_Refused]:
+def _why_not(seen: Observation, assessed: Assessment) -> list[_Refused]:
     if seen.record is None:
         return [_unknown_holder()]
-    if _is_ours(lock, seen, assessed):
+    if _is_ours(seen, assessed):
         return []
     pid = seen.record.pid
     return [_Refused("PERMISSION_DENIED", f"Lock held by different process (PID {pid})", holderPid=pid)]
@@ -222,9 +223,9 @@ def _unknown_holder() -> _Refused:
     return _Refused("PERMISSION_DENIED", "Lock held by unknown process (its record cannot be read)", holderPid=_ABSENT)
 
 
-def _is_ours(lock: Lock, seen: Observation, assessed: Assessment) -> bool:
+def _is_ours(seen: Observation, assessed: Assessment) -> bool:
     """By the pid; but not where that number was another process's when the record was written."""
-    return why_not_of(seen, assessed, lock._env.identity()) is None and not assessed.is_dead
+    return why_not_of(seen, assessed, environment().identity()) is None and not assessed.is_dead
 
 
 def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
@@ -235,14 +236,14 @@ def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
         seen, assessed = found
         record = found[0].record
         info = _info(record)
-        age = int(lock._env.time()) - int(record.created or 0)
-        stale, mine = age > file_request(lock).stale_after, _is_ours(lock, seen, assessed)
+        age = int(environment().time()) - int(record.created or 0)
+        stale, mine = age > file_request(lock).stale_after, _is_ours(seen, assessed)
     return {"locked": locked, "info": info, "isStale": stale, "isOwnedByCurrentProcess": mine}
 
 
 def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
     """Remove the lock if it is stale; and the temporary files of attempts on this lock whose process has ended."""
-    env, request = lock._env, file_request(lock)
+    env, request = environment(), file_request(lock)
 
     def is_stale(seen: Observation, assessed: Assessment) -> bool:
         return seen.record is not None and judge(env, request, seen, assessed).reclaim

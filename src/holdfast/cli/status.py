@@ -17,9 +17,9 @@ from .._admin.scan import (
     Survey,
     heartbeat,
     id_of,
-    in_words,
-    outlook,
     own_view,
+    staleness,
+    staleness_text,
 )
 from .._core.messages import advice, duration, printable
 from .._platform import environment
@@ -28,12 +28,10 @@ from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
-from .console import as_json, lock_options, of_survey, rows_of, rows_of_content, text_of
+from .console import as_json, rows_of, rows_of_content, text_of
 from .outcome import DONE, FAILED, say, show
 from .outcome import HELD as HELD_CODE
-from .target import is_url, recognised
-from .target import slots_status as status_of_slots
-from .target import status_ as status_of_url
+from .target import Slots, lock_options, of_survey, recognised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,15 +44,11 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing."""
-    if options.slots is not None:
-        return status_of_slots(options)
-    if is_url(options.lock):
-        return status_of_url(options)
     survey = Survey(environment())
     seen = recognised(survey, options.lock, options.protocol)
     if seen is not None:
         options.slots, options.protocol = seen
-        return status_of_slots(options, counted=False)
+        return Slots(options, counted=False).status_()
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
@@ -75,13 +69,13 @@ def status_(options: argparse.Namespace) -> int:
             rows += rows_of_content("content", status.data)
         show(text_of(rows))
     if other is not None:
-        return FAILED  # as whoever acquires it so: waiting does not help, either
+        return FAILED  # as for a contender: waiting does not help, either
     return HELD_CODE if status.locked else DONE
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
     """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
-    closing it wakes whoever waits for it, or for an empty one by another protocol."""
+    closing it wakes its waiters, or those for an empty one by another protocol."""
     request = file_request(lock)
     if found is None or not is_persistent(lock.protocol) or request.shared or not environment().guards:
         return None
@@ -148,7 +142,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
         "stale_for": [
             {"implementation": one.implementation, "at": one.at, "condition": one.condition or None}
-            for one in outlook(status)
+            for one in staleness(status)
         ],
         "heartbeat": heartbeat(status),
         "next": advice(status) if status.locked else None,
@@ -194,7 +188,7 @@ def _expected(status: Status) -> list[str]:
     if status.record is None:
         return [own_view(status)]
     now = time.time()
-    lines = [text for one in outlook(status) if (text := in_words(one, now))]
+    lines = [text for one in staleness(status) if (text := staleness_text(one, now))]
     every = heartbeat(status)
     if every is not None and status.locked:
         lines.append(f"its holder refreshes the timestamp every {duration(every)}, unless it was told not to")

@@ -1,51 +1,58 @@
-"""Locks on servers, which are named by a URL: what the commands for lock files do for them, and how it looks.
+"""What LOCK means: a lock file, a semaphore, or a lock on a server. The question is asked once, here.
 
-The commands of one lock (`run`, `wait`, `status` …) take them as `Lock` does. Nothing here shows a password: what is
-printed is the engine's own spelling of the URL, or `masked`.
+The commands' modules are about lock files. What a command does otherwise for a semaphore or for a lock on a server is a
+method of `Slots` or `Server` that has the command's name; `target_of` finds out whether there is one.
 
-A semaphore, as `status` and `wait` show it: its slots, who has them, and who waits for any of them.
+Nothing here shows a password: what is printed is the engine's own spelling of a URL, or `masked`.
 
-How many slots there are is known to those who use them, not written anywhere. Without `--slots` it is judged by the
-lock files that are there: as many as the highest number among them says.
+The number of slots of a semaphore is known to its users, and not written anywhere. Without `--slots` it is judged by
+the lock files that are there: as many as the highest number among them says.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
+from collections.abc import Iterator
 
-from .._admin import detect, scan
-from .._admin.scan import Found, Survey, Unseen
-from .._core.messages import advice, sentence
+from .._core.messages import advice, sentence, waiting
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
 from ..engines.registry import scheme_of
 from ..errors import EngineUnavailable, HoldfastError
-from ..lock import Lock, Semaphore, file_request
+from ..lock import Lock, Resource, Semaphore, announce
 from ..model import SemaphoreStatus, Status
 from ..protocols import is_persistent
 from .console import (
+    as_json,
     dumped,
-    lock_options,
-    name_of_record,
     object_of,
+    rows_of,
     rows_of_content,
     rows_of_waiters,
     state,
+    tell_refused,
+    tell_released,
     text_of,
     url_id_of,
+    user_name,
 )
 from .outcome import DONE, HELD, USAGE, masked, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, TypeVar
 
+    from .._admin.scan import Found, Survey, Unreadable
 
-_WORD = "break"
+    R = TypeVar("R", bound=Resource)
+
+_OF_LOCK = (
+    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
+    *("payload", "holder", "version"),
+)
+_ALONE = "watch one URL at a time, and nothing beside it: start another watch for the others"
 
 
 def is_url(text: str | None) -> bool:
@@ -53,108 +60,210 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
-def status_(options: argparse.Namespace) -> int:
-    """As `status` of a lock file; what only files have is null or empty."""
-    from .console import as_json, lock_options, rows_of, rows_of_content, text_of
-
-    status = Lock(options.lock, **lock_options(options)).status()
-    condition = scan.HELD if status.locked else scan.FREE
-    its_id = url_id_of(status)
-    if options.json:
-        more: dict[str, Any] = {"condition": condition, "content_protocol": None, "uid": None, "user": None}
-        more.update(slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
-        more["next"] = advice(status) if status.locked else None
-        show(as_json("held" if status.locked else "free", status, **more))
-    elif not options.quiet:
-        rows = rows_of(status)
-        token = None if status.record is None else status.record.fields.get("token")
-        rows[2:2] = [(name, str(value)) for name, value in (("id", its_id), ("token", token)) if value is not None]
-        if options.verbose and status.data:
-            rows += rows_of_content("content", status.data)
-        show(text_of(rows))
-    return HELD if status.locked else DONE
+def target_of(options: argparse.Namespace) -> Slots | Server | None:
+    """What the command is about; None for lock files and directories."""
+    if getattr(options, "slots", None) is not None:
+        return Slots(options)
+    words = [getattr(options, name, None) for name in ("lock", "place", "directory")]
+    return Server(options) if any(map(is_url, [*words, *getattr(options, "places", ())])) else None
 
 
-def found(place: str) -> Iterator[Found | Unseen]:
-    """The locks whose names begin so, as `ls` lists them."""
+def lock_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Lock` among those of a command."""
+    found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
+    if is_url(options.lock):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
+        return {name: value for name, value in found.items() if value is not False}
+    return found
+
+
+def lock_of(options: argparse.Namespace, **more: Any) -> Lock:
+    """The lock that the options describe; its wait is announced after a second."""
+    return _announced(Lock(options.lock, **lock_options(options), **more), options)
+
+
+def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:
+    """The same with `--slots`."""
+    return _announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
+
+
+def _announced(lock: R, options: argparse.Namespace) -> R:
+    announce(lock, None if options.quiet else lambda refusal: say(waiting(refusal)))
+    return lock
+
+
+def of_survey(one: Found) -> dict[str, Any]:
+    """What the JSON of a lock has besides its status."""
+    from .._admin.scan import id_of
+
+    status = one.status
+    its_id = url_id_of(status) if is_url(status.path) else id_of(environment(), status)
+    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id}
+
+
+class Server:
+    """A lock on a server, which is named by a URL."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+
+    def status_(self) -> int:
+        """What only files have is null or empty."""
+        options = self._options
+        status = Lock(options.lock, **lock_options(options)).status()
+        result, its_id = "held" if status.locked else "free", url_id_of(status)
+        if options.json:
+            more: dict[str, Any] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
+            more.update(slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
+            more["next"] = advice(status) if status.locked else None
+            show(as_json(result, status, **more))
+        elif not options.quiet:
+            rows = rows_of(status)
+            token = None if status.record is None else status.record.fields.get("token")
+            rows[2:2] = [(name, str(value)) for name, value in (("id", its_id), ("token", token)) if value is not None]
+            if options.verbose and status.data:
+                rows += rows_of_content("content", status.data)
+            show(text_of(rows))
+        return HELD if status.locked else DONE
+
+    def try_(self) -> int:
+        self._options.timeout = 0.0
+        return self.acquire_()
+
+    def acquire_(self) -> int:
+        """A keeper process acquires it, and has the connection."""
+        from .keeper import acquire_on_server
+        from .owner import owner_of
+
+        pid = owner_of(self._options, binds=True)
+        return USAGE if pid is None else acquire_on_server(lock_of(self._options), self._options, pid)
+
+    def release_(self) -> int:
+        """With --force, any hold; else what a keeper holds for this owner."""
+        from .keeper import end_keeper_on_server
+        from .owner import owner_of
+
+        options = self._options
+        owner = owner_of(options, binds=False)
+        if owner is None:
+            return USAGE
+        lock = Lock(options.lock)
+        before = lock.status()
+        result = "not held"
+        if options.force:
+            result = "released" if lock.break_lock() is not None else result
+        elif before.locked:
+            why = end_keeper_on_server(before, owner)
+            if why:
+                why = f"{lock.path} was not released: {why}. Use --force to end that hold all the same"
+                return tell_refused(options, before, why)
+            result = "released"
+        return tell_released(options, lock, before, result)
+
+    def break_(self) -> int:
+        from .breaking import break_on_server
+
+        return break_on_server(self._options)
+
+    def watch_(self) -> int:
+        from .watch import watch_server
+
+        if len(self._options.places) > 1:
+            raise ValueError(_ALONE)
+        return watch_server(self._options)
+
+    def doctor_(self) -> int:
+        from .doctor import of_server
+
+        return of_server(self._options)
+
+    def clean_(self) -> int:
+        raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
+
+    def reap_(self) -> int:
+        raise ValueError("there is nothing to reap on a server: it frees the locks of those who are gone by itself")
+
+
+def found_at(url: str) -> Iterator[Found | Unreadable]:
+    """The locks on a server whose names begin so, as `ls` lists them."""
+    from .._admin.scan import Found, Unreadable
+
     try:
-        statuses = drive(engine_of(place).survey(environment(), place))
+        statuses = drive(engine_of(url).survey(environment(), url))
     except EngineUnavailable as error:
-        yield Unseen(masked(place), error)
+        yield Unreadable(masked(url), error)
     except HoldfastError as error:
-        yield Unseen(masked(place), OSError(0, str(error)))
+        yield Unreadable(masked(url), OSError(0, str(error)))
     else:
         for status in statuses:
-            yield Found(status, scan.HELD if status.locked else scan.FREE, (0, 0))
+            yield Found(status, "held" if status.locked else "free", (0, 0))
 
 
-def break_(options: argparse.Namespace) -> int:
-    """End the hold that is meant, by its id or by the word of whoever sits at the terminal."""
-    from .console import as_json, rows_of, text_of
+class Slots:
+    """A semaphore. `counted`: the caller knows how many slots it has."""
 
-    lock = Lock(options.lock, **({} if options.protocol is None else {"protocol": options.protocol}))
-    status = lock.status()
-    its_id = url_id_of(status)
+    def __init__(self, options: argparse.Namespace, *, counted: bool = True) -> None:
+        self._options = options
+        self._counted = counted
 
-    def refused(why: str, code: int = HELD) -> int:
+    def status_(self) -> int:
+        """Show its slots; the exit status says whether a contender would get one."""
+        options = self._options
+        semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
+        status = semaphore.status()
         if options.json:
-            show(as_json("refused", status, id=its_id, why=why))
-        else:
-            say(f"{status.path} was not broken: {why}")
-        return code
-
-    def ended(result: str) -> int:
-        if options.json:
-            show(as_json(result, status, id=its_id))
+            show(self._as_json("held" if status.locked else "free", semaphore, status))
         elif not options.quiet:
-            say(f"{status.path}: {result}")
-        return DONE
+            rows = self._rows(semaphore, status)
+            if options.verbose:
+                taken = [(number, one.data) for number, one in enumerate(status) if one.data]
+                rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
+            show(text_of(rows))
+        return HELD if status.locked else DONE
 
-    if not status.locked or its_id is None:
-        return ended("not held") if not status.locked else refused(f"{sentence(status)}. Look again in a moment")
-    wanted = None if options.id is None else options.id.strip().lower()
-    if wanted is not None and wanted != its_id:
-        return refused(f"it is not the one with the id {wanted}, but {its_id}. Look at its status, and decide anew")
-    if wanted is None and (options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty())):
-        return refused(
-            f"{sentence(status)}. Where nobody can be asked, --id says which acquisition is meant; this one "
-            f"is {its_id}",
-            USAGE,
+    def wait_(self) -> int:
+        """Wait until a contender would get one."""
+        options = self._options
+        semaphore = semaphore_of(options)
+        free = semaphore.wait(options.timeout)
+        if options.json:
+            show(self._as_json("free" if free else "held", semaphore, semaphore.status()))
+        elif not free and not options.quiet:
+            say(_why_held(semaphore, semaphore.status()))
+        if free and options.verbose:
+            say(f"{semaphore.path} has a free slot")
+        return DONE if free else int(options.held_code)
+
+    def _as_json(self, result: str, semaphore: Semaphore, status: SemaphoreStatus) -> str:
+        """One line of JSON. Its fields are documented in docs/cli.md."""
+        slots = [object_of("held" if one.locked else "free", one) for one in status]
+        waiters: list[dict[str, Any]] = slots[0]["waiters"]
+        for one in slots:
+            del one["waiters"]
+        return dumped(
+            {
+                "result": result,
+                "path": semaphore.path,
+                "protocol": semaphore.protocol,
+                "state": "held" if status.locked else "free",
+                "free": status.free,
+                "counted": self._counted,
+                "slots": slots,
+                "waiters": waiters,
+            }
         )
-    if status.evidence.proven and not options.force:
-        return refused(f"{sentence(status)}. Its holder lives: end that process, or, if you are sure, use --force")
-    if wanted is None:
-        print(text_of([*rows_of(status), ("id", its_id)]), file=sys.stderr)
-        print(f"Type {_WORD!r} to end this hold: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip() != _WORD:
-            return refused("that was not confirmed")
-    steps = lock._engine.break_if(
-        lock._env, file_request(lock), lambda record: name_of_record(status.path, record) == its_id
-    )
-    if drive(steps) is not None:
-        return ended("broken")
-    if lock.status().locked:
-        return refused("it has changed hands since it was looked at. Look at its status, and decide anew")
-    return ended("not held")
 
-
-def release_(options: argparse.Namespace) -> int:
-    """As `release` of a lock file: with --force, whoever holds it; else what a keeper holds for this owner."""
-    from .console import tell_refused, tell_released
-    from .keeper import end_url_keeper as end_keeper
-
-    lock = Lock(options.lock)
-    before = lock.status()
-    result = "not held"
-    if options.force:
-        result = "released" if lock.break_lock() is not None else result
-    elif before.locked:
-        why = end_keeper(lock._env, before, options.owner)
-        if why:
-            why = f"{lock.path} was not released: {why}. Use --force to end that hold all the same"
-            return tell_refused(options, before, why)
-        result = "released"
-    return tell_released(options, lock, before, result)
+    def _rows(self, semaphore: Semaphore, status: SemaphoreStatus) -> list[tuple[str, str]]:
+        many = f"{len(status)} slot{'s' if len(status) > 1 else ''}"
+        rows = [
+            ("lock", f"{semaphore.path} ({semaphore.protocol}), a semaphore"),
+            ("state", f"held: none of {many} is free" if status.locked else f"free: {status.free} of {many}"),
+        ]
+        if not self._counted:
+            kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
+            unseen = "" if kept else ", as a slot that nobody holds has no file"
+            rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
+        rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
+        return rows + rows_of_waiters(status.waiters)
 
 
 def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:
@@ -171,13 +280,15 @@ def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, s
 
 
 def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:
+    from .._admin.detect import slot_of
+
     found = []
     try:
         names = environment().list_directory(where or "/")
     except OSError:
         return []
     for name in names:
-        slot = detect.slot_of(name)
+        slot = slot_of(name)
         if slot is None or slot[0] != base or str(slot[1]) != name[len(base) + 1 : -len(".lock")]:
             continue
         try:
@@ -189,59 +300,10 @@ def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:
     return found
 
 
-def slots_status(options: argparse.Namespace, *, counted: bool = True) -> int:
-    """Show its slots; the exit status says whether a contender would get one. `counted`: the caller knows how many."""
-    semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
-    status = semaphore.status()
-    if options.json:
-        show(as_json("held" if status.locked else "free", semaphore, status, counted=counted))
-    elif not options.quiet:
-        rows = _rows(semaphore, status, counted=counted)
-        if options.verbose:
-            taken = [(number, one.data) for number, one in enumerate(status) if one.data]
-            rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
-        show(text_of(rows))
-    return HELD if status.locked else DONE
-
-
-def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:
-    """One line of JSON. Its fields are documented in docs/cli.md."""
-    slots = [object_of("held" if one.locked else "free", one) for one in status]
-    waiters: list[dict[str, Any]] = slots[0]["waiters"]
-    for one in slots:
-        del one["waiters"]
-    return dumped(
-        {
-            "result": result,
-            "path": semaphore.path,
-            "protocol": semaphore.protocol,
-            "state": "held" if status.locked else "free",
-            "free": status.free,
-            "counted": counted,
-            "slots": slots,
-            "waiters": waiters,
-        }
-    )
-
-
-def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
+def _why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
     """Why one would have to wait, and what to do next."""
     taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
     return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
-
-
-def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> list[tuple[str, str]]:
-    many = f"{len(status)} slot{'s' if len(status) > 1 else ''}"
-    rows = [
-        ("lock", f"{semaphore.path} ({semaphore.protocol}), a semaphore"),
-        ("state", f"held: none of {many} is free" if status.locked else f"free: {status.free} of {many}"),
-    ]
-    if not counted:
-        kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
-        unseen = "" if kept else ", as a slot that nobody holds has no file"
-        rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
-    rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
-    return rows + rows_of_waiters(status.waiters)
 
 
 def _line(status: Status) -> str:

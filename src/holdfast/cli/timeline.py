@@ -1,11 +1,9 @@
-"""What recorded events say: who held each lock, and who waited, from when to when. Nothing is drawn here.
+"""`timeline`: recorded events as one page, which needs nothing else.
 
-An event that begins what has begun already, or ends what has ended, is told twice: a file may have events of the same
-process by `watch` and by itself. It counts once.
-
-Who waits for a semaphore waits for its base, and then has one of its slots, which is another path: that ends the wait.
-
-`timeline`: recorded events as one page, which needs nothing else.
+The first half makes holds and waits of events: who held each lock, and who waited, from when to when. An event that
+begins what has begun already, or ends what has ended, is told twice, and counts once: a file may have events of the
+same process by `watch` and by itself. A process that waits for a semaphore waits for its base, and then has one of its
+slots, which is another path: that ends the wait.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterable, Sequence
 
 from ..model import Value
 from .outcome import DONE, FAILED, STDOUT, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Any
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})
@@ -182,7 +180,7 @@ class _Teller:
         self._spells.append(_spell(who[0], start, time, end, told, holding=True))
 
     def _is_told(self, lock: int, time: float, event: dict[str, Any]) -> bool:
-        """Whether the same end has been told already, by somebody else who saw it."""
+        """Whether the same end has been told already, by another observer."""
         for one in reversed(self._spells[-50:]):
             if one.holding and one.lock == lock and one.pid == _integer(event.get("pid")) and time - one.stop < 1.0:
                 return True
@@ -263,7 +261,7 @@ def timeline_(options: argparse.Namespace) -> int:
 
 
 def _open_beside(path: str, flags: int) -> int:
-    """Nobody has named this path, and others may write to its directory: what they put there is not written to."""
+    """The caller has not named this path, and others may write to its directory: write to nothing of theirs."""
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
     try:

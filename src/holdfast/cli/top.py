@@ -1,15 +1,12 @@
-"""A terminal that is used whole, and given back as it was, whatever ends that.
+"""`top`: who holds and who waits, as it changes.
 
-The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing here waits for the
-terminal: one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py). What
+is known of each lock at some moment is a `Row`. A `View` fills a screen with some of the rows, below their sum and
+above the keys, and knows no terminal.
 
-The rows of `top`: what is known of each lock at some moment, their order, and the words for it.
-
-How `top` fills a screen: some of the rows, below their sum and above the keys. Knows no terminal.
-
-`top`: who holds and who waits, as it changes.
-
-Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py).
+The terminal is used whole, and given back as it was, whatever ends that (`FullScreen`). The screen is drawn by
+differences, each time by one write, so that nothing flickers. Nothing waits for the terminal: one that takes no more
+for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 """
 
 from __future__ import annotations
@@ -21,27 +18,25 @@ import select
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
-from .._admin.monitor import lock_of
+from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
+from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
-from .console import OF_STATE, Column, fit, lines, user_name, width_of
+from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of
 from .console import Recording as Record
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
-from .watch import as_line, follow, happenings
+from .watch import as_line, follow, lock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .._admin.monitor import Follower, Happening, Held, Waits
-    from .._platform.interface import Census
-    from .console import Cell
 
 try:
     import termios
@@ -172,7 +167,7 @@ class FullScreen:
         return True
 
     def keys(self) -> list[str] | None:
-        """Those that have been pressed, by name or as they are; None when the terminal is gone."""
+        """The keys that have been pressed, by name or as they are; None when the terminal is gone."""
         if not select.select([self.keyboard], [], [], 0)[0]:
             return []
         try:
@@ -193,7 +188,7 @@ def _apart(out: int) -> int | None:
 
 
 class Signals:
-    """While it is `open`, signals that end, stop, continue or resize only wake whoever polls `fd`.
+    """While it is `open`, signals that end, stop, continue or resize only wake the poll of `fd`.
 
     One that ends is obeyed at once all the same when it comes again before `take`, from a look that takes too long.
     """
@@ -226,7 +221,7 @@ class Signals:
             before(number, frame)
 
     def take(self) -> list[int]:
-        """Those that have come, each once, in their order."""
+        """The signals that have come, each once, in their order."""
         try:
             found = [*dict.fromkeys(os.read(self.fd, 4096))]
         except BlockingIOError:
@@ -255,7 +250,7 @@ def is_ending(number: int) -> bool:
 
 
 WAITED_FOR = "waited for"
-"""The state of a lock that somebody waits for and nobody holds; of a semaphore, those who wait for any of its slots."""
+"""The state of a free lock that has waiters; of a semaphore, the waiters for any of its slots."""
 _STATES = (*CONDITIONS, WAITED_FOR)
 _NEVER = float("inf")
 _PIDS_SHOWN = 8
@@ -265,7 +260,7 @@ _RUN = re.compile(r"(?:python[0-9.]* -m )?holdfast run .*? -- (.+)", re.DOTALL)
 class Row(Value):
     """One lock. `since`: the moment since when it is held, or at least that long ago if not `exact`.
 
-    `waits`: since when, and who, those that have waited longest first; `all_seen`: whether their beginning was.
+    `waits`: since when, and who, the longest wait first; `all_seen`: whether their beginning was.
     """
 
     path: str
@@ -288,15 +283,15 @@ class Rows:
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
-        self._made: dict[str, tuple[object, tuple[Waits, ...], Row]] = {}
+        self._made: dict[str, tuple[object, tuple[SeenWait, ...], Row]] = {}
         self._began: float | None = None
 
     def now(self) -> list[Row]:
         """As it is known; nothing is looked at."""
         if self._began is None:
             self._began = environment().time()
-        waiting: dict[str, list[Waits]] = {}
-        for wait in self._follower.crowd.waiting():
+        waiting: dict[str, list[SeenWait]] = {}
+        for wait in self._follower.waiters.waiting():
             waiting.setdefault(wait.path, []).append(wait)
         users = _Users()
         before, self._made = self._made, {}
@@ -313,7 +308,7 @@ class Rows:
             self._made[path] = (None, (), row)
         return [row for _, _, row in self._made.values()]
 
-    def _row(self, held: Held, waits: Sequence[Waits], users: _Users) -> Row:
+    def _row(self, held: SeenHold, waits: Sequence[SeenWait], users: _Users) -> Row:
         status, holder = held.found.status, held.holder
         uid = users.of(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
         return Row(
@@ -331,23 +326,23 @@ class Rows:
             **self._of_waits(waits),
         )
 
-    def _of_waits(self, waits: Iterable[Waits]) -> dict[str, Any]:
-        """The kernel does not tell since when somebody waits."""
+    def _of_waits(self, waits: Iterable[SeenWait]) -> dict[str, Any]:
+        """The kernel does not tell since when a process waits."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
         return {"waits": tuple(ordered), "all_seen": not unseen}
 
 
 class _Users:
-    """Of processes; the tables are opened only when somebody is asked for."""
+    """Of processes; the tables are opened only when one is asked for."""
 
     def __init__(self) -> None:
-        self._census: Census | None = None
+        self._tables: ProcLocks | None = None
 
     def of(self, pid: int) -> int | None:
-        if self._census is None:
-            self._census = environment().census()
-        return self._census.user(pid)
+        if self._tables is None:
+            self._tables = environment().proc_locks()
+        return self._tables.user(pid)
 
 
 def _elsewhere(holder: Holder) -> str | None:
@@ -448,7 +443,7 @@ _FIT_EVERY = 10.0
 
 
 class Scene(Value):
-    """What is shown of which rows. `places` are those that are followed, `gone` those of them that are not there."""
+    """What is shown of which rows. `places` are followed; of these, `gone` are not there."""
 
     rows: Sequence[Row]
     order: str = "wait"
@@ -622,7 +617,7 @@ _SHARE = 4
 
 
 def top_(options: argparse.Namespace) -> int:
-    """Show it until somebody quits; without a terminal, as it is now."""
+    """Show it until the user quits; without a terminal, as it is now."""
     places = options.places or ["."]
     live = not (options.once or options.json)
     if live and not _has_terminal():
@@ -657,7 +652,7 @@ def _has_terminal() -> bool:
 
 def _as_json(places: Sequence[str], options: argparse.Namespace) -> int:
     """As `ls --json`, in the order of the rows."""
-    followed = follow(places).places
+    followed = follow(places).scope
     survey = Survey(environment())
     found: dict[str, Found] = {}
     rows: list[Row] = []
@@ -705,7 +700,7 @@ class Board:
         signals = Signals()
         full = FullScreen(sys.stdout.fileno(), sys.stdout.encoding)
         also = [signals.fd, full.keyboard]
-        stream = happenings(self._follower, None, also=also, pause=lambda: self._pause(full))
+        stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
         try:
             self._hear(next(stream), record)  # before the terminal is taken: it may be long, or fail
             signals.open()
@@ -726,7 +721,7 @@ class Board:
             die_of(ending)
         return DONE
 
-    def _hear(self, found: list[Happening] | None, record: Record | None) -> None:
+    def _hear(self, found: list[LockEvent] | None, record: Record | None) -> None:
         if found is None:
             return
         self._changed = True
@@ -789,8 +784,8 @@ class Board:
             self._view.order,
             self._view.backwards,
             self._places,
-            [*self._follower.places.missing],
-            bool(self._follower.places.polled),
+            [*self._follower.scope.missing],
+            bool(self._follower.scope.polled),
             self._rate(began),
             self._follower.missed,
         )

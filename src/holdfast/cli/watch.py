@@ -1,8 +1,7 @@
-"""Following lock files from a command: what `watch` and `top` share.
+"""`watch`: what happens to locks, one JSON line for each event, as it happens.
 
-`watch` for locks on a server: what has changed from one look at all of them to the next, as events.
-
-`watch`: what happens to lock files, one JSON line for each event, as it happens.
+`follow` and `happenings` follow lock files, for `top` as well. A server tells how things are, not what has happened:
+there, the events are the differences between one look and the next (`Changes`).
 """
 
 from __future__ import annotations
@@ -14,21 +13,16 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 
-from .._admin.monitor import Follower, Happening
+from .._admin.monitor import Follower, LockEvent
 from .._core.wait import Wait
 from .._drivers.sync import drive
-from .._platform import environment, folder_watch, kernel_glimpse
+from .._platform import environment, folder_watch
 from ..engines import engine_of
 from ..model import Status, Waiter
-from .console import Recording as Record
-from .console import line_of, url_id_of
+from .console import Recording, line_of, url_id_of
 from .outcome import DONE, die_of, say, show
-from .target import is_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
 
 _LONGEST_WAIT = 3600.0
 _MOMENT = 0.002
@@ -36,7 +30,7 @@ _MOMENT = 0.002
 _MAGIC = frozenset("*?[")
 
 
-def as_line(one: Happening) -> str:
+def as_line(one: LockEvent) -> str:
     """One line of JSON: every field of the event."""
     values = {name: getattr(one, name) for name in one._fields if name != "first_look"}
     if one.first_look:
@@ -47,10 +41,10 @@ def as_line(one: Happening) -> str:
 def follow(places: Iterable[str]) -> Follower:
     """A follower of these directories, locks and patterns; OSError for one whose directory is not there.
 
-    A pattern of directories is expanded now; one of names in them is also for those that come later.
+    A pattern of directories is expanded now; one of names in them also means names that come later.
     """
     env = environment()
-    follower = Follower(env, folder_watch(), kernel_glimpse)
+    follower = Follower(env, folder_watch())
     for place in places:
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):
@@ -82,17 +76,17 @@ def _expanded(place: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def happenings(
+def lock_events(
     follower: Follower,
     until: float | None,
     *,
     also: Iterable[int] = (),
     pause: Callable[[], float] = lambda: _LONGEST_WAIT,
-) -> Iterator[list[Happening] | None]:
+) -> Iterator[list[LockEvent] | None]:
     """What happens, as it happens; None where only the time of `pause` (in seconds) has passed, or one of `also` is
     ready. Ends at `until` (monotonic).
 
-    `also`: descriptors whose readiness ends a wait, too. When nobody reads stdout any more, the process ends.
+    `also`: descriptors whose readiness ends a wait, too. When the reader of stdout is gone, the process ends.
     """
     env = environment()
     poll = select.poll()
@@ -104,7 +98,7 @@ def happenings(
     out = _output()
     if out is not None and out not in also:
         poll.register(out, 0)
-    # A terminal that is closed, or a pipe that nobody reads; when it is, it can no longer be told.
+    # A terminal that is closed, or a pipe without a reader, of which no read or write would tell.
     end = getattr(signal, "SIGHUP" if out is not None and os.isatty(out) else "SIGPIPE", signal.SIGTERM)
     yield follower.first_look()
     while True:
@@ -115,10 +109,10 @@ def happenings(
         ready = dict(poll.poll(max(0.0, wait) * 1000 + 0.5))
         if out is not None and ready.get(out, 0) & (select.POLLERR | select.POLLHUP):
             die_of(end)
-        found: list[Happening] | None = None
+        found: list[LockEvent] | None = None
         if watch is not None and watch.fd in ready:
             select.select([], [], [], _MOMENT)
-            found = follower.heed(watch.take())
+            found = follower.handle(watch.take())
         if env.monotonic() >= follower.due:
             found = (found or []) + follower.tick()
         yield found
@@ -131,12 +125,10 @@ def _output() -> int | None:
         return None
 
 
-def watch_url(options: argparse.Namespace) -> int:
-    """Tell until a signal, or the end of the time."""
-    if len(options.places) > 1:
-        raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
+def watch_server(options: argparse.Namespace) -> int:
+    """What happens to the locks on a server; until a signal, or the end of the time."""
     (url,) = options.places
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     changes = Changes()
 
     def tell(statuses: tuple[Status, ...]) -> None:
@@ -173,17 +165,17 @@ class Changes:
         self._since: dict[str, float] = {}
         self._first = True
 
-    def since(self, statuses: tuple[Status, ...], now: float) -> list[Happening]:
+    def since(self, statuses: tuple[Status, ...], now: float) -> list[LockEvent]:
         """What has happened since the last call."""
         seen = {status.path: status for status in statuses}
-        told: list[Happening] = []
+        told: list[LockEvent] = []
         for path in sorted({*self._seen, *seen}):
             told += self._of_lock(self._seen.get(path), seen.get(path), now)
         self._seen, self._first = seen, False
         return told
 
-    def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[Happening]:
-        told: list[Happening] = []
+    def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[LockEvent]:
+        told: list[LockEvent] = []
         before, after = old and url_id_of(old), new and url_id_of(new)
         were = {_who(one): one for one in (old.waiters if old else ())}
         are = {_who(one): one for one in (new.waiters if new else ())}
@@ -216,27 +208,25 @@ def _who(waiter: Waiter) -> tuple[object, ...]:
 
 def _of_holder(
     kind: str, status: Status, at: float, *, waited: float | None = None, held: float | None = None
-) -> Happening:
+) -> LockEvent:
     holder = status.holder
     who = (None, None, None, None) if holder is None else (holder.pid, holder.host, holder.tag, holder.command)
-    return Happening(kind, at, status.path, status.protocol, *who, waited, held)
+    return LockEvent(kind, at, status.path, status.protocol, *who, waited, held)
 
 
-def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> Happening:
+def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
     waited = max(0.0, at - who.since) if kind == "gave-up" and who.since is not None else None
-    return Happening(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
+    return LockEvent(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
 
 
 def watch_(options: argparse.Namespace) -> int:
-    """Tell until a signal, the end of the time, or the end of whoever reads."""
-    if any(map(is_url, options.places)):
-        return watch_url(options)
+    """Tell until a signal, the end of the time, or the end of the reader."""
     until = None if options.seconds is None else time.monotonic() + options.seconds
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     follower = follow(options.places or ["."])
-    if follower.places.polled and not options.quiet:
+    if follower.scope.polled and not options.quiet:
         say("no events are to be had from all of these places, so they are looked at four times a second")
-    for found in happenings(follower, until):
+    for found in lock_events(follower, until):
         if found:
             lines = [as_line(one) for one in found]
             if record is not None:

@@ -1,7 +1,7 @@
-"""Which engines there are, by the scheme of a URL.
+"""The engines, by the scheme of a URL.
 
-Others come from installed packages, by the entry point group `holdfast.engines`: each is called what the scheme is, and
-names an instance or a subclass of `Engine`. What holdfast has itself is never replaced by them.
+Installed packages add others through the entry point group `holdfast.engines`: the name of an entry point is the
+scheme, its object an instance or a subclass of `Engine`. They never replace holdfast's own engines.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _BUILT_IN: dict[str, tuple[str, str, str]] = {
     "postgres": (".postgresql", "ENGINE", "postgresql"),
     "postgresql": (".postgresql", "ENGINE", "postgresql"),
 }
-"""By scheme: the module, the engine in it, and the extra that installs what it needs. Imported only when asked for."""
+"""By scheme: the module, the engine in it, and the extra that installs what it needs. Imported on demand."""
 _made: dict[str, Engine] = {}
 
 
 def engine_of(resource: str | os.PathLike[str]) -> Engine:
-    """The engine that a resource is for. Whatever is no URL is a path.
+    """The engine for a resource. Anything but a URL is a path.
 
-    InvalidPath for a URL of a scheme that no engine has. EngineUnavailable where the client library is not installed.
+    InvalidPath for a URL whose scheme no engine has. EngineUnavailable if the client library is not installed.
     """
     scheme = scheme_of(resource)
     if not scheme:
@@ -55,7 +55,7 @@ def engine_of(resource: str | os.PathLike[str]) -> Engine:
 
 
 def scheme_of(resource: str | os.PathLike[str]) -> str:
-    """The scheme of a URL, in small letters; empty for a path."""
+    """The scheme of a URL, in lower case; empty for a path."""
     if not isinstance(resource, str):
         return ""
     scheme, colon, _ = resource.partition("://")
@@ -64,7 +64,7 @@ def scheme_of(resource: str | os.PathLike[str]) -> str:
 
 
 def names() -> list[str]:
-    """The schemes of all engines but files, sorted. Nothing is loaded."""
+    """The schemes of all engines but files, sorted. Loads none of them."""
     return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 

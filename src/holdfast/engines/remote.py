@@ -1,43 +1,38 @@
-"""What the engines that talk to a server have in common: the request, the wait, and the hold.
+"""What the engines that talk to a server share: the request, the wait, the hold, and callers with a common owner.
 
-EH1  A hold is ours by what is known here, without asking the server: the engine sets `lapses`, the moment on our own
+EH1  Whether a hold is ours is known here, without asking the server: the engine sets `lapses`, the moment on our own
      clock until which the server has promised it. So `lost` and `ensure_held` never wait.
-EH2  A release tells the server and waits for its answer; whatever interrupts it, the connection or the lease is given
-     up afterwards (`_close`), so the server frees the lock all the same. Only its beginning is decided under the mutex.
-EH3  A loss is told once, by whoever finds it; a release after it leaves the lock to whoever has it by then.
+EH2  A release tells the server and waits for its answer; if it is interrupted in any way, the connection or the lease
+     is given up afterwards (`_close`), so the server frees the lock all the same. The mutex covers only its beginning.
+EH3  A loss is reported once, wherever it is found; a release after it leaves the lock to its next holder.
 
-Those in this process who want the same lock on a server: holds that an owner shares, and waits that never end.
-
-KN1  Of one owner's callers only one contends. The others wait for what it gets, and share that; if it gives up, the
-     next of them contends. In the server's queue they would stand behind themselves.
-     In line, they are told of and announced as all who wait.
-KN2  A caller that holds the lock itself, or every slot, and would wait for ever, is told so at once.
+KN1  Of one owner's callers in this process only one contends. The others wait for its hold, and share that; if it gives
+     up, the next of them contends. In the server's queue they would wait for themselves. Their waits have events and
+     notices like all others.
+KN2  A caller that holds the lock itself, or every slot, and would wait for ever, gets WouldDeadlock at once.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
 
 from .._core.attempt import Story
-from .._core.hold import Held
+from .._core.hold import Held, Share
 from .._core.messages import Refusal, deadlock
 from .._core.options import Options, Request, check_seconds
-from .._core.wait import Deadline as Limits
-from .._core.wait import Signal, Wait
+from .._core.wait import Deadline, Signal, Wait
 from .._drivers.sync import drive
 from .._platform.fork import forking
+from .._platform.interface import Environment
 from ..events import listeners
+from ..model import Holder, Record, Status
+from .base import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
     from typing import Any
-
-    from .._core.hold import Share
-    from .._platform.interface import Environment
-    from ..model import Holder, Record, Status
-    from .base import Engine
 
     Result = Share | Refusal
 
@@ -45,9 +40,9 @@ _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "o
 
 
 class RemoteRequest(Request):
-    """One lock as it is asked for from a server. `path` and `target` are its URL as people may see it: no password.
+    """A request for one lock on a server. `path` and `target` are its URL as people may see it: without a password.
 
-    `allowed` are the options that this engine has besides those of all engines; any other is a mistake.
+    `allowed` are the options of this engine besides those of all remote engines; any other is an error.
     """
 
     __slots__ = ("engine", "lease")
@@ -60,18 +55,18 @@ class RemoteRequest(Request):
         self.watched = True
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         self.beat_every = math.inf if every == 0 else every or 0.0
-        """0: as the engine likes; infinity: never."""
+        """0: the engine decides; infinity: never."""
         self.lease = check_seconds("stale_after", options.get("stale_after"), zero=False)
-        """Seconds after which the server frees the lock of a holder that says nothing; None: as the engine likes."""
+        """Seconds after which the server frees the lock of a silent holder; None: the engine decides."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What this process knows the lock by, however many slots it has."""
+        """The key of the lock in this process, the same for all slots."""
         return (self.protocol_name, self.target)
 
 
-class Attempt(Limits):
-    """One contender's wait, as far as it is the same for all servers: how long, and what is told of it."""
+class Attempt(Deadline):
+    """One contender's wait, as far as it is the same for all servers: its deadline and its events."""
 
     request: RemoteRequest
 
@@ -84,7 +79,7 @@ class Attempt(Limits):
         self.story = Story(env, self.request, context)
 
     def waiting(self, look: Callable[[], tuple[Status, ...]], who: Callable[[], Holder | None]) -> None:
-        """To be called before each wait: tells that it begins, and announces one that has lasted a second."""
+        """Called before each wait: reports that it begins, and announces one that has lasted a second."""
         self.require_same_process()
         self.story.waiting(who)
         self.announce(lambda: self.refusal(look))
@@ -95,7 +90,7 @@ class Attempt(Limits):
 
 
 class RemoteHeld(Held):
-    """A hold that a server has granted. An engine keeps it from the beginning, and says how it ends."""
+    """A hold that a server has granted. The engine keeps it alive, and implements its end."""
 
     __slots__ = ("_key", "_record", "lapses", "why_lost")
 
@@ -116,11 +111,11 @@ class RemoteHeld(Held):
 
     @abstractmethod
     def _give_up(self) -> Generator[Wait, None, bool]:
-        """Tell the server, and wait for its answer; whether it was still ours. Bounded in time."""
+        """Tell the server, and wait for its answer, for a bounded time; whether the lock was still ours."""
 
     @abstractmethod
     def _close(self) -> None:
-        """End whatever keeps it, so that the server frees it by itself. Never waits, never raises, idempotent."""
+        """End what keeps it alive, so that the server frees it by itself. Never waits, never raises, idempotent."""
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
@@ -153,16 +148,16 @@ class RemoteHeld(Held):
                 self._story().released(self)
 
     def lose(self, why: str) -> None:
-        """The engine has found that it is not ours any more (EH3). In the agent's thread: see `Agent.call`."""
+        """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""
         if not self.why_lost:
             self.why_lost = why
         self.check()
 
     def beat(self) -> None:
-        """The engine does it by itself."""
+        """Nothing to do: the engine sends its own heartbeats."""
 
     def abandon(self) -> None:
-        """No other process can have a lock that a server has granted to this one: so it is given back."""
+        """Give it back: no other process can have a lock that a server has granted to this one."""
         self.give_back()
 
     def record(self) -> Record:
@@ -197,38 +192,38 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
                 f"{name} has no meaning for a lock on {engine}; it has: {', '.join(sorted(allowed))}. Leave it out"
             )
     if options.get("fair") is False:
-        raise ValueError(f"{engine} lets those who wait in by the order of their arrival, always; leave fair out")
+        raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
 
 
 _held: dict[tuple[object, ...], list[RemoteHeld]] = {}
-"""By process and lock. What is in it of a parent is never looked at."""
+"""By process and lock. A parent's entries are never looked at."""
 _waiting: dict[tuple[object, ...], list[Signal]] = {}
-"""Of each owner that contends, by process, lock and owner: the signals of its callers, the first of them contends."""
+"""By process, lock and owner: the signals of the owner's callers, of which the first contends."""
 
 
 class Contender(ABC):
-    """One caller who wants a lock on a server, as its engine makes it."""
+    """One caller that wants a lock on a server, implemented by each engine."""
 
     attempt: Attempt
 
     @abstractmethod
     def acquire(self) -> Generator[Wait, None, Result]:
-        """Contend, until there is a hold or the time is up."""
+        """Contend until there is a hold or the time is up."""
 
     @abstractmethod
     def look_kindly(self) -> Generator[Wait, None, None]:
-        """See who holds it, for people; if nobody answers soon, what was seen before is told."""
+        """Look up the holder, for messages; without a prompt answer, what was last seen has to do."""
 
     @abstractmethod
     def last(self) -> tuple[Status, ...]:
-        """What was seen last."""
+        """The statuses last seen."""
 
     def who(self) -> Holder | None:
-        """The holder that was seen last."""
+        """The holder last seen."""
         return next((status.holder for status in self.last() if status.locked), None)
 
     def refuse(self) -> Refusal:
-        """The time is up."""
+        """The refusal, as the time is up."""
         self.attempt.story.gave_up(self.who)
         return self.attempt.refusal(self.last)
 
@@ -238,13 +233,13 @@ class Contender(ABC):
 
 
 def enrol(held: RemoteHeld) -> None:
-    """This process has it from now on."""
+    """Add it to this process's holds."""
     with forking:
         _held.setdefault(_name(held.env.generation, held.request), []).append(held)
 
 
 def forget(held: RemoteHeld) -> None:
-    """Idempotent."""
+    """Remove it from this process's holds. Idempotent."""
     name = _name(held.generation, held.request)
     with forking:
         left = [one for one in _held.pop(name, ()) if one is not held]
@@ -257,13 +252,13 @@ def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:
 
 
 def _holds_of(attempt: Attempt) -> list[RemoteHeld]:
-    """What this process holds of it."""
+    """This process's holds of the lock."""
     holds = _held.get(_name(attempt.env.generation, attempt.request), ())
     return [held for held in list(holds) if not held.released and not held.lost]
 
 
 def own_shares(attempt: Attempt) -> list[Share]:
-    """What the handles of this process have in it."""
+    """The shares of this process's handles in it."""
     return [share for held in _holds_of(attempt) for share in list(held.shares)]
 
 
@@ -282,7 +277,7 @@ def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
 
 
 def _join(attempt: Attempt) -> Share | None:
-    """A share in what this owner holds already."""
+    """A share in a hold that this owner has already."""
     for held in _holds_of(attempt):
         if held.request.owner == attempt.request.owner:
             share = held.join(attempt.context)
@@ -293,14 +288,14 @@ def _join(attempt: Attempt) -> Share | None:
 
 
 def together(contender: Contender) -> Generator[Wait, None, Result]:
-    """What it gets; or a share in what another caller of the same owner has got meanwhile (KN1)."""
+    """What it gets, or a share in what another caller of the same owner has got meanwhile (KN1)."""
     attempt = contender.attempt
     owner = attempt.request.owner
     if owner is None:
         return (yield from contender.acquire())
     key = (*_name(attempt.env.generation, attempt.request), owner)
     signal = Signal()
-    with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
+    with forking:  # a mutex of our own would stay locked in a child that is forked meanwhile
         line = _waiting.setdefault(key, [])
         line.append(signal)
     try:

@@ -1,4 +1,4 @@
-"""The protocols: how lock files of existing systems are written, read and judged."""
+"""The protocols: how to write, read and judge the lock files of existing systems."""
 
 from .base import Protocol
 from .registry import get, is_persistent, names, recognise

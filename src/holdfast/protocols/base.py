@@ -1,15 +1,15 @@
-"""What a protocol is: a record codec and the rules about when a lock is stale. No file is touched here."""
+"""The interface of a protocol: a record codec, and the rules about when a lock is stale. Does no I/O."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from ..model import Identity, Liveness, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any, ClassVar, Literal
 
 MAX_RECORD_BYTES = 1 << 20
@@ -20,48 +20,48 @@ _CONTROL = dict.fromkeys((*range(32), 127), " ")
 
 
 class Protocol(ABC):
-    """A published set of rules. Instances hold no state; one is shared by every lock."""
+    """A published set of rules. Instances have no state; all locks share one."""
 
     name: ClassVar[str]
     mode: ClassVar[int]
     """Permission bits of a new lock file, before the umask."""
     stale_after: ClassVar[float]
-    """Age in seconds at which the protocol's own rule lets others reclaim."""
+    """Age in seconds at which the protocol's own rule lets others reclaim the lock."""
     shareable: ClassVar[bool] = False
-    """Whether several may hold a lock together that all asked for it `shared`."""
+    """Whether several holders that all asked for it `shared` may hold a lock together."""
     persistent: ClassVar[bool] = False
-    """Whether the lock file stays, and the guard on it alone is the lock: no record decides anything."""
+    """Whether the lock file stays, and its guard alone is the lock: no record decides anything."""
     recheck: ClassVar[float] = math.inf
-    """Seconds after which a waiter looks again, because a release may make no event. Infinity: as the engine likes."""
+    """Seconds after which a waiter looks again, because a release may make no event. Infinity: the engine decides."""
     padding: ClassVar[bytes] = b"\n"
-    """One byte that readers ignore at the end of a record: a takeover covers the old record with it."""
+    """One byte that readers ignore at the end of a record: a takeover overwrites the rest of the old record with it."""
     marker_key: ClassVar[bytes] = b"holdfast="
-    """What stands before the marker in a record, and nowhere before that: its kind is flipped in place."""
+    """The text before the marker in a record, and nowhere earlier: the marker's kind is flipped in place."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """The options of `Lock` that only this protocol has; `compose` gets those that were given."""
+    """The options of `Lock` that only this protocol has; `compose` gets the given ones."""
 
     # Where the lock file is.
     resolves: ClassVar[Literal["nothing", "directory", "path"]] = "nothing"
-    """Which symbolic links of the path are followed before: those of its directory, or of the whole path."""
+    """Which symbolic links are followed first: those of the path's directory, or of the whole path."""
     refuses_parent_components: ClassVar[bool] = False
     """Whether a path with `..` in it is refused."""
     suffix: ClassVar[str] = ""
-    """What the lock file is called, after what the caller named."""
+    """What the name of the lock file adds to what the caller named."""
     makes_parents: ClassVar[bool] = False
-    """Whether missing directories are made without being asked for."""
+    """Whether missing directories are made by default."""
 
     # What other implementations do.
     ages_by_mtime: ClassVar[bool] = False
     """Whether a record without a timestamp is as old as its file."""
     fails_closed: ClassVar[bool] = False
-    """Whether the rule only says that a lock is stale, and leaves it to the caller to say that it may be removed."""
+    """Whether the rule only says that a lock is stale, and leaves the decision to remove it to the caller."""
     reclaim_suffix: ClassVar[str] = ""
-    """The directory, called so after the lock file, that whoever removes a stale lock makes meanwhile."""
+    """The suffix, after the lock file's name, of the directory that exists while a stale lock is removed."""
     has_rivals: ClassVar[bool] = False
-    """Whether others replace the lock file by renaming a temporary one to it, which `rival` tells."""
+    """Whether others replace the lock file by renaming a temporary file to it; `rival` recognises such files."""
 
     def rival(self, name: str, lock_name: str) -> int | None:  # noqa: ARG002
-        """Whose attempt on the lock file `lock_name` the file `name` beside it announces: a pid, or None for nobody."""
+        """The pid whose attempt on the lock file `lock_name` the file `name` beside it announces, or None."""
         return None
 
     def check_options(self, more: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -70,7 +70,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def decode(self, data: bytes) -> Record:
-        """The record in `data`, or MalformedRecord. Never hangs, never loses a byte of a well-formed record."""
+        """The record in `data`, or MalformedRecord. Never hangs; never loses a byte of a well-formed record."""
 
     @abstractmethod
     def encode(self, record: Record) -> bytes:
@@ -80,7 +80,7 @@ class Protocol(ABC):
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
         """The bytes that a new holder writes; `now` is in seconds since the epoch, `tag` has been cleaned.
 
-        `more` are the given ones of `options`. A `marker` of None: the record of a holder that nobody vouches for.
+        `more` are the given ones of `options`. A `marker` of None: no process vouches for the holder.
         """
 
     @abstractmethod
@@ -89,19 +89,19 @@ class Protocol(ABC):
 
     @abstractmethod
     def stale_at(self, record: Record, stale_after: float) -> float | None:
-        """When the letter's rule will first hold, in seconds since the epoch; None if time alone never does it."""
+        """When that rule will first hold, in seconds since the epoch; None if time alone is not enough."""
 
     @abstractmethod
     def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
-        """Offset and new bytes of the timestamp in `data`, of unchanged length; None where there is none to refresh."""
+        """Offset and new bytes of the timestamp in `data`, of unchanged length; None if there is none to refresh."""
 
 
 def clean_tag(tag: str) -> str:
     """The tag as it is written: control characters become spaces, ends are trimmed, length is bounded."""
-    # A shell can hand over bytes that are no UTF-8; Python carries them as surrogates, which cannot be written.
+    # A shell can pass bytes that are not UTF-8; Python carries them as surrogates, which cannot be written.
     try:
         raw = tag.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raw = tag.encode("utf-8", "replace")  # a surrogate that stands for no byte
+        raw = tag.encode("utf-8", "replace")  # a surrogate that does not stand for a byte
     writable = raw.decode("utf-8", "replace")
     return writable.translate(_CONTROL).strip()[:MAX_TAG_CHARACTERS].rstrip()

@@ -1,24 +1,24 @@
-"""The `beads` protocol: `.exclusive-lock` in a directory, by which a tool keeps the daemon of beads off its database.
+"""The `beads` protocol: `.exclusive-lock` in a directory, with which a tool keeps the daemon of beads off its database.
 
 Beads had it up to 0.49; version 0.50 removed it.
 
-Reading is what Go's encoding/json does: names of members in any case, the last duplicate wins, null counts as not
-there, other members are ignored. Source: Exclusive Lock Protocol, beads.
+Reading follows Go's encoding/json: member names in any case, the last duplicate wins, null counts as missing, other
+members are ignored. Source: Exclusive Lock Protocol, beads.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, NO_OPTIONS, Protocol
-from .moments import rfc3339, rfc3339_text
+from .dates import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 HOLDER = "holdfast"
@@ -105,7 +105,7 @@ class Beads(Protocol):
         return _text(fields, tag, marker)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
-        # Another host's holder is never DEAD: inspect.py says UNKNOWN where `hostname` is not this one, in any case.
+        # Another host's holder is never DEAD: inspect.py says UNKNOWN if `hostname`, in any case, is not this host's.
         return liveness is Liveness.DEAD
 
     def stale_at(self, record: Record, stale_after: float) -> float | None:  # noqa: ARG002
@@ -116,7 +116,7 @@ class Beads(Protocol):
 
 
 def _text(fields: Mapping[str, Any], tag: str | None, marker: str | None) -> bytes:
-    """As Go's MarshalIndent with two spaces: no final newline, and what HTML or JavaScript might misread is escaped."""
+    """As Go's MarshalIndent with two spaces: no final newline; characters special to HTML or JavaScript are escaped."""
     import json
 
     members = {name: fields[name] for name in ("holder", "pid", "hostname", "started_at", "version")}
@@ -143,9 +143,9 @@ def _members(data: bytes) -> _Object:
         text = _without_surrogates(data.decode("utf-8", "surrogateescape"))
     found = jsontext.parse(text, _Object)
     if found is None:
-        return _Object()  # to Go, null leaves everything as it is
+        return _Object()  # in Go, null leaves everything unchanged
     if not isinstance(found, _Object):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
@@ -156,15 +156,15 @@ def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
     for key, value in members:
         if key in (_MARKER, _TAG):
             own[key] = _without_surrogates(value) if isinstance(value, str) else value
-        name = key.lower().replace("\u017f", "s")  # the one letter more that Go takes for one of these
+        name = key.lower().replace("\u017f", "s")  # the only other letter that Go folds to one of these
         if name not in fields or value is None:
             continue
         if name == "pid":
             if isinstance(value, bool) or not isinstance(value, int) or not ~MAX_PID <= value <= MAX_PID:
-                raise ValueError("pid is no whole number of 64 bits")
+                raise ValueError("pid is not a whole number of 64 bits")
             fields["pid"] = value
         elif not isinstance(value, str):
-            raise ValueError(f"{name} is no string")
+            raise ValueError(f"{name} is not a string")
         elif name == "started_at":
             fields[name] = _started(value)[1]
         else:
@@ -173,7 +173,7 @@ def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
 
 
 def _validated(fields: Mapping[str, Any]) -> float:
-    """When the lock was acquired; ValueError, in the words of beads, for what is missing."""
+    """When the lock was acquired; ValueError, in the words of beads, if anything is missing."""
     if not fields["holder"]:
         raise ValueError("holder is required")
     if fields["pid"] <= 0:
@@ -189,7 +189,7 @@ def _validated(fields: Mapping[str, Any]) -> float:
 
 
 def _started(text: str) -> tuple[float, str]:
-    """The moment, and how Go writes it; an empty text for its zero time."""
+    """The moment, and its text as Go writes it; an empty text for Go's zero time."""
     return rfc3339(text) or (0.0, "")
 
 
@@ -217,4 +217,4 @@ def _require_unicode(name: str, text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{name} is no Unicode text: {text!r}") from None
+        raise ValueError(f"{name} is not Unicode text: {text!r}") from None

@@ -1,15 +1,16 @@
 """The `flock` protocol: a file that stays, and the kernel's lock on it. No record, no age, nothing to reclaim.
 
-It is the one of `flock(1)` and of libraries that open a file and lock it with `flock(2)`. Whoever dies is gone from it
-at once, because the kernel forgets it.
+It is the protocol of `flock(1)` and of libraries that open a file and lock it with `flock(2)`. The kernel drops a dead
+holder's lock at once.
 
-A holder that has a tag writes a record into an otherwise empty file, for people. It is a `sema` record behind the line
-`protocol=flock`, which tells it from a lock file of `sema` and from data.
+A holder with a tag writes a record into an otherwise empty file, for people. It is a `sema` record after the line
+`protocol=flock`, which distinguishes it from a lock file of `sema` and from data.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Record
@@ -18,11 +19,10 @@ from .sema import Sema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 SIGNATURE = b"protocol=flock\n"
-"""What each record begins with."""
+"""The first line of each record."""
 
 
 class Flock(Sema):
@@ -35,7 +35,7 @@ class Flock(Sema):
 
     def decode(self, data: bytes) -> Record:
         if not data.startswith(SIGNATURE):
-            raise MalformedRecord("the content is no record of a flock holder", protocol=self.name)
+            raise MalformedRecord("the content is not a record of a flock holder", protocol=self.name)
         return super().decode(data).replaced(protocol=self.name, refreshed=False)
 
     def encode(self, record: Record) -> bytes:

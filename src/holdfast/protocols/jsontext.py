@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from .base import MAX_RECORD_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 MAX_DEPTH = 100
-"""Records are flat. The bound is far below what the stack allows, so that it does not depend on who asks."""
+"""Records are flat. The bound is far below what the stack allows, so that it does not depend on the caller's depth."""
 MAX_CONTAINERS = 10_000
 """Arrays and objects: each costs as much as a hundred characters."""
 _MAX_DIGITS = 309
-"""A whole number with more is beyond the largest double, which is infinity to JavaScript."""
+"""A whole number with more digits is beyond the largest double, so it is infinity in JavaScript."""
 _EXPONENT = 1e21
 """From here on JavaScript writes whole numbers with an exponent."""
 
@@ -26,9 +26,9 @@ class TooDeep(ValueError):
 
 
 def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of a JSON text, strictly as RFC 8259 has it; ValueError for anything else.
+    """The value of a JSON text, strictly by RFC 8259; ValueError for anything else.
 
-    `pairs` makes something of an object's members, in their order, duplicates included; without it, the last one wins.
+    `pairs` makes the value of an object from its members, in order and with duplicates; without it, the last one wins.
     """
     import json
 
@@ -38,13 +38,13 @@ def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether the arrays and objects of what may be a JSON text go deeper than MAX_DEPTH, or are too many."""
+    """Whether what may be a JSON text is nested deeper than MAX_DEPTH, or has too many arrays and objects."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     import itertools
     import re
 
-    # A string goes as far as it can, closed or not: nothing is ever read twice.
+    # A string matches as far as possible, closed or not: nothing is ever read twice.
     brackets = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"\[\]{}]++', "", text, flags=re.DOTALL)
     if len(brackets) > 2 * MAX_CONTAINERS:
         return True
@@ -53,7 +53,7 @@ def is_too_deep(text: str) -> bool:
 
 
 def check_size(data: bytes) -> None:
-    """ValueError for more than is ever read of a lock file."""
+    """ValueError for a record beyond the limit."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
 
@@ -63,11 +63,11 @@ def _whole(digits: str) -> int | float:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    """A copy of what JSON can express, made of dict, list, str, int, float, bool and None; ValueError for the rest."""
+    """A copy made of dict, list, str, int, float, bool and None; ValueError for anything that JSON cannot express."""
     from collections.abc import Mapping
 
     if value is None or isinstance(value, (bool, str)):
@@ -95,7 +95,7 @@ def plain(value: object, depth: int = 0) -> Any:
 
 
 def stringify(value: object) -> str:
-    """As JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay; ValueError for what JSON has not."""
+    """As JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay; ValueError for what JSON lacks."""
     import json
 
     text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)

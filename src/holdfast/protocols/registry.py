@@ -1,20 +1,18 @@
-"""Which protocols there are, and which one a stray record belongs to.
+"""The protocols by name, and the one that a stray record belongs to.
 
-Others come from installed packages, by the entry point group `holdfast.protocols`: each names an instance or a subclass
-of `Protocol`, and is called what that protocol's `name` says. What holdfast has itself is never replaced by them.
+Installed packages add others through the entry point group `holdfast.protocols`: the name of an entry point is the
+protocol's `name`, its object an instance or a subclass of `Protocol`. They never replace holdfast's own protocols.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from .. import plugins
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
 from .sema import Sema
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GROUP = "holdfast.protocols"
 
@@ -44,19 +42,19 @@ _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "semats": _semats,
     "sidecar": _sidecar,
 }
-"""Imported only when asked for."""
+"""Imported on demand."""
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
-"""What is read liberally comes last. The records of semats are those of sema."""
+"""The most liberal comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
 _no_protocols: set[str] = set()
-"""What `is_persistent` was asked for in vain, as an engine's name: each search costs an event loop milliseconds."""
+"""Names that `is_persistent` did not find, such as an engine's: each search costs an event loop milliseconds."""
 
 
 def get(name: str) -> Protocol:
     """The protocol of that name, the same object each time: its `decode` reads a record, its `encode` writes one.
 
-    ValueError names those that exist. HoldfastError where an installed package offers it, but what it offers is broken;
-    the cause is chained.
+    ValueError, which lists all names, if there is none. HoldfastError if an installed package offers a broken one; the
+    cause is chained.
     """
     try:
         return _made[name]
@@ -74,13 +72,13 @@ def get(name: str) -> Protocol:
 def names() -> list[str]:
     """Names of all protocols, holdfast's own and those of installed packages, sorted.
 
-    Nothing is loaded; but the installed packages are searched, which takes some milliseconds.
+    Loads nothing, but searches the installed packages, which takes some milliseconds.
     """
     return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 
 def _offered(name: str) -> Protocol | None:
-    """What an installed package offers by that name."""
+    """The protocol that an installed package offers by that name."""
 
     def wrong(found: Protocol) -> str:
         return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
@@ -89,7 +87,7 @@ def _offered(name: str) -> Protocol | None:
 
 
 def is_persistent(name: object) -> bool:
-    """Whether locks of the protocol of that name are the kernel's alone; False for a name that is none."""
+    """Whether locks of the protocol of that name are pure kernel locks; False for an unknown name."""
     if not isinstance(name, str) or (name in _no_protocols and name not in _made):
         return False
     try:
@@ -100,7 +98,7 @@ def is_persistent(name: object) -> bool:
 
 
 def recognise(data: bytes) -> str | None:
-    """Whose record `data` looks like, for the message about a mismatch; None when nobody's.
+    """The protocol whose record `data` looks like, for the message about a mismatch; None if there is none.
 
     `sema` stands for `semats` as well. Protocols of installed packages are not asked.
     """

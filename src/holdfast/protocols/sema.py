@@ -1,14 +1,13 @@
 """The `sema` protocol: `pid=`, `timestamp=` and `tag=` lines; a lock is stale when its timestamp is old.
 
 Grammar (reading is liberal): lines end at LF only, so that VT, FF, NEL or U+2028 inside a tag stay data; blanks and CR
-at the ends of a line go; the first `=` splits; key and value are trimmed; unknown keys are ignored; the last duplicate
-wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock File Format".
+at the ends of a line are dropped; the first `=` splits; key and value are trimmed; unknown keys are ignored; the last
+duplicate wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock File Format".
 
-What is read is not yet what may go. A file of somebody's data may have two such lines, too (`cfg.ini`): so a record
-without our marker is `mixed` if there is a line without `=`, one whose key is no plain word, or more than a few unknown
-keys.
+A readable record is not always removable. A data file may have two such lines as well (`cfg.ini`): so a record without
+our marker is `mixed` if there is a line without `=`, a key that is not a plain word, or more than a few unknown keys.
 
-The `semats` protocol: the records of `sema` in a private file; stale is what is old *and* whose process is dead.
+The `semats` protocol: the records of `sema` in a private file; a lock is stale if it is old *and* its process is dead.
 
 Others publish by a look and a rename: `<lock>.<pid>.<16 hex digits>.tmp` beside the lock file, a look that finds no
 lock file, and the rename. Source: Protocol Specification, File-Based Semaphore (TS).
@@ -16,23 +15,24 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
 MARKER_KEY = "holdfast"
 MAX_UNKNOWN_KEYS = 8
-"""As many as a future writer may add; what has more is a file of somebody's."""
+"""As many as a future writer may add; a file with more is data."""
 _JOINERS = str.maketrans("", "", "_.-")
 _KNOWN = frozenset({"pid", "timestamp", "tag", MARKER_KEY})
-# int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on what is left of them.
+# int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on the other digits.
 _MAX_DIGITS = 20
 _TOKEN_DIGITS = 16
 _MAX_RIVAL = 2**31 - 1
@@ -114,8 +114,8 @@ class Sema(Protocol):
 
 
 def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> str:
-    # What decides comes first, the tag, which may be long, last: a refresh rewrites digits within the first page, and a
-    # takeover that is killed between two pages of its one write leaves a record that still says who was at it.
+    # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
+    # killed between two pages of its one write leaves a record that still names its process.
     tagged = "" if tag is None else f"tag={tag}\n"
     marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
     return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}"
@@ -125,7 +125,7 @@ def _decoded(data: bytes) -> str:
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
     try:
-        # Not "utf-8-sig": that codec is imported at first use, whose end a child forked meanwhile would wait for.
+        # Not "utf-8-sig": that codec is imported at first use, and a child forked during the import would hang on it.
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"the record is not UTF-8 (byte {error.start})") from None
@@ -141,7 +141,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _is_mixed(text: str, fields: dict[str, str]) -> bool:
-    """Whether it is more than a record. A killed takeover may leave a part of an older tag, but with a marker."""
+    """Whether the file has more than a record. A killed takeover may leave part of an older tag, but has a marker."""
     if len(fields.keys() - _KNOWN) > MAX_UNKNOWN_KEYS or not all(map(_is_word, fields)):
         return True
     return any("=" not in line and line.strip("\0 \t\r") for line in text.split("\n"))

@@ -1,31 +1,32 @@
-"""The `sidecar` protocol: `<target>.lock` beside a target, with a JSON object of its holder's in it (fs-safe).
+"""The `sidecar` protocol: `<target>.lock` beside a target, with a JSON object from its holder (fs-safe).
 
-A record is stale when its `createdAt` is old, or, where it has none that JavaScript can read, when its file is. What is
+A record is stale when its `createdAt` is old, or, where it has none in ISO 8601, when its file is. What is
 no JSON object is a lock all the same. The rule fails closed: it says that a lock is stale, not that it may be removed.
 Source: the File lock document of fs-safe, and fs-safe 0.21.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import MalformedRecord
 from ..model import Identity, Liveness, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
-from .moments import CANONICAL_LENGTH, canonical, is_canonical
+from .dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 MAX_PID = 2**31 - 1
 MARKER, MARKER_PID = "holdfast", "holdfastPid"
-"""Our own members. The second says whose the marker is, where `pid` in a caller's payload is another's or missing."""
+"""Our own members. The second is the marker's pid, if `pid` in a caller's payload is another or missing."""
 MAX_PAYLOAD_BYTES = MAX_RECORD_BYTES - 4096
 """The rest is for our own members."""
 _CREATED = b'\n  "createdAt": "'
 _ASYNCHRONOUS = 0x80 | 0x200
-"""CO_COROUTINE and CO_ASYNC_GENERATOR: importing `inspect` would cost more than all the rest of this module."""
+"""CO_COROUTINE and CO_ASYNC_GENERATOR: importing `inspect` would cost more than the rest of this module."""
 
 
 class Sidecar(Protocol):
@@ -47,7 +48,7 @@ class Sidecar(Protocol):
             called = getattr(payload, "func", payload)  # of a functools.partial
             code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
             if code is not None and code.co_flags & _ASYNCHRONOUS:
-                raise TypeError("payload is a mapping or a callable that returns one, no coroutine function")
+                raise TypeError("payload is a mapping or a callable that returns one, not a coroutine function")
         elif payload is not None:
             _checked(payload)
 
@@ -116,8 +117,8 @@ class Sidecar(Protocol):
         return None if record.created is None else record.created + stale_after + 0.001
 
     def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
-        # A line that begins so is a member of the record itself: nested ones are indented further, and strings have no
-        # line ends. Where there is no such member, the write alone refreshes the file's time, which is the record's.
+        # A line that begins so is a member of the record itself: nested ones are indented further, and strings contain
+        # no newlines. Without such a member, the write alone refreshes the file's time, which is the record's.
         start = data.find(_CREATED) + len(_CREATED)
         end = start + CANONICAL_LENGTH
         if start >= len(_CREATED) and data[end : end + 1] == b'"':
@@ -128,7 +129,7 @@ class Sidecar(Protocol):
 
 
 def _payload(data: bytes) -> dict[str, Any] | None:
-    """The JSON object, as JavaScript reads it; None for whatever else. ValueError for what is nested too deep."""
+    """The JSON object, as JavaScript reads it; None for anything else. ValueError if it is nested too deep."""
     text = data.decode("utf-8", "replace")
     if not text.lstrip(" \t\r\n").startswith("{"):
         return None
@@ -142,11 +143,7 @@ def _payload(data: bytes) -> dict[str, Any] | None:
 
 
 def _created(text: object) -> float | None:
-    if not isinstance(text, str):
-        return None
-    from .date_text import date_parse
-
-    return date_parse(text)
+    return iso8601(text) if isinstance(text, str) else None
 
 
 def _pid(value: object) -> int | None:
@@ -160,7 +157,7 @@ def _checked(payload: object) -> dict[str, Any]:
 
     if not isinstance(payload, Mapping):
         if callable(getattr(payload, "close", None)) and hasattr(payload, "__await__"):
-            payload.close()  # type: ignore[attr-defined]  # a coroutine that nobody will await
+            payload.close()  # type: ignore[attr-defined]  # a coroutine that will never be awaited
         raise TypeError(f"payload is a mapping or a callable that returns one, not {payload!r:.80}")
     plain: dict[str, Any] = jsontext.plain(payload)
     if MARKER in plain or MARKER_PID in plain:

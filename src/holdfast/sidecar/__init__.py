@@ -40,7 +40,8 @@ garbled file younger than `stale`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Unpack
 
 from .manager import (
     FileLockHandle,
@@ -49,6 +50,8 @@ from .manager import (
     FileLockSyncManager,
     HeldEntry,
     HeldSyncEntry,
+    Path,
+    T,
     acquire,
     acquire_sync,
     with_lock,
@@ -63,15 +66,6 @@ from .options import (
     Retry,
     StaleSnapshot,
 )
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable
-    from typing import TypeVar, Unpack
-
-    T = TypeVar("T")
-
-    Path = str | os.PathLike[str]
 
 __all__ = [
     "CompromisedInfo",

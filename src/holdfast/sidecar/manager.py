@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+import os
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from .._core.hold import Held
 from .._core.messages import Refusal
 from ..errors import LockLost, NotHeld
-from ..lock import Acquirable, state_of
+from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
 from ..model import Value
 from .options import Awaited, Called, FileLockOptions, Wanted, check_key
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-    from typing import Any, Self, Unpack
-
-    from .._core.hold import Held
     from ..aio import AsyncHold
-    from ..lock import BaseHold, Hold
 
-    T = TypeVar("T")
-
-    Path = str | os.PathLike[str]
+T = TypeVar("T")
+Path = str | os.PathLike[str]
 
 _OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
 
@@ -37,7 +33,7 @@ class HeldEntry(Value):
     metadata: dict[str, Any]
 
     async def force_release(self) -> bool:
-        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        """Release it with all handles on it; False if it was released before. Raises OSError."""
         from .._drivers.asyncio import in_thread
 
         entry: _Entry = self.__dict__["_entry"]
@@ -55,7 +51,7 @@ class HeldSyncEntry(Value):
     metadata: dict[str, Any]
 
     def force_release(self) -> bool:
-        """Release it, whoever has handles on it; False if it was released before. Raises OSError."""
+        """Release it with all handles on it; False if it was released before. Raises OSError."""
         entry: _Entry = self.__dict__["_entry"]
         return entry.force_release()
 
@@ -90,7 +86,7 @@ class _Entry:
             return False
         for hold in self.holds.copy():
             try:
-                hold._release()
+                release_now(hold)
             except LockLost:
                 pass
             finally:
@@ -120,9 +116,9 @@ class _Handle:
         self._hold = hold
         held = state_of(hold)
         if wanted.request.retained:
-            held.request.retained = True  # one of those who hold it is enough
+            held.request.retained = True  # one of its handles is enough
         if held not in _entries:
-            held.request.owner = wanted.owner  # from now on: whoever asks for a re-entrant one may enter
+            held.request.owner = wanted.owner  # from now on, re-entrant acquisitions may enter
         _entries.setdefault(held, _Entry(wanted, held)).holds.append(hold)
 
     def _is_held(self) -> bool:
@@ -233,7 +229,7 @@ class _Manager:
 
 
 class FileLockSyncManager(_Manager):
-    """Locks that belong together, for threads. Those of one key share their holds, also with those that are awaited."""
+    """Locks that belong together, for threads. Managers of one key share their holds, also with asyncio."""
 
     __slots__ = ()
 
@@ -250,9 +246,9 @@ class FileLockSyncManager(_Manager):
         return with_sync(target, options, fn, self._key, **_OF_MANAGER)
 
     def drain(self) -> None:
-        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+        """Release whatever is held under this key, with all handles, and return when that is done.
 
-        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
         """
         failed: list[Exception] = []
         for entry in self._held():
@@ -286,9 +282,9 @@ class FileLockManager(_Manager):
         return await with_lock(target, options, fn, self._key)
 
     async def drain(self) -> None:
-        """Release whatever is held under this key, whoever has the handles, and return when that is done.
+        """Release whatever is held under this key, with all handles, and return when that is done.
 
-        Those who hold are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
         """
         from .._drivers.asyncio import in_thread
 
@@ -308,7 +304,7 @@ def acquire_sync(
     instead: str = "acquire_file_lock",
 ) -> FileLockSyncHandle:
     wanted = Wanted(target, options, Called(called, instead), key, holds=_holds)
-    hold = Acquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout, wanted.refused)
+    hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
     assert hold is not None
     try:
         wanted.check_root()
@@ -334,14 +330,14 @@ def with_sync(
 
 
 async def acquire(target: Path, options: FileLockOptions, key: str | None = None) -> FileLockHandle:
-    from ..aio import AsyncAcquirable  # whoever awaits this has imported asyncio
+    from ..aio import AsyncAcquirable, acquire_unless_held  # a caller that awaits this has imported asyncio
 
     functions = Awaited()
     try:
         wanted = Wanted(target, options, functions, key, holds=_holds)
-        hold = await AsyncAcquirable((wanted.request,), wanted.engine)._acquire(wanted.timeout)
+        hold = await acquire_unless_held(AsyncAcquirable((wanted.request,), wanted.engine), wanted.timeout)
     except GeneratorExit:
-        functions.cancel()  # whoever is being closed cannot wait
+        functions.cancel()  # a coroutine that is being closed cannot wait
         raise
     except BaseException:
         await functions.close()
@@ -354,7 +350,7 @@ async def acquire(target: Path, options: FileLockOptions, key: str | None = None
         wanted.check_root()
         return FileLockHandle(wanted, hold)
     except BaseException:
-        hold._release()
+        release_now(hold)
         raise
 
 
@@ -374,7 +370,7 @@ async def with_lock(
 
 def _forget(hold: BaseHold) -> None:
     """Strike it off the list, if it was the last handle."""
-    if not hold._is_released() and not state_of(hold).inert:
+    if can_be_released(hold):
         return  # its release failed where only its process speaks for it: it is held, and can be released again
     entry = _entries.get(state_of(hold))
     if entry is not None:

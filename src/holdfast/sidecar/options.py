@@ -1,13 +1,13 @@
-"""The caller's functions in `holdfast.sidecar`: called at once for threads, awaited on the event loop for tasks.
+"""What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
+
+The caller's functions are called at once for threads, and awaited on the event loop for tasks:
 
 SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
      would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
 SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. What they
-     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A9).
+     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
 SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
-
-What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ import math
 import os
 import random
 import stat
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from .._core.messages import refused, sentence
+from .._core.messages import Refusal, refused, sentence
 from .._core.options import Options, check_timeout
 from .._core.wait import Signal
 from .._platform import environment
 from ..engines.file.request import FileRequest
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, LockStale, renamed
-from ..model import Status, Value
+from ..model import Holder, Status, Value
 from ..protocols import get
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Generator, Mapping
-    from typing import Any, Literal, Required
-
-    from .._core.messages import Refusal
-    from ..model import Holder
 
     Question = tuple[str, Callable[..., Any], tuple[object, ...]]
 
@@ -103,7 +99,7 @@ class Awaited:
     """For tasks: a function may be a coroutine function, or return anything that can be awaited (SC2)."""
 
     def __init__(self) -> None:
-        import asyncio  # whoever awaits this has imported it
+        import asyncio  # a caller that awaits this has imported it
 
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +116,7 @@ class Awaited:
         answer, self._judgement = self._judgement, None
         if answer is None or answer.about != about:
             if answer is not None and answer.task is not None:
-                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # nobody needs that answer any more
+                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # that answer is not needed any more
             answer = self._ask(about, questions)
         if not answer.known.is_set:
             self._judgement = answer
@@ -289,7 +285,7 @@ class Retry(Value):
     """How often to try: `retries` more times after the first, with a pause before each. `None`: without end.
 
     Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
-    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nobody
+    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nothing
     polls: a lock that becomes free within a pause is had at once, and what the callbacks take is no part of the pauses.
     """
 
@@ -361,7 +357,7 @@ class CompromisedInfo(Value):
 
 
 class _Owner:
-    """Who may enter again: whoever has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
+    """May enter again: what has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
 
     def __init__(self, key: str, owner: str | None, *, anyone: bool = False) -> None:
         self._key = key
@@ -543,10 +539,10 @@ class Wanted:
         record = status.record
         if self._parse is None:
             return record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
-        from ..protocols.date_text import date_parse  # not needed by most
+        from ..protocols.dates import iso8601  # not needed by most
 
         text = payload.get("createdAt") if isinstance(payload, dict) else None
-        created = date_parse(text) if isinstance(text, str) else None
+        created = iso8601(text) if isinstance(text, str) else None
         created = status.modified if created is None else created
         return created is not None and now - created > self.stale
 
@@ -650,8 +646,7 @@ def _check_interval(interval: float | None) -> float:
 
 def _plain(name: str, function: Any) -> Any:
     """A function that answers at once, or None."""
-    if function is not None and not callable(function):
-        raise TypeError(f"{name} is a function, not {function!r}")
+    _check_callable(name, function)
     if is_asynchronous(function):
         raise _asynchronous(name)
     return function

@@ -49,12 +49,12 @@ def guarded() -> Iterator[Node]:
         yield node
 
 
-def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
+def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=2"
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     first = cluster._token
     assert first
     cluster._token = "invalid.1"
@@ -68,7 +68,9 @@ def test_a_token_that_has_ended_ends_the_lock(guarded: Node) -> None:
     assert not lost
 
 
-def test_a_password_is_taken_from_its_url_alone(guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_taken_from_its_url_a_variable_or_a_file(
+    guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a variable or a file, as it is when a server wants it; without one, the error says where to put it."""
     file = tmp_path / "password"
     from_file, from_variable = (f"etcd://me@{guarded.host}/mine/{name}?ttl=5" for name in ("file", "variable"))
@@ -87,17 +89,17 @@ def test_a_password_is_taken_from_its_url_alone(guarded: Node, tmp_path: Path, m
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cr/et")
     lock.acquire(timeout=10).release()
     monkeypatch.delenv("HOLDFAST_ETCD_PASSWORD")
-    etcd_client.cluster_of(environment(), lock._request.place.access)._token = ""  # type: ignore[attr-defined]
+    etcd_client.cluster_of(environment(), lock._request.lock_url.access)._token = ""  # type: ignore[attr-defined]
     with pytest.raises(holdfast.EngineUnavailable, match="not set any more"):
         lock.try_acquire()
 
 
-def test_a_wait_ends_with_a_token(guarded: Node) -> None:
+def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     """EC3: the error comes in the stream of the watch."""
     import threading
 
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=5"
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     watch, spoilt = etcd_client.Cluster.watch, []
 
     def spoil(self: Any, creates: Any, until: float) -> Any:
@@ -121,7 +123,7 @@ def test_a_wait_ends_with_a_token(guarded: Node) -> None:
     got[0].release()
 
 
-def test_an_error_does_not_say_which_right_is_missing(guarded: Node) -> None:
+def test_an_error_says_which_right_is_missing(guarded: Node) -> None:
     """EC5."""
     wrong = {
         f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user in the URL, and the password",
@@ -141,20 +143,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for, which Python checks from 3.13 on."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed; Debian package: openssl")
-    place = tmp_path_factory.mktemp("tls")
+    lock_url = tmp_path_factory.mktemp("tls")
     authority = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
     for name in ("ca", "other"):
-        _openssl(place, "req", "-x509", *_new(name), "-days", "2", *authority)
+        _openssl(lock_url, "req", "-x509", *_new(name), "-days", "2", *authority)
     ids = "authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash"
     for name, usage in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
-        _openssl(place, "req", *_new(name), "-out", f"{name}.csr")
-        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
+        _openssl(lock_url, "req", *_new(name), "-out", f"{name}.csr")
+        (lock_url / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
         _openssl(
-            place,
+            lock_url,
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
             *("-days", "2", "-extfile", "ext", "-out", f"{name}.pem"),
         )
-    return place
+    return lock_url
 
 
 def _new(name: str) -> list[str]:
@@ -162,8 +164,8 @@ def _new(name: str) -> list[str]:
     return [*made, "-subj", f"/CN={name}", *(["-out", f"{name}.pem"] if name in ("ca", "other") else [])]
 
 
-def _openssl(place: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
+def _openssl(lock_url: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=lock_url, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +175,7 @@ def encrypted(files: Path) -> Iterator[Node]:
         yield made[0]
 
 
-def test_tls_is_not_spoken(encrypted: Node, files: Path) -> None:
+def test_tls_is_spoken(encrypted: Node, files: Path) -> None:
     """With the client's certificate, by name and by address; a wait, a loss and a release go the same way."""
     tls = f"ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key&ttl=2"
     for host in (encrypted.host, f"localhost:{encrypted.port}"):
@@ -196,7 +198,7 @@ def _try(lock: Lock) -> Any:
         return None
 
 
-def test_a_server_is_trusted_without_reason(encrypted: Node, files: Path) -> None:
+def test_a_server_is_trusted_only_with_reason(encrypted: Node, files: Path) -> None:
     host = encrypted.host
     own = f"cert={files}/client.pem&key={files}/client.key"
     wrong = {

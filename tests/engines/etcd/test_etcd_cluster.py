@@ -85,23 +85,23 @@ def has_ended(watch: Watch) -> bool:
         return True
 
 
-def test_a_lock_dies_with_one_of_three_servers(url: str, trio: list[Node]) -> None:
+def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node]) -> None:
     victim = next(node for node in trio if node is not leader(trio))
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = trio.index(victim)  # the one that everybody talks to
     survive(url, victim)
     restart(victim)
 
 
-def test_a_lock_dies_with_the_server_that_leads(url: str, trio: list[Node]) -> None:
+def test_a_lock_outlives_the_server_that_leads(url: str, trio: list[Node]) -> None:
     victim = leader(trio)
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = trio.index(victim)
     survive(url, victim)
     restart(victim)
 
 
-def test_a_minority_lets_somebody_in(url: str, trio: list[Node]) -> None:
+def test_a_minority_lets_no_contender_in(url: str, trio: list[Node]) -> None:
     """One of three alone cannot say who holds: so nobody gets in, and the holder knows when its time is up."""
     hold = Lock(url, stale_after=2).acquire(timeout=30)
     cluster = Cluster(environment(), Access((Endpoint("127.0.0.1", trio[0].port),)))

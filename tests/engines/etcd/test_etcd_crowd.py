@@ -22,11 +22,12 @@ import pytest
 from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, nodes
 from holdfast import AcquireTimeout, AsyncLock, Lock
-from holdfast._core import attempt
+from holdfast._core import wait
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded, end_of
+from holdfast.lock import announce
 from process.support import Peer, eventually
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
@@ -44,8 +45,8 @@ def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
     )
 
 
-def test_a_hundred_waiters_get_in_out_of_order(url: str, no_leases: None) -> None:
-    """ET3, ET13: by the order of arrival, each woken by the one before it."""
+def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
+    """EQ1, ET2: by the order of arrival, each woken by the one before it."""
 
     async def main() -> None:
         lock = AsyncLock(url, stale_after=30)
@@ -74,10 +75,10 @@ def test_a_hundred_waiters_get_in_out_of_order(url: str, no_leases: None) -> Non
     asyncio.run(main())
 
 
-def test_a_waiter_reads_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET17: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
+def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ET6: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
-    monkeypatch.setattr(attempt, "_NOTICE_AFTER", 0.2)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.2)
     answers: list[int] = []
     real = Cluster._exchange
 
@@ -90,7 +91,7 @@ def test_a_waiter_reads_more_the_more_there_are(url: str, no_leases: None, monke
     async def main() -> None:
         notices: list[Any] = []
         lock = AsyncLock(url, stale_after=30)
-        lock._announce(notices.append)
+        announce(lock, notices.append)
 
         async def contend() -> None:
             async with lock:
@@ -140,10 +141,10 @@ def contenders(node: Node, url: str) -> int:
 
 
 @pytest.mark.parametrize("processes", [1, 50 if CROWD else 5])
-def test_a_crowd_is_served_out_of_order_or_costs_the_holder_its_lock(
+def test_a_crowd_is_served_in_order_and_costs_the_holder_no_lock(
     node: Node, peer: Callable[..., Peer], tmp_path: Path, processes: int
 ) -> None:
-    """ET3, ET17: all get in, in the order of their keys, and nobody is told that the server is away."""
+    """EQ1, ET6: all get in, in the order of their keys, and nobody is told that the server is away."""
     size, took = CROWD or 40, []
     for _ in range((os.cpu_count() or 2) // 2 if CROWD else 0):
         peer("while True: pass")
@@ -166,7 +167,7 @@ def test_a_crowd_is_served_out_of_order_or_costs_the_holder_its_lock(
     print(f"{size} waiters in {processes} processes, seconds to queue up and to drain:", *[f"{t:.1f}" for t in took])
 
 
-def test_two_hundred_locks_are_held_and_one_is_lost(arms: dict[str, Callable[[], None]]) -> None:
+def test_two_hundred_locks_are_held_and_none_is_lost(arms: dict[str, Callable[[], None]]) -> None:
     """Each kept by its own lease, all by one thread, for longer than a lease lasts."""
     arms["many"]()
 
@@ -207,7 +208,7 @@ while True:
 """
 
 
-def test_a_counter_misses_one_under_kills(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_counter_misses_none_under_kills(arms: dict[str, Callable[[], None]]) -> None:
     """Workers are killed and stopped; the resource (etcd itself, by the guard) takes only what a holder writes. So no
     number is written twice, and none is missing; tokens go up with them."""
     arms["counter"]()
@@ -279,8 +280,8 @@ while True:
 """
 
 
-def test_two_believe_at_once_or_a_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
-    """EL1, ET3, ET7, ET14: of those who held it until their last look, no two overlap, in a lock and in each slot; and
+def test_two_never_believe_at_once_and_no_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
+    """EL1, EQ1, EQ5, ET3: of those who held it until their last look, no two overlap, in a lock and in each slot; and
     who came later has the higher token. One of three servers is killed now and then, holders are killed and stopped,
     waits are given up."""
     arms["storm"]()

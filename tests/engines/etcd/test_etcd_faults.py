@@ -16,7 +16,7 @@ from engines.etcd.servers import Node, Proxy, keys, nodes, revision
 from holdfast import Lock, Semaphore
 from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
-from holdfast.engines.etcd import hold as etcd_hold
+from holdfast.engines.etcd import lock as etcd_hold
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
@@ -74,7 +74,7 @@ def waiting(lock: Any, got: list[Any]) -> threading.Thread:
     return thread
 
 
-def test_a_killed_holder_keeps_the_lock_for_longer_than_its_lease(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_killed_holder_keeps_the_lock_no_longer_than_its_lease(arms: dict[str, Callable[[], None]]) -> None:
     arms["killed"]()
 
 
@@ -93,8 +93,8 @@ def _killed(url: str, peer: Callable[..., Peer]) -> None:
     got[0].release()
 
 
-def test_a_stopped_holder_believes_that_it_holds(arms: dict[str, Callable[[], None]]) -> None:
-    """ET9: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
+def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
+    """ET7: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
     What it does before that look is refused by a resource that checks tokens."""
     arms["stopped"]()
 
@@ -117,7 +117,7 @@ def _stopped(url: str, peer: Callable[..., Peer]) -> None:
     assert not Lock(url).status().locked
 
 
-def test_a_network_that_swallows_everything_leaves_two_holders(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_network_that_swallows_everything_never_leaves_two_holders(arms: dict[str, Callable[[], None]]) -> None:
     """EL1: the holder behind it knows that it has lost before the server lets the next one in."""
     arms["swallowed"]()
 
@@ -143,8 +143,8 @@ def _swallowed(url: str, node: Node) -> None:
     proxy.close()
 
 
-def test_a_waiter_behind_a_cut_network_sleeps_through_the_release(url: str, node: Node, proxy: Proxy) -> None:
-    """ET12 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
+def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node, proxy: Proxy) -> None:
+    """ET1 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
     behind = Lock(url.replace(node.host, proxy.host))
     got: list[Any] = []
     with Lock(url) as hold:
@@ -160,16 +160,16 @@ def test_a_waiter_behind_a_cut_network_sleeps_through_the_release(url: str, node
     got[0].release()
 
 
-def test_a_stuck_stream_is_believed_for_ever(
+def test_a_stuck_stream_is_not_believed_for_ever(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET12: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
+    """ET1: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     got: list[Any] = []
     with Lock(url, stale_after=30) as hold:
-        cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+        cluster = etcd_client.cluster_of(environment(), Lock(both)._request.lock_url.access)  # type: ignore[attr-defined]
         cluster._first = 0
         thread = waiting(Lock(both, stale_after=30), got)
         eventually(lambda: Lock(url).status().waiters)
@@ -181,15 +181,15 @@ def test_a_stuck_stream_is_believed_for_ever(
     got[0].release()
 
 
-def test_a_holder_whose_stream_is_stuck_hears_of_no_break(
+def test_a_holder_whose_stream_is_stuck_hears_of_a_break(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET10: the same for who holds."""
+    """ET8: the same for who holds."""
     monkeypatch.setattr(etcd_hold, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 0.3)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     lost: list[Any] = []
-    cluster = etcd_client.cluster_of(environment(), Lock(both)._request.place.access)  # type: ignore[attr-defined]
+    cluster = etcd_client.cluster_of(environment(), Lock(both)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = 0
     hold = Lock(both, stale_after=30, on_lost=lost.append).acquire()
     before = proxy.connections
@@ -201,7 +201,7 @@ def test_a_holder_whose_stream_is_stuck_hears_of_no_break(
         hold.release()
 
 
-def test_a_restart_of_the_server_loses_a_lock_or_a_waiter(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_restart_of_the_server_loses_neither_lock_nor_waiter(arms: dict[str, Callable[[], None]]) -> None:
     """Pitfall 1: killed and started again, it has the lock, the waiter, and higher tokens."""
     arms["restarted"]()
 
@@ -232,8 +232,8 @@ def _through_a_restart(own: Node) -> None:
     got[0].release()
 
 
-def test_a_server_that_stays_away_is_waited_for_for_ever(arms: dict[str, Callable[[], None]]) -> None:
-    """ET11, ET15: the holder learns of it, the waiter is told, and a release returns."""
+def test_a_server_that_stays_away_is_not_waited_for_for_ever(arms: dict[str, Callable[[], None]]) -> None:
+    """ET9, ET4: the holder learns of it, the waiter is told, and a release returns."""
     arms["away"]()
 
 
@@ -262,10 +262,8 @@ def _without_a_server(own: Node) -> None:
         hold.release()
 
 
-def test_a_compacted_watch_is_waited_on_for_ever(
-    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ET12 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
+def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ET1 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
     watch = etcd_client.Cluster.watch
     compacted: list[int] = []
 
@@ -288,12 +286,12 @@ def test_a_compacted_watch_is_waited_on_for_ever(
     got[0].release()
 
 
-def test_a_holder_with_a_compacted_watch_is_lost_or_watched_no_more(
+def test_a_holder_with_a_compacted_watch_is_not_lost_and_still_watched(
     url: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET10 (pitfall 4)."""
+    """ET8 (pitfall 4)."""
     monkeypatch.setattr(etcd_hold, "_MOMENT", 0.3)
-    monkeypatch.setattr(etcd_hold, "_AGAIN", 0.01)
+    monkeypatch.setattr(etcd_hold, "_WATCH_AGAIN", 0.01)
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     for _ in range(3):
@@ -308,8 +306,8 @@ def test_a_holder_with_a_compacted_watch_is_lost_or_watched_no_more(
         hold.release()
 
 
-def test_a_semaphore_forgets_a_killed_holder_or_its_slot(arms: dict[str, Callable[[], None]]) -> None:
-    """ET7: the slot goes with the lease."""
+def test_a_semaphore_frees_the_slot_of_a_killed_holder(arms: dict[str, Callable[[], None]]) -> None:
+    """EQ5: the slot goes with the lease."""
     arms["slot"]()
 
 
@@ -324,7 +322,7 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
             assert third.slot == 0
 
 
-def test_a_lock_that_was_left_keeps_a_key(node: Node) -> None:
+def test_a_lock_that_was_left_keeps_no_key(node: Node) -> None:
     """The last test of this file: what all of them had is gone when the leases are."""
     node.ask("/v3/kv/deleterange", {"key": encoded("elsewhere")})
     eventually(lambda: keys(node) == 0, what="the end of all keys")

@@ -24,7 +24,7 @@ from holdfast._platform import environment
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
-from holdfast.engines.etcd.hold import EtcdHeld
+from holdfast.engines.etcd.lock import EtcdHeld
 from holdfast.engines.etcd.queue import Entrant, Lease, Queue
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded
@@ -45,8 +45,8 @@ def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
     return thread
 
 
-def test_two_are_inside_or_a_token_goes_down(url: str, no_leases: None) -> None:
-    """ET3: by the order of the server; each later holder has a higher token."""
+def test_one_is_inside_at_a_time_and_tokens_go_up(url: str, no_leases: None) -> None:
+    """EQ1: by the order of the server; each later holder has a higher token."""
     lock = Lock(url, tag="deploy")
     got: list[Any] = []
     with lock as hold:
@@ -71,7 +71,7 @@ def test_two_are_inside_or_a_token_goes_down(url: str, no_leases: None) -> None:
     assert not lock.status().locked
 
 
-def test_a_refusal_does_not_know_the_holder(url: str, no_leases: None) -> None:
+def test_a_refusal_knows_the_holder(url: str, no_leases: None) -> None:
     with Lock(url, tag="deploy v1") as hold:
         with pytest.raises(holdfast.AcquireTimeout, match=r"held by process \d+ on .* for 'deploy v1'") as caught:
             Lock(url).acquire(timeout=0.05)
@@ -84,8 +84,8 @@ def test_a_refusal_does_not_know_the_holder(url: str, no_leases: None) -> None:
         eventually(lambda: not waiters(Lock(url)))
 
 
-def test_a_try_puts_a_key_although_somebody_holds(url: str, node: Node) -> None:
-    """ET14: where it sees that somebody holds it; nothing is written, so no revision is made."""
+def test_a_try_puts_no_key_while_another_holds(url: str, node: Node) -> None:
+    """ET3: where it sees that somebody holds it; nothing is written, so no revision is made."""
     with Lock(url) as hold:
         assert Lock(url).try_acquire() is None
         answer = node.ask("/v3/kv/range", {"key": "AA=="})
@@ -93,7 +93,7 @@ def test_a_try_puts_a_key_although_somebody_holds(url: str, node: Node) -> None:
         assert int(answer["header"]["revision"]) == hold.token
 
 
-def test_the_granted_lease_is_not_the_reported_one(url: str) -> None:
+def test_the_granted_lease_is_the_reported_one(url: str) -> None:
     """Pitfall 6: the record says what the server has granted, an integer."""
     with Lock(url, stale_after=3) as hold:
         assert hold.record.fields["ttl"] == 3
@@ -103,14 +103,14 @@ def test_the_granted_lease_is_not_the_reported_one(url: str) -> None:
         assert isinstance(hold.token, int)
 
 
-def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_leases: None) -> None:
-    """ET5, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
-    env, place = environment(), parse(url)
-    queue = Queue(place, 2)
+def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) -> None:
+    """EQ3, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
+    env, lock_url = environment(), parse(url)
+    queue = Queue(lock_url, 2)
     from holdfast.engines.etcd.client import cluster_of
 
     until = env.monotonic() + SOON
-    entrant = Entrant(env, cluster_of(env, place.access), queue, 2, {"pid": 1})
+    entrant = Entrant(env, cluster_of(env, lock_url.access), queue, 2, {"pid": 1})
     drive(entrant.lease.grant(until))
     drive(entrant.lease.grant(until))
     assert entrant.lease.seconds == 2
@@ -129,8 +129,8 @@ def test_a_transaction_whose_answer_was_lost_makes_another_place(url: str, no_le
     entrant.lease.end()
 
 
-def test_a_waiter_goes_on_with_a_key_that_is_gone(url: str, node: Node) -> None:
-    """ET4, ET15 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
+def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
+    """EQ2, ET4 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
     lock, got = Lock(url), []
     with lock:
         thread = waiting(lock, got)
@@ -145,16 +145,16 @@ def test_a_waiter_goes_on_with_a_key_that_is_gone(url: str, node: Node) -> None:
 
 
 def keys_of(url: str) -> list[str]:
-    env, place = environment(), parse(url)
+    env, lock_url = environment(), parse(url)
     from holdfast.engines.etcd.client import cluster_of
     from holdfast.engines.etcd.look import keys_of as look
 
-    seen, _, _ = drive(look(cluster_of(env, place.access), Queue(place, None), env.monotonic() + SOON))
+    seen, _, _ = drive(look(cluster_of(env, lock_url.access), Queue(lock_url, None), env.monotonic() + SOON))
     return [one.key for one in seen]
 
 
-def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None) -> None:
-    """ET6, ET10 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
+def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
+    """EQ4, ET8 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     record = Lock(url).break_lock()
@@ -177,7 +177,7 @@ def test_a_broken_lock_is_not_noticed_or_noticed_twice(url: str, no_leases: None
     assert Lock(url).break_lock() is None
 
 
-def test_a_release_that_is_watched_looks_like_a_loss(
+def test_a_release_that_is_watched_does_not_look_like_a_loss(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EH3: the watch sees the key go before the release has ended it."""
@@ -193,13 +193,13 @@ def test_a_release_that_is_watched_looks_like_a_loss(
     monkeypatch.setattr(EtcdHeld, "_give_up", slow)
     hold = Lock(url).acquire()
     with monkeypatch.context() as patched:
-        patched.setattr(ours, "call", lambda _call, what: told.append(what))
+        patched.setattr("holdfast.engines.etcd.lock.call_aside", lambda _call, what: told.append(what))
         hold.release()
     assert not told
 
 
-def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> None:
-    """ET6 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
+def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> None:
+    """EQ4 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
     hold = Lock(url).acquire()
     hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
     key = encoded(hold.record.fields["key"])
@@ -211,7 +211,7 @@ def test_a_release_deletes_a_key_with_another_revision(url: str, node: Node) -> 
     node.ask("/v3/kv/deleterange", {"key": key})
 
 
-def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
+def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
     """EL2 (pitfall 3): an answer without seconds is the end of it, whatever time was left."""
     lost: list[Any] = []
     hold = Lock(url, stale_after=60, on_lost=lost.append).acquire()
@@ -227,7 +227,7 @@ def test_a_dead_lease_counts_as_kept(url: str, node: Node) -> None:
         hold.release()
 
 
-def test_a_promise_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
     slept = etcd_lease._slept()
     monkeypatch.setattr(etcd_lease, "_slept", lambda: slept)
@@ -262,8 +262,8 @@ def test_a_promise_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert lease.is_over()
 
 
-def test_a_promise_that_has_run_out_counts_as_held(url: str) -> None:
-    """ET9: by our own clock, without asking; and the release tells of it, once."""
+def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
+    """ET7: by our own clock, without asking; and the release tells of it, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     hold._held.entrant.lease.on_kept = None  # type: ignore[attr-defined]
@@ -275,7 +275,7 @@ def test_a_promise_that_has_run_out_counts_as_held(url: str) -> None:
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_a_cancelled_task_holds_or_waits_on(url: str, no_leases: None) -> None:
+def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> None:
     async def main() -> None:
         lock = AsyncLock(url)
         async with lock as hold:
@@ -298,7 +298,7 @@ def test_a_cancelled_task_holds_or_waits_on(url: str, no_leases: None) -> None:
     asyncio.run(main())
 
 
-def test_a_caller_waits_for_itself_for_ever(url: str) -> None:
+def test_a_caller_cannot_wait_for_itself_for_ever(url: str) -> None:
     """KN2."""
     lock = Lock(url)
     with lock:
@@ -314,7 +314,7 @@ def test_a_caller_waits_for_itself_for_ever(url: str) -> None:
             slots.acquire(timeout=0.05)
 
 
-def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
+def test_one_owner_does_not_stand_behind_itself(url: str, no_leases: None) -> None:
     """KN1."""
     lock = Lock(url, owner="me")
     with Lock(url) as other:
@@ -336,7 +336,7 @@ def test_one_owner_stands_behind_itself(url: str, no_leases: None) -> None:
     assert not lock.status().locked
 
 
-def test_one_who_waits_for_its_owner_does_not_know_the_holder(url: str) -> None:
+def test_a_waiter_behind_its_owner_knows_the_holder(url: str) -> None:
     """KN1: it has not contended itself, and its refusal is as good as another."""
     lock = Lock(url, owner="me")
     got: list[Any] = []
@@ -351,7 +351,7 @@ def test_one_who_waits_for_its_owner_does_not_know_the_holder(url: str) -> None:
     got[0].release()
 
 
-def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
+def test_an_owner_that_gives_up_leaves_the_others_waiting(url: str) -> None:
     """KN1: the next of them contends."""
     lock = Lock(url, owner="me")
     refused: list[Any] = []
@@ -377,8 +377,8 @@ def test_an_owner_that_gives_up_takes_the_others_along(url: str) -> None:
     got[0].release()
 
 
-def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> None:
-    """ET7."""
+def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) -> None:
+    """EQ5."""
     slots = Semaphore(url, 3)
     holds = [slots.acquire(timeout=SOON) for _ in range(3)]
     assert [hold.slot for hold in holds] == [0, 1, 2]
@@ -406,10 +406,10 @@ def test_two_holders_of_a_semaphore_have_one_slot(url: str, no_leases: None) -> 
     assert slots.status().free == 3
 
 
-def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: str, node: Node) -> None:
-    """ET16: its key stands where our slot is; nothing says who put it, and no lease ends it."""
-    slots, got, place = Semaphore(url, 1), list[Any](), parse(url)
-    foreign = encoded(f"{place.slots}0")
+def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
+    """ET5: its key stands where our slot is; nothing says who put it, and no lease ends it."""
+    slots, got, lock_url = Semaphore(url, 1), list[Any](), parse(url)
+    foreign = encoded(f"{lock_url.slots}0")
     node.ask("/v3/kv/put", {"key": foreign, "value": ""})
     for timeout in (0, 0.1):
         with pytest.raises(holdfast.AcquireTimeout, match="held by"):
@@ -419,7 +419,7 @@ def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: s
     status = slots.status()
     assert (status.locked, status.holders[0].pid) == (True, None)
     assert status[0].liveness is holdfast.Liveness.UNKNOWN
-    assert f"etcdctl del '{place.slots}0'" in status[0].evidence.text
+    assert f"etcdctl del '{lock_url.slots}0'" in status[0].evidence.text
     thread = threading.Thread(target=lambda: got.append(slots.acquire(timeout=30)))
     onlooker = threading.Thread(target=lambda: got.append(slots.wait(timeout=30)))
     thread.start()
@@ -444,8 +444,8 @@ def test_a_slot_that_another_program_has_is_waited_for_beyond_the_timeout(url: s
     assert len(got) == 2
 
 
-def test_callers_who_disagree_about_the_number_of_slots_wait_beyond_their_timeout(url: str) -> None:
-    """ET16: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
+def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str) -> None:
+    """ET5: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
     url = url.replace("ttl=2", "ttl=30")  # the shortest lease may end while a busy machine looks elsewhere
     holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
     got: list[Any] = []
@@ -474,8 +474,8 @@ def test_callers_who_disagree_about_the_number_of_slots_wait_beyond_their_timeou
         assert hold.slot == 0
 
 
-def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:
-    """ET2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
+def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
+    """EU2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
     deeper = Lock(url.replace("?", "/deeper?"))
     with deeper, Lock(url) as hold:
         assert Lock(url).status().locked
@@ -488,8 +488,8 @@ def test_the_first_of_a_deeper_name_is_waited_for(url: str) -> None:
         assert deeper.status().locked
 
 
-def test_a_look_mixes_locks_or_misses_one(url: str) -> None:
-    """ET8: all locks below a name, from one read; as they can be typed again."""
+def test_a_look_keeps_locks_apart_and_misses_none(url: str) -> None:
+    """EO1: all locks below a name, from one read; as they can be typed again."""
     base = url.replace("?", "/x?")
     one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
     slots = Semaphore(base.replace("/x?", "/x/three?"), 2)
@@ -508,7 +508,7 @@ def test_a_look_mixes_locks_or_misses_one(url: str) -> None:
     assert drive(ENGINE.survey(env, base)) == ()
 
 
-def test_a_change_is_not_told_to_who_follows(url: str) -> None:
+def test_every_change_is_told_to_a_follower(url: str) -> None:
     env, told = environment(), []
     steps = ENGINE.follow(env, url, lambda statuses: told.append([status.path for status in statuses]))
     stop = threading.Event()
@@ -531,7 +531,7 @@ def test_a_change_is_not_told_to_who_follows(url: str) -> None:
     thread.join()
 
 
-def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node: Node) -> None:
+def test_a_transaction_of_the_callers_own_is_not_done_after_the_loss(url: str, node: Node) -> None:
     hold = Lock(url).acquire()
     write = {
         "compare": [guard(hold.record)],
@@ -547,8 +547,8 @@ def test_a_transaction_of_the_callers_own_is_done_after_the_loss(url: str, node:
         guard(holdfast.Record("sema", {}))
 
 
-def test_a_key_without_a_lease_is_said_to_have_one(url: str, node: Node) -> None:
-    """ET8: no lease ends it, so nobody can say that its holder lives."""
+def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> None:
+    """EO1: no lease ends it, so nobody can say that its holder lives."""
     key = f"{parse(url).base}77"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
     status = Lock(url).status()
@@ -562,12 +562,12 @@ def test_a_key_without_a_lease_is_said_to_have_one(url: str, node: Node) -> None
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:
-    """ET2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
-    place = parse(url)
+def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None:
+    """EU2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
+    lock_url = parse(url)
     lease = node.ask("/v3/lease/grant", {"TTL": "60"})
     assert lease is not None
-    key = f"{place.base}{int(lease['ID']):x}"
+    key = f"{lock_url.base}{int(lease['ID']):x}"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": "", "lease": lease["ID"]})
     with pytest.raises(holdfast.AcquireTimeout, match="Wait until it is released; if nobody uses it"):
         Lock(url).acquire(timeout=0.05)
@@ -576,7 +576,7 @@ def test_a_key_of_another_program_is_overtaken(url: str, node: Node) -> None:
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+def test_what_was_cancelled_last_ends_with_the_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
     """EL4, EG5: the end of a process waits for what has to be told, and releases what is held."""
     other = peer(
         """
@@ -595,7 +595,7 @@ def test_what_was_cancelled_last_stays_behind_a_process(url: str, node: Node, pe
     eventually(lambda: leases(node) <= before)
 
 
-def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
+def test_an_event_names_the_right_holder_and_comes_once(url: str) -> None:
     told: list[Any] = []
     with Lock(url, tag="a"), pytest.raises(holdfast.AcquireTimeout):
         Lock(url, on_event=told.append).acquire(timeout=0.05)
@@ -605,8 +605,8 @@ def test_an_event_names_the_wrong_holder_or_comes_twice(url: str) -> None:
     assert told[1].holder.tag == "a"
 
 
-def test_etcds_own_command_is_inside_as_well(url: str, node: Node) -> None:
-    """ET2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
+def test_etcds_own_command_and_holdfast_exclude_each_other(url: str, node: Node) -> None:
+    """EU2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
     if shutil.which("etcdctl") is None:
         pytest.skip("etcdctl is not installed; Debian package: etcd-client")
     lock = Lock(f"{url}&prefix=")

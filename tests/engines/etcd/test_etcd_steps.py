@@ -48,8 +48,8 @@ def clean(node: Node, lock: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
-def test_an_acquisition_that_is_stopped_leaves_a_key(url: str, node: Node, no_leases: None, kind: str) -> None:
-    """ET14, EL3: wherever it is stopped."""
+def test_an_acquisition_stopped_anywhere_leaves_no_key(url: str, node: Node, no_leases: None, kind: str) -> None:
+    """ET3, EL3: wherever it is stopped."""
     lock: Any = Lock(url) if kind == "lock" else Semaphore(url, 2)
     lock.acquire(timeout=SOON).release()
     clean(node, lock)
@@ -66,8 +66,8 @@ def test_an_acquisition_that_is_stopped_leaves_a_key(url: str, node: Node, no_le
     eventually(lambda: open_without_idle() <= before, what="the end of all connections")
 
 
-def test_a_wait_that_is_stopped_leaves_a_place_in_the_queue(url: str, node: Node, no_leases: None) -> None:
-    """ET14: the same behind a holder; whoever is next still gets in."""
+def test_a_wait_stopped_anywhere_leaves_no_place_in_the_queue(url: str, node: Node, no_leases: None) -> None:
+    """ET3: the same behind a holder; whoever is next still gets in."""
     lock = Lock(url)
     number, went_on = 0, True
     with lock as hold:
@@ -87,8 +87,8 @@ def test_a_wait_that_is_stopped_leaves_a_place_in_the_queue(url: str, node: Node
     lock.acquire(timeout=SOON).release()
 
 
-def test_ctrl_c_at_any_wait_leaves_a_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
-    """ET14: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
+def test_ctrl_c_at_any_wait_leaves_no_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
+    """ET3: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
     from holdfast._drivers import sync
 
     lock = Lock(url)
@@ -118,8 +118,8 @@ def test_ctrl_c_at_any_wait_leaves_a_hold(url: str, node: Node, no_leases: None,
         clean(node, lock)
 
 
-def test_a_task_that_is_cancelled_at_any_wait_holds(url: str, node: Node, no_leases: None) -> None:
-    """ET14: with the other driver, uncontended and behind a holder."""
+def test_a_task_cancelled_at_any_wait_holds_nothing(url: str, node: Node, no_leases: None) -> None:
+    """ET3: with the other driver, uncontended and behind a holder."""
 
     async def attempt(lock: AsyncLock, number: int) -> bool:
         task = asyncio.ensure_future(lock.acquire())
@@ -145,7 +145,7 @@ def test_a_task_that_is_cancelled_at_any_wait_holds(url: str, node: Node, no_lea
     clean(node, Lock(url))
 
 
-def test_a_release_that_is_stopped_keeps_the_lock(url: str, node: Node, no_leases: None) -> None:
+def test_a_release_that_is_stopped_frees_the_lock(url: str, node: Node, no_leases: None) -> None:
     """EH2, EL4: closed at its first wait, it is told by the agent."""
     hold = Lock(url).acquire()
     steps: Generator[Wait, None, None] = hold._held.releasing()
@@ -158,7 +158,7 @@ def test_a_release_that_is_stopped_keeps_the_lock(url: str, node: Node, no_lease
     hold.release()
 
 
-def test_a_child_releases_or_disturbs_or_inherits(url: str, node: Node) -> None:
+def test_a_child_neither_releases_nor_disturbs_nor_inherits(url: str, node: Node) -> None:
     """EW2: it holds nothing, its parent's lease goes on, and it can take locks of its own."""
     before = leases(node)
     lock = Lock(url)
@@ -196,7 +196,7 @@ def test_a_child_releases_or_disturbs_or_inherits(url: str, node: Node) -> None:
     eventually(lambda: leases(node) <= before)
 
 
-def test_a_child_of_a_thread_that_acquires_waits_on(url: str) -> None:
+def test_a_child_of_a_thread_that_acquires_does_not_wait_on(url: str) -> None:
     """EW2, EG4: forked at any wait of it; the child's copy ends without a word to the server."""
     lock = Lock(url)
     steps = lock._engine.acquire(environment(), lock._requests, 5, caller())

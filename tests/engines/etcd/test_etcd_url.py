@@ -42,23 +42,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("url", BAD, ids=str)
-def test_a_url_that_says_nothing_useful_is_found_out_by_a_server(url: str) -> None:
+def test_a_url_that_says_nothing_useful_is_refused_before_any_server_is_asked(url: str) -> None:
     with pytest.raises(InvalidPath, match=BAD[url]):
         Lock(url)
 
 
-def test_a_url_is_misread() -> None:
-    place = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
-    assert place.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
-    assert (place.access.user, place.access.password, place.access.tls) == ("me", "a@b", True)
-    assert (place.access.ca, place.access.cert, place.access.key) == ("/ca", "/c", "/k")
-    assert (place.prefix, place.name, place.ttl) == ("x/", "a/b c", 7)
+def test_a_url_is_read_as_written() -> None:
+    lock_url = parse("etcds://me:a%40b@one,[::1]:1,two:2/a/b%20c?ttl=7&prefix=x/&ca=/ca&cert=/c&key=/k")
+    assert lock_url.access.endpoints == (Endpoint("one", 2379), Endpoint("::1", 1), Endpoint("two", 2))
+    assert (lock_url.access.user, lock_url.access.password, lock_url.access.tls) == ("me", "a@b", True)
+    assert (lock_url.access.ca, lock_url.access.cert, lock_url.access.key) == ("/ca", "/c", "/k")
+    assert (lock_url.prefix, lock_url.name, lock_url.ttl) == ("x/", "a/b c", 7)
     assert parse("etcd://h/n").prefix == "holdfast/"
     assert parse("etcd://h", many=True).name == ""
 
 
-def test_the_place_of_a_password_is_shown_or_what_is_in_it_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET1."""
+def test_the_place_of_a_password_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EU1."""
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cret")
     assert Lock("etcd://me@host/name").path == "etcd://me@host:2379/name"
     from_file = Lock("etcd://me@host/name?password_file=/run/secrets/etcd&ttl=5")
@@ -66,11 +66,11 @@ def test_the_place_of_a_password_is_shown_or_what_is_in_it_is_pickled(monkeypatc
     assert b"s3cret" not in pickle.dumps(Lock("etcd://me@host/name")) + pickle.dumps(from_file)
 
 
-def test_a_password_is_shown_or_a_private_key() -> None:
-    """ET1."""
+def test_neither_a_password_nor_a_private_key_is_shown() -> None:
+    """EU1."""
     url = "etcds://me:s3cret@host/name?cert=/c&key=/private"
     lock = Lock(url)
-    said = f"{lock!r} {lock.path} {lock._request.place.access!r}"
+    said = f"{lock!r} {lock.path} {lock._request.lock_url.access!r}"
     assert "s3cret" not in said
     assert "private" not in said
     assert lock.path == "etcds://me:***@host:2379/name?cert=/c"
@@ -86,8 +86,8 @@ def test_a_password_is_shown_or_a_private_key() -> None:
         assert "s3cret" not in str(caught.value).replace("x=", "")
 
 
-def test_a_lock_takes_the_keys_of_a_deeper_name_for_its_own() -> None:
-    """ET2."""
+def test_a_lock_leaves_the_keys_of_a_deeper_name_alone() -> None:
+    """EU2."""
     lock, slots = Queue(parse("etcd://h/a"), None), Queue(parse("etcd://h/a"), 3)
     assert lock.base == "holdfast/a/"
     assert lease_of(lock.base, "holdfast/a/1f") == 0x1F
@@ -96,7 +96,7 @@ def test_a_lock_takes_the_keys_of_a_deeper_name_for_its_own() -> None:
     assert lease_of(slots.base, slots.base + "1f") == 0x1F
 
 
-def test_an_option_without_meaning_is_ignored() -> None:
+def test_an_option_without_meaning_is_refused() -> None:
     for options in ({"mode": 0o600}, {"heartbeat": 3}, {"stale": "never"}, {"durable": True}, {"fair": False}):
         with pytest.raises(ValueError, match="etcd"):
             Lock("etcd://h/n", **options)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def _server() -> Iterator[Postgres]:
 def postgres(_server: Postgres) -> Iterator[Postgres]:
     """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
     from holdfast._platform import environment
-    from holdfast.engines.postgresql import pool as postgresql_spare
+    from holdfast.engines.postgresql import connect as postgresql_pool
     from process.support import eventually
 
     yield _server
@@ -39,7 +39,7 @@ def postgres(_server: Postgres) -> Iterator[Postgres]:
     finally:
         _server.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'")
         _server.forget()
-        postgresql_spare.close_all(environment())  # what goes by itself later would look like a leak of another test
+        postgresql_pool.close_all(environment())  # what goes by itself later would look like a leak of another test
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ def tokens_of(url: str, count: int) -> list[int]:
     return found
 
 
-def test_a_failover_that_has_lost_tokens_gives_them_out_again(arms: dict[str, Callable[[], None]]) -> None:
-    """PG20: the new primary has not seen the last ten holds of the old one, nor one of the names."""
+def test_a_failover_that_has_lost_tokens_does_not_give_them_out_again(arms: dict[str, Callable[[], None]]) -> None:
+    """PG2: the new primary has not seen the last ten holds of the old one, nor one of the names."""
     arms["asynchronous"]()
 
 
@@ -78,7 +78,7 @@ def _asynchronous() -> None:
         assert each[-1] < 2**53
 
 
-def test_a_failover_leaves_two_holders_or_takes_tokens_back(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_failover_never_leaves_two_holders_or_takes_tokens_back(arms: dict[str, Callable[[], None]]) -> None:
     """The holder is told before anybody can get in; who waits goes on at the new primary, with a higher token. The
     standby has each commit before it is answered."""
     arms["synchronous"]()

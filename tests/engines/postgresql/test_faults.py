@@ -21,8 +21,8 @@ from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
+from holdfast.engines.postgresql import connect
 from holdfast.engines.postgresql import lock as postgresql_lock
-from holdfast.engines.postgresql import pool
 from process.support import Peer, eventually
 
 
@@ -56,8 +56,8 @@ def partition() -> Callable[[], None]:
     return begun(_partition)
 
 
-def test_a_loss_is_told_late_twice_or_never(postgres: Postgres) -> None:
-    """PG13: the end of the connection is heard in milliseconds, not at the next heartbeat."""
+def test_a_loss_is_reported_at_once_and_once(postgres: Postgres) -> None:
+    """PG7: the end of the connection is heard in milliseconds, not at the next heartbeat."""
     lost: list[holdfast.LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, heartbeat=0).acquire(timeout=10)
     session = hold.record.fields["session"]
@@ -77,7 +77,7 @@ def test_a_loss_is_told_late_twice_or_never(postgres: Postgres) -> None:
     assert len(lost) == 1
 
 
-def test_a_killed_holder_keeps_its_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_a_killed_holder_does_not_keep_its_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
     peer = spawn("hold = Lock(path).acquire(timeout=10); say('held'); hear()", postgres.url("a"))
     peer.expect("held")
     thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=20))
@@ -89,8 +89,8 @@ def test_a_killed_holder_keeps_its_lock(postgres: Postgres, spawn: Callable[...,
     results[0].release()
 
 
-def test_a_stopped_holder_believes_that_it_holds(arms: dict[str, Callable[[], None]]) -> None:
-    """PG11: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
+def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
+    """PG6: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
     arms["stopped"]()
 
 
@@ -124,8 +124,8 @@ def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
     Lock(url).acquire(timeout=5).release()
 
 
-def test_a_hold_that_has_lapsed_keeps_the_lock_of_the_server(postgres: Postgres) -> None:
-    """PG13: found by its owner, before the agent's thread has: the lock is for those who come next."""
+def test_a_hold_that_has_lapsed_frees_the_lock_of_the_server(postgres: Postgres) -> None:
+    """PG7: found by its owner, before the agent's thread has: the lock is for those who come next."""
     hold = Lock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
     hold._held.why_lost = "it is as if it had lapsed"
     assert hold.lost
@@ -134,7 +134,7 @@ def test_a_hold_that_has_lapsed_keeps_the_lock_of_the_server(postgres: Postgres)
         hold.release()
 
 
-def test_a_short_stop_costs_the_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_a_short_stop_does_not_cost_the_lock(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
     peer = spawn(
         "hold = Lock(path).acquire(timeout=10); say('held'); hear(); hold.ensure_held(); hold.release(); say('done')",
         postgres.url("a"),
@@ -146,8 +146,8 @@ def test_a_short_stop_costs_the_lock(postgres: Postgres, spawn: Callable[..., Pe
     peer.expect("done")
 
 
-def test_a_killed_server_lets_tokens_go_back(postgres: Postgres) -> None:
-    """PG12: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
+def test_a_killed_server_does_not_let_tokens_go_back(postgres: Postgres) -> None:
+    """PG1: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
     tokens = []
     for _ in range(3):
         for _ in range(5):
@@ -164,7 +164,7 @@ def test_a_killed_server_lets_tokens_go_back(postgres: Postgres) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_who_waits_while_the_server_restarts_gives_up(postgres: Postgres) -> None:
+def test_a_waiter_outlasts_a_restart_of_the_server(postgres: Postgres) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     waiters = [later(lambda: Lock(postgres.url("a")).acquire(timeout=30)) for _ in range(3)]
     onlooker, seen = later(lambda: Lock(postgres.url("a")).wait(timeout=30))
@@ -219,10 +219,10 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     return found
 
 
-def test_who_waits_gives_up_before_its_timeout_because_the_server_is_away(
+def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
     postgres: Postgres, attempts: list[float | None]
 ) -> None:
-    """PG19: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
+    """PG5: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     ahead, lock = Ahead(), Lock(postgres.url("a"))
     patient = later(lambda: ahead.run(lock._engine.acquire(ahead, lock._requests, 40, (object(),))))  # type: ignore[arg-type]
@@ -255,8 +255,8 @@ def test_who_waits_gives_up_before_its_timeout_because_the_server_is_away(
         hold.release()
 
 
-def test_a_server_that_is_full_is_an_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:
-    """PG19: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
+def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:
+    """PG5: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
     postgres.ask("create role limited login connection limit 1")
     try:
         postgres.ask("grant usage on schema holdfast to limited")
@@ -277,14 +277,16 @@ def test_a_server_that_is_full_is_an_error_before_the_timeout(postgres: Postgres
         thread.join()
         results[0].release()
     finally:
-        pool.close_all(environment())
+        connect.close_all(environment())
         eventually(lambda: not postgres.sessions())
         postgres.ask("drop owned by limited")
         postgres.ask("drop role limited")
 
 
-def test_a_server_that_is_full_costs_a_waiter_its_place(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG19: it cannot ask whether it is still known; but a server that says so is there."""
+def test_a_server_that_is_full_does_not_cost_a_waiter_its_place(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG5: it cannot ask whether it is still known; but a server that says so is there."""
     refused: list[str] = []
 
     def full(*_: object) -> Any:
@@ -306,8 +308,8 @@ def test_a_server_that_is_full_costs_a_waiter_its_place(postgres: Postgres, monk
     got[0].release()
 
 
-def test_a_connection_that_was_left_is_relied_upon(postgres: Postgres) -> None:
-    """PG17."""
+def test_a_connection_that_was_left_is_not_relied_upon(postgres: Postgres) -> None:
+    """PC7."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     assert postgres.sessions() >= 1
     postgres.ask(
@@ -322,8 +324,8 @@ def test_a_connection_that_was_left_is_relied_upon(postgres: Postgres) -> None:
     assert not Lock(postgres.url("a")).status().locked
 
 
-def test_a_proxy_that_swallows_everything_is_believed(arms: dict[str, Callable[[], None]]) -> None:
-    """PG11: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
+def test_a_proxy_that_swallows_everything_is_not_believed(arms: dict[str, Callable[[], None]]) -> None:
+    """PG6: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
     arms["swallowed"]()
 
 
@@ -342,10 +344,10 @@ def _swallowed(postgres: Postgres) -> None:
     Lock(postgres.url("swallowed")).acquire(timeout=10).release()
 
 
-def test_a_release_that_nobody_hears_is_waited_for(
+def test_an_unheard_release_is_not_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.engines.postgresql import hold as postgresql_hold
+    from holdfast.engines.postgresql import lock as postgresql_hold
 
     monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 0.2)
     stalling = proxy()
@@ -362,7 +364,7 @@ def test_a_release_that_nobody_hears_is_waited_for(
     Lock(postgres.url("a")).acquire(timeout=10).release()
 
 
-def test_who_waits_behind_a_proxy_that_swallows_everything_waits_for_ever(
+def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(
     postgres: Postgres, proxy: Callable[[], Proxy], attempts: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes sure now and then that the server knows of it; and a deadline is a deadline."""
@@ -390,16 +392,16 @@ def test_who_waits_behind_a_proxy_that_swallows_everything_waits_for_ever(
     got[0].release()
 
 
-def test_who_waits_for_long_is_forgotten_by_its_own_question(
+def test_a_long_waiter_is_not_forgotten_by_its_own_question(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks while it waits, and keeps its place."""
     asked: list[int] = []
     real = postgresql_lock.Contest._require_known
 
-    def counted(contest: Any, link: Any) -> Any:
-        asked.append(link.backend)
-        return real(contest, link)
+    def counted(contest: Any, connection: Any) -> Any:
+        asked.append(connection.backend)
+        return real(contest, connection)
 
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
     monkeypatch.setattr(postgresql_lock.Contest, "_require_known", counted)
@@ -412,7 +414,7 @@ def test_who_waits_for_long_is_forgotten_by_its_own_question(
     results[0].release()
 
 
-def test_a_hold_of_a_task_is_lost_with_its_loop(postgres: Postgres) -> None:
+def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
     """The agent's thread keeps it, whatever becomes of the loop."""
     import asyncio
 
@@ -427,8 +429,8 @@ def test_a_hold_of_a_task_is_lost_with_its_loop(postgres: Postgres) -> None:
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_the_next_one_is_in_before_a_holder_that_is_cut_off_knows(partition: Callable[[], None]) -> None:
-    """PG11: a network is cut between two machines, so only what the kernels and the clocks say is left. With
+def test_a_holder_that_is_cut_off_knows_before_the_next_one_is_in(partition: Callable[[], None]) -> None:
+    """PG6: a network is cut between two machines, so only what the kernels and the clocks say is left. With
     `stale_after` of 3 s, the holder gives up after 2 s, the server after 3 at the earliest."""
     partition()
 

@@ -19,14 +19,14 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
-from holdfast.engines.postgresql import connection as postgresql_link
-from holdfast.engines.postgresql import pool as postgresql_spare
+from holdfast.engines.postgresql import connect as postgresql_pool
+from holdfast.engines.postgresql import connection as postgresql_connection
 from process.support import Peer, descriptors, eventually
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql_spare, "KEPT", 0.2)
+    monkeypatch.setattr(postgresql_pool, "KEPT", 0.2)
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
     env = environment()
 
     def settled() -> dict[int, str]:
-        postgresql_spare.close_all(env)
+        postgresql_pool.close_all(env)
         for job in list(agent(env)._jobs):
             if job.what.startswith(
                 "while closing connections"
             ):  # it sleeps until the last of an earlier test is too old
                 job.stop()
-                postgresql_spare._sweeping.clear()
+                postgresql_pool._pool._swept_in = -1
         eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
         postgres.forget()  # the test's own connection is no leak
         gc.collect()
@@ -51,7 +51,7 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
     before = settled()
     yield
     assert settled() == before
-    assert not postgresql_link._open
+    assert not postgresql_connection._open
     assert not [held for held in env.holds.values() if held.waits]
     eventually(lambda: not postgres.sessions(), what="the end of all sessions")
 
@@ -62,16 +62,16 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
 
 @pytest.mark.parametrize("contended", [False, True])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_generator_that_is_closed_at_some_step_leaves_something(
+def test_a_generator_closed_at_any_step_leaves_nothing(
     postgres: Postgres, nothing_left: None, contended: bool, fresh: bool
 ) -> None:
-    """PG4, PG15: at each step in turn, as a cancellation or Ctrl-C does."""
+    """PS2, PG4: at each step in turn, as a cancellation or Ctrl-C does."""
     lock, env = Lock(postgres.url("a")), environment()
     count, done = 0, False
     while not done:
         holder = Lock(postgres.url("a")).acquire(timeout=10) if contended else None
         if fresh:
-            postgresql_spare.close_all(env)
+            postgresql_pool.close_all(env)
         steps = steps_of(lock, None)
         for _ in range(count + 1):
             try:
@@ -95,8 +95,8 @@ def test_a_generator_that_is_closed_at_some_step_leaves_something(
     assert count >= (7 if fresh else 2)
 
 
-def test_a_cancelled_task_got_the_lock_all_the_same(postgres: Postgres, nothing_left: None) -> None:
-    """PG4: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
+def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: None) -> None:
+    """PS2: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
 
     async def main() -> None:
         lock = AsyncLock(postgres.url("a"))
@@ -122,8 +122,8 @@ def test_a_cancelled_task_got_the_lock_all_the_same(postgres: Postgres, nothing_
     asyncio.run(main())
 
 
-def test_a_waiter_that_is_gone_stays_in_the_queue_for_a_second(postgres: Postgres, nothing_left: None) -> None:
-    """PG4: by the cancel request, the server notices in milliseconds."""
+def test_a_waiter_that_is_gone_leaves_the_queue_at_once(postgres: Postgres, nothing_left: None) -> None:
+    """PS2: by the cancel request, the server notices in milliseconds."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     for _ in range(5):
         steps = steps_of(Lock(postgres.url("a")), None)
@@ -135,7 +135,7 @@ def test_a_waiter_that_is_gone_stays_in_the_queue_for_a_second(postgres: Postgre
     hold.release()
 
 
-def test_an_interrupt_leaves_a_waiter(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
+def test_an_interrupt_leaves_no_waiter(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     peer = spawn(
         """
@@ -156,8 +156,8 @@ def test_an_interrupt_leaves_a_waiter(postgres: Postgres, spawn: Callable[..., P
     peer.finish()
 
 
-def test_two_threads_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
-    """PG3: heartbeats as fast as can be, while holds are released."""
+def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
+    """PS1: heartbeats as fast as can be, while holds are released."""
     for _ in range(50):
         hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
         before = hold._held.lapses
@@ -165,8 +165,8 @@ def test_two_threads_call_libpq_at_once(postgres: Postgres, nothing_left: None) 
         hold.release()
 
 
-def test_a_session_with_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
-    """PG16, PG14: what is left has no lock; two holds of a process never share a session."""
+def test_only_a_session_without_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
+    """PC6, PG3: what is left has no lock; two holds of a process never share a session."""
     url = postgres.url
     first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
     assert first.record.fields["session"] != second.record.fields["session"]
@@ -184,17 +184,18 @@ def test_a_session_with_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_
     second.release()
     given_back = Lock(url("a")).acquire(timeout=10)
     given_back._held.give_back()
-    assert given_back._held.link._conn is None or given_back._held.link.spotless is False  # type: ignore[attr-defined]
+    assert given_back._held.connection._conn is None or given_back._held.connection.spotless is False  # type: ignore[attr-defined]
     Lock(url("a")).acquire(timeout=5).release()
 
 
-def test_a_short_hold_wakes_the_agents_thread(
+def test_a_short_hold_does_not_wake_the_agents_thread(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
-    monkeypatch.setattr(postgresql_spare, "_sweeping", [env.generation])  # who closes what was left too long wakes it
-    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)  # so does who ends the last of many holds
+    # The job that closes what was left too long wakes it; so does the end of the last of many holds.
+    monkeypatch.setattr(postgresql_pool._pool, "_swept_in", env.generation)
+    monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)
 
     def often() -> Iterator[Wait]:
         while True:
@@ -202,7 +203,7 @@ def test_a_short_hold_wakes_the_agents_thread(
 
     job = ours.start(often(), "at work")  # type: ignore[arg-type]  # so that it never sleeps for as long as a hold may
     Lock(url).acquire(timeout=10).release()
-    eventually(lambda: job._wait)
+    eventually(lambda: job.wait)
     rung: list[int] = []
     lost: list[LockLost] = []
     try:
@@ -220,17 +221,17 @@ def test_a_short_hold_wakes_the_agents_thread(
         job.stop()
 
 
-def test_connections_that_are_left_pile_up(postgres: Postgres, nothing_left: None) -> None:
-    """PG16: a few, for a moment."""
+def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothing_left: None) -> None:
+    """PC6: a few, for a moment."""
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
         hold.release()
-    eventually(lambda: postgres.sessions() == postgresql_spare.MOST)
+    eventually(lambda: postgres.sessions() == postgresql_pool.MOST)
     eventually(lambda: not postgres.sessions(), within=8)
 
 
-def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
-    """PG5: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
+def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
+    """PS3: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
     Lock(postgres.url("spare")).acquire(timeout=10).release()
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
@@ -265,8 +266,10 @@ def test_a_child_keeps_its_parents_connection(postgres: Postgres, nothing_left: 
         os.close(fd)
 
 
-def test_a_parent_that_dies_leaves_its_lock_to_its_child(postgres: Postgres, spawn: Callable[..., Peer]) -> None:
-    """PG5: with a copy of the socket, the child would keep the session, and so the lock, alive."""
+def test_a_parent_that_dies_does_not_leave_its_lock_to_its_child(
+    postgres: Postgres, spawn: Callable[..., Peer]
+) -> None:
+    """PS3: with a copy of the socket, the child would keep the session, and so the lock, alive."""
     peer = spawn(
         """
         hold = Lock(path).acquire(timeout=10)
@@ -282,7 +285,7 @@ def test_a_parent_that_dies_leaves_its_lock_to_its_child(postgres: Postgres, spa
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_fork_in_the_midst_of_a_wait_goes_on_in_the_child(postgres: Postgres) -> None:
+def test_a_fork_in_the_midst_of_a_wait_ends_it_in_the_child(postgres: Postgres) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     steps = steps_of(Lock(postgres.url("a")), None)
     while not postgres.waiting():
@@ -303,7 +306,7 @@ def test_a_fork_in_the_midst_of_a_wait_goes_on_in_the_child(postgres: Postgres) 
     hold.release()
 
 
-def test_a_hold_without_a_thread_to_keep_it_is_half_made(
+def test_without_a_thread_to_keep_it_there_is_no_hold(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(*_arguments: object, **_first: object) -> None:

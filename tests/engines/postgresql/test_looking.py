@@ -29,8 +29,8 @@ def other(postgres: Postgres) -> Iterator[str]:
     postgres.ask("drop role other")
 
 
-def test_a_session_that_is_no_holder_is_named_as_one(postgres: Postgres) -> None:
-    """PG10: the row is of a holder that is gone; psql, or who knows, has the lock."""
+def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
+    """PO1: the row is of a holder that is gone; psql, or who knows, has the lock."""
     Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
     with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
         stranger.execute("select pg_advisory_lock(%s)", (key_of("a"),))
@@ -50,7 +50,7 @@ def test_a_session_that_is_no_holder_is_named_as_one(postgres: Postgres) -> None
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_breaking_the_lock_of_another_role_fails_without_a_reason(postgres: Postgres, other: str) -> None:
+def test_breaking_the_lock_of_another_role_fails_with_a_reason(postgres: Postgres, other: str) -> None:
     with Lock(postgres.url("a"), tag="mine").acquire(timeout=10) as hold:
         theirs = Lock(postgres.url("a", user=other))
         assert theirs.status().holder.tag == "mine"  # type: ignore[union-attr]
@@ -64,7 +64,7 @@ def test_breaking_the_lock_of_another_role_fails_without_a_reason(postgres: Post
             hold.release()
 
 
-def test_a_waiter_of_another_role_is_nobody(postgres: Postgres, other: str) -> None:
+def test_a_waiter_of_another_role_is_seen(postgres: Postgres, other: str) -> None:
     """Its statement is not shown to other roles; the name of its session is."""
     with Lock(postgres.url("a")).acquire(timeout=10):
         waiter = threading.Thread(
@@ -81,7 +81,7 @@ def test_a_waiter_of_another_role_is_nobody(postgres: Postgres, other: str) -> N
     waiter.join()
 
 
-def test_a_tag_breaks_out_of_its_comment(postgres: Postgres) -> None:
+def test_a_tag_does_not_break_out_of_its_comment(postgres: Postgres) -> None:
     for tag in ("*/ select pg_sleep(100); /*", "' \" \\ $1 %s", "ü 漢字 \u202e", "x" * 10_000):
         with Lock(postgres.url("a"), tag=tag).acquire(timeout=10) as hold:
             assert hold.record.tag == tag
@@ -98,7 +98,7 @@ def test_a_tag_breaks_out_of_its_comment(postgres: Postgres) -> None:
         waiter.join()
 
 
-def test_a_list_has_locks_that_nobody_holds_or_misses_some(postgres: Postgres) -> None:
+def test_a_list_has_all_locks_that_are_held_and_no_others(postgres: Postgres) -> None:
     """200 locks of one process, each with a session of its own; names that mean something in a pattern."""
     names = ["p%", "p_", "p*", *(f"p/{number:03}" for number in range(197))]
     holds = [Lock(postgres.url(name.replace("%", "%25"))).acquire(timeout=20) for name in names]
@@ -116,7 +116,7 @@ def test_a_list_has_locks_that_nobody_holds_or_misses_some(postgres: Postgres) -
     assert drive(survey(env, postgres.url("p"))) == ()
 
 
-def test_a_hundred_waiters_come_in_out_of_order_or_are_forgotten(postgres: Postgres) -> None:
+def test_a_hundred_waiters_come_in_in_order(postgres: Postgres) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     order: list[int] = []
     threads = []

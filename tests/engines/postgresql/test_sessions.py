@@ -38,8 +38,8 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
         return side_by_side(transactions=lambda: _transactions(_server), mute=_mute, silent=lambda: _silent(_server))
 
 
-def test_two_hold_a_lock_through_a_pooler_of_transactions(arms: dict[str, Callable[[], None]]) -> None:
-    """PG8: it is refused, and so is the next who tries it."""
+def test_a_pooler_of_transactions_is_refused(arms: dict[str, Callable[[], None]]) -> None:
+    """PC4: it is refused, and so is the next who tries it."""
     arms["transactions"]()
 
 
@@ -56,8 +56,8 @@ def _transactions(postgres: Postgres) -> None:
     bouncer.remove()
 
 
-def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[str], Pgbouncer]) -> None:
-    """PG8: the session is proven to be ours, once for each server."""
+def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[[str], Pgbouncer]) -> None:
+    """PC4: the session is proven to be ours, once for each server."""
     url = postgres.url("a", port=bouncer("session").port)
     with Lock(url).acquire(timeout=10) as hold:
         assert Lock(postgres.url("a")).try_acquire() is None
@@ -69,10 +69,10 @@ def test_a_pooler_of_sessions_is_refused(postgres: Postgres, bouncer: Callable[[
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_pool_that_is_used_up_is_a_matter_of_host_and_port(
+def test_a_pool_that_is_used_up_is_no_matter_of_host_and_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG8: the proof needs a second connection, once; then each hold and each waiter needs one."""
+    """PC4: the proof needs a second connection, once; then each hold and each waiter needs one."""
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
     one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
     url = postgres.url("a", port=one.port)
@@ -96,65 +96,65 @@ def sessions_of_cycles(url: str, count: int) -> list[object]:
     return found
 
 
-def prepared_in(link: Any) -> list[bytes]:
-    return [name for name in link._names.values() if name is not None]
+def prepared_in(connection: Any) -> list[bytes]:
+    return [name for name in connection._names.values() if name is not None]
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_what_is_asked_again_and_again_is_planned_each_time(
+def test_what_is_asked_again_and_again_is_planned_once(
     postgres: Postgres, bouncer: Callable[[str], Pgbouncer], pooled: bool
 ) -> None:
-    """PG18: prepared in a session that is kept, also behind a pooler of sessions."""
+    """PS5: prepared in a session that is kept, also behind a pooler of sessions."""
     url = postgres.url("a", port=bouncer("session").port if pooled else None, more="?application_name=kept")
     assert len(set(sessions_of_cycles(url, 4))) == 1
     with Lock(url).acquire(timeout=10) as hold:
-        link = hold._held.link  # type: ignore[attr-defined]
-        assert len(prepared_in(link)) == 2  # the try with the token, and the release
+        connection = hold._held.connection  # type: ignore[attr-defined]
+        assert len(prepared_in(connection)) == 2  # the try with the token, and the release
         for _ in range(4):
             assert Lock(url).try_acquire() is None
 
 
-def test_a_session_that_somebody_has_reset_is_trusted_with_a_lock(postgres: Postgres) -> None:
-    """PG18: as a pooler does between two clients. Its settings are gone, and whatever it held."""
+def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres) -> None:
+    """PS5: as a pooler does between two clients. Its settings are gone, and whatever it held."""
     url = postgres.url("a", more="?application_name=reset")
     env = environment()
     sessions_of_cycles(url, 4)
     hold = Lock(url).acquire(timeout=10)
     before = hold.record.fields["session"]
     hold.release()
-    link = hold._held.link  # type: ignore[attr-defined]
-    drive(link.ask("discard all", (), env.monotonic() + 10))
+    connection = hold._held.connection  # type: ignore[attr-defined]
+    drive(connection.ask("discard all", (), env.monotonic() + 10))
     hold = Lock(url).acquire(timeout=10)
     assert hold.record.fields["session"] != before
     hold.release()
     sessions_of_cycles(url, 4)
     hold = Lock(url, heartbeat=0).acquire(timeout=10)
-    hold._held.link.take()  # type: ignore[attr-defined]
-    drive(hold._held.link.ask("discard all", (), env.monotonic() + 10))  # type: ignore[attr-defined]
+    hold._held.connection.take()  # type: ignore[attr-defined]
+    drive(hold._held.connection.ask("discard all", (), env.monotonic() + 10))  # type: ignore[attr-defined]
     with Lock(postgres.url("a")).acquire(timeout=5), pytest.raises(holdfast.LockLost, match="reset the session"):
         hold.release()
 
 
-def test_a_name_that_is_taken_in_a_session_is_an_error(postgres: Postgres) -> None:
-    """PG18: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
+def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> None:
+    """PS5: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
     a name that this connection has not given."""
     url = postgres.url("a", more="?application_name=taken")
     env = environment()
     before = sessions_of_cycles(url, 4)
     hold = Lock(url).acquire(timeout=10)
     hold.release()
-    link = hold._held.link  # type: ignore[attr-defined]
-    names = prepared_in(link)
-    link._names.clear()
-    drive(link.ask("deallocate all", (), env.monotonic() + 10))
+    connection = hold._held.connection  # type: ignore[attr-defined]
+    names = prepared_in(connection)
+    connection._names.clear()
+    drive(connection.ask("deallocate all", (), env.monotonic() + 10))
     for name in names:
-        drive(link.ask(f"prepare {name.decode()} as select 'another client'", (), env.monotonic() + 10))
+        drive(connection.ask(f"prepare {name.decode()} as select 'another client'", (), env.monotonic() + 10))
     assert sessions_of_cycles(url, 4) == before
-    assert prepared_in(link) == []
+    assert prepared_in(connection) == []
 
 
-def test_a_table_that_is_changed_meanwhile_is_an_error(postgres: Postgres) -> None:
-    """PG18: the server does not go on with a plan whose columns have other types by now."""
+def test_a_table_that_is_changed_meanwhile_is_no_error(postgres: Postgres) -> None:
+    """PS5: the server does not go on with a plan whose columns have other types by now."""
     url = postgres.url("a", more="?schema=changed")
     init(url)
     before = sessions_of_cycles(url, 4)
@@ -167,8 +167,8 @@ def test_a_table_that_is_changed_meanwhile_is_an_error(postgres: Postgres) -> No
     postgres.ask("drop schema changed cascade")
 
 
-def test_a_standby_grants_what_its_primary_has_granted(postgres: Postgres, standby: Postgres) -> None:
-    """PG7. Of several hosts, the right one is found."""
+def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None:
+    """PC3. Of several hosts, the right one is found."""
     for more in ("", "?target_session_attrs=any"):
         with pytest.raises(holdfast.EngineUnavailable, match=r"is a standby.*host that can be written to"):
             Lock(standby.url("a", more=more)).acquire(timeout=10)
@@ -179,8 +179,8 @@ def test_a_standby_grants_what_its_primary_has_granted(postgres: Postgres, stand
         assert Lock(postgres.url("a")).try_acquire() is None
 
 
-def test_a_limit_of_the_role_ends_the_session(postgres: Postgres) -> None:
-    """PG9."""
+def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> None:
+    """PC5."""
     postgres.ask("create role limited login")
     try:
         init(postgres.url())
@@ -198,14 +198,14 @@ def test_a_limit_of_the_role_ends_the_session(postgres: Postgres) -> None:
         for name, value in limits.items():
             postgres.ask(f"alter role limited set {name} = '{value}'")
         env = environment()
-        link = drive(connect(env, parse(postgres.url("a", user="limited")), env.monotonic() + 10, 12.0))
+        connection = drive(connect(env, parse(postgres.url("a", user="limited")), env.monotonic() + 10, 12.0))
         try:
             names = [*limits, "tcp_keepalives_idle", "tcp_user_timeout", "client_connection_check_interval"]
             calls = ", ".join(f"current_setting('{name}')" for name in names)
-            found = drive(link.ask(f"select {calls}", (), env.monotonic() + 10))[0]
+            found = drive(connection.ask(f"select {calls}", (), env.monotonic() + 10))[0]
             assert found == ("0", "0", "0", "0", "on", "off", "read committed", "6", "12000", "1s")
         finally:
-            link.close()
+            connection.close()
         lock = Lock(postgres.url("a", user="limited"))
         with lock.acquire(timeout=10), pytest.raises(holdfast.AcquireTimeout):
             lock.acquire(timeout=0.3)
@@ -214,10 +214,10 @@ def test_a_limit_of_the_role_ends_the_session(postgres: Postgres) -> None:
         postgres.ask("drop role limited")
 
 
-def test_a_server_that_refuses_one_setting_is_refused(
+def test_a_server_that_refuses_one_setting_is_accepted(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """PG9."""
+    """PC5."""
     known = postgresql_connect._settings
 
     def more(stale_after: float, version: int) -> dict[str, str]:
@@ -226,17 +226,19 @@ def test_a_server_that_refuses_one_setting_is_refused(
     monkeypatch.setattr(postgresql_connect, "_settings", more)
     env = environment()
     with caplog.at_level("DEBUG", "holdfast"):
-        link = drive(connect(env, parse(postgres.url("a")), env.monotonic() + 10))
+        connection = drive(connect(env, parse(postgres.url("a")), env.monotonic() + 10))
     try:
-        assert [text.split()[0] for text in link.refused] == ["holdfast_no_such_setting", "max_connections"]
+        assert [text.split()[0] for text in connection.refused] == ["holdfast_no_such_setting", "max_connections"]
         assert "max_connections" in caplog.text
-        rows = drive(link.ask("select current_setting('client_connection_check_interval')", (), env.monotonic() + 10))
+        rows = drive(
+            connection.ask("select current_setting('client_connection_check_interval')", (), env.monotonic() + 10)
+        )
         assert rows == [("1s",)]
     finally:
-        link.close()
+        connection.close()
 
 
-def test_an_error_does_not_say_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = free_port()
     urls = {
         f"postgresql://me:secret@127.0.0.1:{nobody}/db#a": rf"127\.0\.0\.1.*{nobody}.*refused.*Check host and port",
@@ -256,7 +258,7 @@ def test_an_error_does_not_say_what_to_do(postgres: Postgres, monkeypatch: pytes
             assert refused.value.path == Lock(url).path
 
 
-def test_a_role_without_rights_is_not_told_which(postgres: Postgres) -> None:
+def test_a_role_without_rights_is_told_which(postgres: Postgres) -> None:
     """It cannot create in the schema, nor use it; the statements are in the error, for its owner."""
     postgres.ask("create role poor login")
     try:
@@ -273,7 +275,7 @@ def test_a_role_without_rights_is_not_told_which(postgres: Postgres) -> None:
         postgres.ask("drop role poor")
 
 
-def test_a_schema_of_ones_own_needs_another_database(postgres: Postgres) -> None:
+def test_a_schema_of_ones_own_needs_no_other_database(postgres: Postgres) -> None:
     url = postgres.url("a", more="?schema=a%20%22b%22")
     assert init(url) == 'a "b"'
     assert init(url) == 'a "b"'
@@ -283,7 +285,7 @@ def test_a_schema_of_ones_own_needs_another_database(postgres: Postgres) -> None
     postgres.ask('drop schema "a ""b""" cascade')
 
 
-def test_two_that_prepare_a_database_at_once_fail(postgres: Postgres) -> None:
+def test_several_that_prepare_a_database_at_once_succeed(postgres: Postgres) -> None:
     url, results = postgres.url("a", more="?schema=at_once"), list[str]()
     threads = [threading.Thread(target=lambda: results.append(init(url))) for _ in range(6)]
     for thread in threads:
@@ -295,15 +297,13 @@ def test_two_that_prepare_a_database_at_once_fail(postgres: Postgres) -> None:
     postgres.ask("drop schema at_once cascade")
 
 
-def test_a_pooler_that_tells_the_true_pid_is_not_recognised(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PG8: what it does to the session shows in the statement that raises the token."""
+def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PC4: what it does to the session shows in the statement that raises the token."""
     real = postgresql_connect._check
 
-    def moved(link: Any, facts: Any) -> None:
-        real(link, facts)
-        link.backend += 1
+    def moved(connection: Any, facts: Any) -> None:
+        real(connection, facts)
+        connection.backend += 1
 
     monkeypatch.setattr(postgresql_connect, "_check", moved)
     monkeypatch.setattr(postgresql_connect, "_pinned", _Everything())
@@ -316,7 +316,7 @@ class _Everything(set[str]):
         return True
 
 
-def test_what_libpq_takes_from_its_surroundings_is_ignored(
+def test_what_libpq_takes_from_its_surroundings_counts(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PGHOST", "localhost")
@@ -334,8 +334,8 @@ def test_what_libpq_takes_from_its_surroundings_is_ignored(
     Lock("postgresql://#a").acquire(timeout=5).release()
 
 
-def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG6: in a thread; and who gives up does not wait for it."""
+def test_a_name_is_looked_up_in_a_thread_and_not_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PS4: in a thread; and who gives up does not wait for it."""
     go, asked = threading.Event(), list[str]()
 
     def slow(host: str, *arguments: Any, **options: Any) -> Any:
@@ -353,10 +353,10 @@ def test_a_name_is_looked_up_in_the_event_loop_or_for_ever(postgres: Postgres, m
     with pytest.raises(holdfast.EngineUnavailable, match="looked up in time"):
         lock.acquire(timeout=0)
     go.set()
-    assert set(asked) == {"holdfast-name"}
+    assert set(asked) == {"holdfast-resolve"}
 
 
-def test_a_server_that_never_answers_is_waited_for(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_server_that_never_answers_is_not_waited_for(arms: dict[str, Callable[[], None]]) -> None:
     arms["mute"]()
 
 
@@ -367,7 +367,7 @@ def _mute() -> None:
             Lock(url).acquire()
 
 
-def test_one_host_that_is_silent_leaves_no_time_for_the_next(arms: dict[str, Callable[[], None]]) -> None:
+def test_one_host_that_is_silent_leaves_time_for_the_next(arms: dict[str, Callable[[], None]]) -> None:
     arms["silent"]()
 
 
@@ -378,7 +378,7 @@ def _silent(postgres: Postgres) -> None:
         Lock(url).acquire(timeout=3).release()
 
 
-def test_a_holder_keeps_vacuum_from_its_work(postgres: Postgres) -> None:
+def test_a_holder_does_not_keep_vacuum_from_its_work(postgres: Postgres) -> None:
     """One who waits does, which is documented: its statement has a snapshot. A hold has none."""
     with Lock(postgres.url("a")).acquire(timeout=10) as hold:
         waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
@@ -391,7 +391,7 @@ def test_a_holder_keeps_vacuum_from_its_work(postgres: Postgres) -> None:
     waiter.join()
 
 
-def test_psycopg_is_told_of_by_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from holdfast.engines import registry

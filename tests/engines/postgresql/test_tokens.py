@@ -33,10 +33,10 @@ def guarded(postgres: Postgres) -> Iterator[str]:
     postgres.ask("drop table guarded")
 
 
-def test_a_lock_that_is_free_by_the_time_it_is_tried_has_an_old_token(
+def test_a_lock_that_is_free_when_it_is_tried_has_a_new_token(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG12: others come and go between the snapshot of the statement and the lock; the token is above all of theirs."""
+    """PG1: others come and go between the snapshot of the statement and the lock; the token is above all of theirs."""
     gated = postgresql_lock._TRY.replace("as it)", "as it from (select pg_advisory_lock(4711) offset 0) as gate)", 1)
     assert gated != postgresql_lock._TRY
     lock, got = Lock(postgres.url("a")), list[Hold | None]()
@@ -85,10 +85,10 @@ while True:
 """
 
 
-def test_a_count_is_lost_although_the_resource_checks_tokens(
+def test_no_count_is_lost_where_the_resource_checks_tokens(
     postgres: Postgres, guarded: str, spawn: Callable[..., Peer]
 ) -> None:
-    """PG12. Holders and sessions are killed at random; each count that was accepted is there, in order of tokens."""
+    """PG1. Holders and sessions are killed at random; each count that was accepted is there, in order of tokens."""
     url, lock = postgres.url(), postgres.url("counted")
     chance = random.Random(7)
     peers = [spawn(CONTENDER, url, lock) for _ in range(3)]
@@ -135,7 +135,7 @@ def test_a_count_is_lost_although_the_resource_checks_tokens(
     assert heard[-1][0] <= int(str(token))
 
 
-def test_an_old_holder_writes_over_a_new_one(postgres: Postgres, guarded: str) -> None:
+def test_an_old_holder_does_not_write_over_a_new_one(postgres: Postgres, guarded: str) -> None:
     """The window that fencing covers: a holder that has lost its lock, and does not know it yet."""
     old = Lock(postgres.url("a"), heartbeat=0).acquire(timeout=10)
     session = old.record.fields["session"]
@@ -148,8 +148,8 @@ def test_an_old_holder_writes_over_a_new_one(postgres: Postgres, guarded: str) -
         old.release()
 
 
-def test_a_row_of_an_older_version_goes_back_or_stands_in_the_way(postgres: Postgres) -> None:
-    """PG20: its token has no timeline. And what such a version does afterwards is below what comes after it."""
+def test_a_row_of_an_older_version_neither_goes_back_nor_stands_in_the_way(postgres: Postgres) -> None:
+    """PG2: its token has no timeline. And what such a version does afterwards is below what comes after it."""
     Lock(postgres.url("older")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set token = 17 where key = %s", key_of("older"))
     with Lock(postgres.url("older")).acquire(timeout=10) as hold:
@@ -159,8 +159,8 @@ def test_a_row_of_an_older_version_goes_back_or_stands_in_the_way(postgres: Post
         assert hold.token == (1 << 40) + 3
 
 
-def test_a_service_without_a_log_has_no_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG20: the server refuses to say its timeline; there is none to be promoted to, and the row goes on."""
+def test_a_service_without_a_log_has_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG2: the server refuses to say its timeline; there is none to be promoted to, and the row goes on."""
     monkeypatch.setattr(postgresql_connect, "_TIMELINE", "no_such_function()")
     url = postgres.url("logless", more="?application_name=logless")
     with Lock(url).acquire(timeout=10) as hold:
@@ -170,8 +170,8 @@ def test_a_service_without_a_log_has_no_tokens(postgres: Postgres, monkeypatch: 
         assert hold.token == 42
 
 
-def test_names_with_one_key_exclude_each_other_in_silence(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG2: the row has the name, so the second to come says what is wrong."""
+def test_names_with_one_key_are_refused_with_the_reason(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PC2: the row has the name, so the second to come says what is wrong."""
     Lock(postgres.url("collides")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set name = 'another' where key = %s", key_of("collides"))
     with pytest.raises(holdfast.HoldfastError, match="same 64-bit key"):
@@ -180,8 +180,8 @@ def test_names_with_one_key_exclude_each_other_in_silence(postgres: Postgres, mo
     postgres.ask("delete from holdfast.lock where name = 'another'")
 
 
-def test_the_token_is_raised_before_the_lock_is_ours(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG12: who only waits, and is cancelled, or times out, changes nothing."""
+def test_the_token_is_raised_only_when_the_lock_is_ours(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG1: who only waits, and is cancelled, or times out, changes nothing."""
     with Lock(postgres.url("a")).acquire(timeout=10) as hold:
         for _ in range(3):
             with pytest.raises(holdfast.AcquireTimeout):

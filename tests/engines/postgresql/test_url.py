@@ -11,13 +11,13 @@ import pytest
 import holdfast
 from holdfast.engines.postgresql import ddl
 from holdfast.engines.postgresql.connect import key_of, parse
-from holdfast.engines.postgresql.hold import PostgresqlRequest
+from holdfast.engines.postgresql.lock import PostgresqlRequest
 
 pytest.importorskip("psycopg")
 
 
-def test_a_password_is_shown() -> None:
-    """PG1."""
+def test_a_password_is_not_shown() -> None:
+    """PC1."""
     urls = [
         "postgresql://me:s%23cret@h.example:1,h2.example/db#n",
         "postgresql://h.example/db?password=s%23cret#n",
@@ -29,7 +29,7 @@ def test_a_password_is_shown() -> None:
         assert "cret" not in seen
         assert "h.example" in seen
         again = pickle.loads(pickle.dumps(lock))
-        assert "s#cret" in again._request.place.conninfo
+        assert "s#cret" in again._request.lock_url.conninfo
     bad = [
         "postgresql://u:s%zzcret@h/db#n",
         "postgresql://u:se#cret@h/db#n",
@@ -44,7 +44,7 @@ def test_a_password_is_shown() -> None:
         assert "cret" not in str(refused.value) + repr(refused.value)
 
 
-def test_a_url_that_says_nothing_is_accepted() -> None:
+def test_a_url_that_says_nothing_is_refused() -> None:
     for url, says in {
         "postgresql://h/db": "names no lock",
         "postgresql://h/db#": "names no lock",
@@ -62,29 +62,29 @@ def test_a_url_that_says_nothing_is_accepted() -> None:
             holdfast.Lock(url)
 
 
-def test_a_name_is_taken_for_another() -> None:
-    """PG2: the key is made of the decoded name alone."""
+def test_no_name_is_taken_for_another() -> None:
+    """PC2: the key is made of the decoded name alone."""
     assert key_of("deploy") == int.from_bytes(blake2b(b"deploy", digest_size=8).digest(), "big", signed=True)
     names = ["a", "A", "a b", "ü", "x/y#z", "%41", "*/"]
     for name in names:
-        place = parse(parse(f"postgresql://h/db#{name.replace('%', '%25').replace('#', '%23')}").shown)
-        assert place.name == name
+        lock_url = parse(parse(f"postgresql://h/db#{name.replace('%', '%25').replace('#', '%23')}").shown)
+        assert lock_url.name == name
     assert len({key_of(name) for name in names}) == len(names)
     assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
 
 
-def test_the_schema_is_given_to_libpq_or_breaks_out_of_its_quotes() -> None:
-    place = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
-    assert place.table == '"a"";drop".lock'
-    assert "schema" not in place.conninfo
-    assert "sslmode='require'" in place.conninfo
-    assert parse(place.shown).schema == place.schema
+def test_the_schema_is_kept_from_libpq_and_within_its_quotes() -> None:
+    lock_url = parse('postgresql://h/db?schema=a";drop&sslmode=require#n')
+    assert lock_url.table == '"a"";drop".lock'
+    assert "schema" not in lock_url.conninfo
+    assert "sslmode='require'" in lock_url.conninfo
+    assert parse(lock_url.shown).schema == lock_url.schema
     assert 'create schema if not exists "it""s"' in ddl('it"s')
     with pytest.raises(ValueError, match="schema"):
         ddl("")
 
 
-def test_numbers_that_do_not_go_together_are_accepted() -> None:
+def test_numbers_that_do_not_go_together_are_refused() -> None:
     for options in ({"stale_after": 1}, {"stale_after": 1e9}, {"stale_after": 30, "heartbeat": 11}):
         with pytest.raises(ValueError, match=r"seconds|at most"):
             holdfast.Lock("postgresql://h/db#n", **options)  # type: ignore[arg-type]
@@ -96,12 +96,12 @@ def test_numbers_that_do_not_go_together_are_accepted() -> None:
     assert never.every == float("inf")
 
 
-def test_a_semaphore_lets_everybody_in() -> None:
+def test_a_semaphore_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no semaphores on postgresql.*etcd"):
         holdfast.Semaphore("postgresql://h/db#n", 2)
 
 
-def test_what_libpq_says_on_several_lines_makes_no_sentence() -> None:
+def test_what_libpq_says_on_several_lines_makes_a_sentence() -> None:
     """The second line is a question, and indented."""
     with pytest.raises(holdfast.EngineUnavailable) as failed:
         holdfast.Lock("postgresql://127.0.0.1:1/d#n").try_acquire()

@@ -110,7 +110,7 @@ OPERATIONS: dict[str, Callable[[str], tuple[Callable[[], object], Callable[[], o
 
 
 def main(path: str, name: str) -> None:
-    for module in ("hashlib", "logging", "select", "holdfast._platform.inotify", "holdfast._platform.procfs"):
+    for module in ("hashlib", "logging", "select", "holdfast._platform.inotify", "holdfast._platform.proc_locks"):
         importlib.import_module(module)
     act, undo = OPERATIONS[name](path)
     holdfast.Lock(path)._env.identity()

@@ -1,38 +1,33 @@
 """Locks on etcd: `etcd://host:2379,host2:2379/name` and, with TLS, `etcds://…`. docs/etcd.md says what they promise.
 
-url.py      what a URL says                   lock.py     acquiring, and waiting until it is free
-queue.py    the keys, and their order         lock.py     a hold: kept, lost, released
-lease.py    what lives as long as we do       look.py     who holds and who waits, for people
+url.py      what a URL says                   lock.py     acquiring, waiting, holding
+queue.py    the keys, their order, the lease  look.py     who holds and who waits, for people
 client.py   the cluster, whichever server answers
-http.py     one connection                    connect.py  how it is made
+http.py     one connection                    wire.py     what etcd's answers mean
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from ..._core.hold import Share
+from ..._core.messages import Refusal
+from ..._core.options import Options, Request
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
+from ...model import Record, Status
 from ..base import Engine
 from .client import cluster_of
 from .lock import acquire, wait_until_free
 from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
 from .queue import Queue, compare_of
-from .url import EtcdRequest, Place, parse
-from .wire import Refused
+from .url import EtcdRequest, LockUrl, parse
+from .wire import Json, Refused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Generator, Sequence
-    from typing import Any, TypeVar
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._core.options import Options, Request
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record, Status
-    from .wire import Json
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _MOST_SLOTS = 1000
 
@@ -56,22 +51,22 @@ class Etcd(Engine):
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Share | Refusal]:
         own = _own(requests)
-        return (yield from _told(own[0].place, acquire(env, own, timeout, context)))
+        return (yield from _told(own[0].lock_url, acquire(env, own, timeout, context)))
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
         own = _own(requests)
-        return (yield from _told(own[0].place, wait_until_free(env, own, timeout, context)))
+        return (yield from _told(own[0].lock_url, wait_until_free(env, own, timeout, context)))
 
     def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
         own = _own(requests)
-        return (yield from _told(own[0].place, self._look(env, own)))
+        return (yield from _told(own[0].lock_url, self._look(env, own)))
 
     def _look(self, env: Environment, own: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
-        place = own[0].place
-        queue = Queue(place, None if own[0].slot is None else len(own))
-        seen, slots, _ = yield from keys_of(cluster_of(env, place.access), queue, env.monotonic() + ANSWER)
+        lock_url = own[0].lock_url
+        queue = Queue(lock_url, None if own[0].slot is None else len(own))
+        seen, slots, _ = yield from keys_of(cluster_of(env, lock_url.access), queue, env.monotonic() + ANSWER)
         return statuses_of(env, queue, own[0].target, seen, slots)
 
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
@@ -80,14 +75,14 @@ class Etcd(Engine):
     def break_if(
         self, env: Environment, request: Request, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        place = _own([request])[0].place
-        return (yield from _told(place, self._break(env, place, agreed)))
+        lock_url = _own([request])[0].lock_url
+        return (yield from _told(lock_url, self._break(env, lock_url, agreed)))
 
     def _break(
-        self, env: Environment, place: Place, agreed: Callable[[Record], bool]
+        self, env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET10)."""
-        cluster, queue = cluster_of(env, place.access), Queue(place, None)
+        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
+        cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
         seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
         if not seen or not agreed(record_of(seen[0])):
             return None
@@ -100,8 +95,8 @@ class Etcd(Engine):
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
-        place = parse(resource, many=True)
-        return (yield from _told(place, survey(env, place)))
+        lock_url = parse(resource, many=True)
+        return (yield from _told(lock_url, survey(env, lock_url)))
 
     def follow(
         self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
@@ -111,8 +106,8 @@ class Etcd(Engine):
         Of changes that come together only the last state is told. EngineUnavailable if no server can be reached at the
         beginning; later ones are waited for.
         """
-        place = parse(resource, many=True)
-        yield from _told(place, follow(env, place, tell))
+        lock_url = parse(resource, many=True)
+        yield from _told(lock_url, follow(env, lock_url, tell))
 
 
 def guard(record: Record) -> dict[str, Any]:
@@ -134,22 +129,22 @@ def _own(requests: Sequence[Request]) -> list[EtcdRequest]:
     return [request for request in requests if isinstance(request, EtcdRequest)]
 
 
-def _told(place: Place, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+def _told(lock_url: LockUrl, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
     """The same; what a server refuses becomes an error that says what to do."""
     try:
         return (yield from steps)
     except Refused as error:
-        raise _refusal(place, error) from None
+        raise _refusal(lock_url, error) from None
     except EngineUnavailable as error:
         if error.path is None:
-            error.path = place.shown
+            error.path = lock_url.shown
         raise
 
 
-def _refusal(place: Place, error: Refused) -> HoldfastError:
-    text, user = error.message, place.access.user
+def _refusal(lock_url: LockUrl, error: Refused) -> HoldfastError:
+    text, user = error.message, lock_url.access.user
     if "permission denied" in text:
-        begin = f"{place.prefix}{place.name}"
+        begin = f"{lock_url.prefix}{lock_url.name}"
         what = f"{text}. Grant its role: etcdctl role grant-permission ROLE readwrite --prefix=true {begin!r}"
     elif "user name is empty" in text:
         what = f"{text}: it wants a user. Write etcd://USER@HOST/NAME, with the password in HOLDFAST_ETCD_PASSWORD"
@@ -160,7 +155,9 @@ def _refusal(place: Place, error: Refused) -> HoldfastError:
     else:
         what = text
     who = f" the user {user!r}" if user else ""
-    return EngineUnavailable(f"etcd at {place.access.names()} refuses{who}: {what}", path=place.shown, protocol="etcd")
+    return EngineUnavailable(
+        f"etcd at {lock_url.access.names()} refuses{who}: {what}", path=lock_url.shown, protocol="etcd"
+    )
 
 
 ENGINE = Etcd()

@@ -14,24 +14,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from ..._core.wait import Signal, Wait
-from ..._drivers.agent import agent
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
+from ..connections import Pool
 from .http import Connection, Unreachable, connect
-from .wire import Refused, Watch, answer_of
+from .url import Access, Endpoint
+from .wire import Json, Refused, Watch, answer_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Generator, Sequence
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .url import Access, Endpoint
-
-    Json = dict[str, Any]
 
 _EACH = 3.0
 """Seconds that one server gets for one answer."""
@@ -43,6 +40,7 @@ _MOST_ENTERING = 4
 """Of one process, into the queue of one lock, at a time."""
 _IDLE = 5.0
 _MOST_IDLE = 8
+"""To each server."""
 _WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
 """Of a stream: it ends when its server is cut off from the others, instead of saying nothing any more."""
 
@@ -53,20 +51,20 @@ class Doors:
     def __init__(self) -> None:
         self._lines: dict[str, list[Signal]] = {}
 
-    def lets_in(self, lock: str, place: Signal) -> bool:
+    def lets_in(self, lock: str, lock_url: Signal) -> bool:
         """Whether `place` is among the first; it stands in line from the first question on, and is set when it is."""
         with forking:
             line = self._lines.setdefault(lock, [])
-            if place not in line:
-                line.append(place)
-            return line.index(place) < _MOST_ENTERING
+            if lock_url not in line:
+                line.append(lock_url)
+            return line.index(lock_url) < _MOST_ENTERING
 
-    def leave(self, lock: str, place: Signal) -> None:
+    def leave(self, lock: str, lock_url: Signal) -> None:
         """Idempotent."""
         with forking:
             line = self._lines.get(lock, [])
-            if place in line:
-                line.remove(place)
+            if lock_url in line:
+                line.remove(lock_url)
             if not line:
                 self._lines.pop(lock, None)
             first = line[:_MOST_ENTERING]
@@ -84,9 +82,8 @@ class Cluster:
         self._first = int.from_bytes(os.urandom(2), "big") % len(access.endpoints)
         """The server that is asked first: the last that answered."""
         self._alone = len(access.endpoints) == 1
-        self._idle: list[tuple[Connection, float]] = []
+        self._pool: Pool[Connection] = Pool("while closing connections to etcd", _MOST_IDLE)
         self.doors = Doors()
-        self._is_sweeping = False
         self._token = ""
         self._tls: ssl.SSLContext | None = None
 
@@ -180,12 +177,13 @@ class Cluster:
         self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
     ) -> Generator[Wait, None, bytes]:
         while True:
-            connection = self._idle_one(endpoint)
+            connection = self._pool.take(self.env, endpoint)
             try:
                 if connection is None:
                     connection = yield from connect(self.env, endpoint, self._context(), until)
                 answer = yield from connection.ask(path, headers, data, until)
-                self._keep(connection)
+                if connection.is_open:
+                    self._pool.keep(self.env, endpoint, connection, _IDLE)
                 return answer
             except Unreachable as error:
                 if connection is not None:
@@ -218,60 +216,9 @@ class Cluster:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def _idle_one(self, endpoint: Endpoint) -> Connection | None:
-        for number in range(len(self._idle) - 1, -1, -1):
-            try:
-                connection, since = self._idle.pop(number)
-            except IndexError:  # another thread was quicker
-                continue
-            if connection.endpoint == endpoint and connection.is_open and self.env.monotonic() < since + _IDLE:
-                return connection
-            if connection.endpoint == endpoint:
-                connection.close()
-            else:
-                self._idle.append((connection, since))
-        return None
-
-    def _keep(self, connection: Connection) -> None:
-        if not connection.is_open:
-            return
-        if len(self._idle) >= _MOST_IDLE:
-            connection.close()
-            return
-        self._idle.append((connection, self.env.monotonic()))
-        if not self._is_sweeping:
-            self._is_sweeping = True
-            agent(self.env).start(self._sweep(), "while closing connections to etcd")
-
-    def _sweep(self) -> Generator[Wait, None, None]:
-        try:
-            while self._has_idle():
-                yield Wait((), self.env.monotonic() + _IDLE / 2)
-                for _ in range(len(self._idle)):
-                    try:
-                        connection, since = self._idle.pop(0)
-                    except IndexError:
-                        break
-                    if self.env.monotonic() >= since + _IDLE:
-                        connection.close()
-                    else:
-                        self._idle.append((connection, since))
-        finally:
-            self._is_sweeping = False
-
-    def _has_idle(self) -> bool:
-        """False ends the sweep; whoever keeps a connection after this starts the next."""
-        self._is_sweeping = False
-        self._is_sweeping = bool(self._idle)
-        return self._is_sweeping
-
     def close_idle(self) -> None:
         """Close what nobody uses now."""
-        while True:
-            try:
-                self._idle.pop()[0].close()
-            except IndexError:  # not looked at before: others take from it at the same time
-                return
+        self._pool.close_all(self.env)
 
     def _context(self) -> ssl.SSLContext | None:
         if not self.access.tls:

@@ -4,10 +4,7 @@ EW1  A connection is used by one generator at a time. Whatever interrupts a requ
      later would be taken for that of the next one.
 EW2  A forked child has no connection of its parent's: the environment closes the descriptor there, and nothing is sent.
 EW3  A stream is read by lines, however they are cut into chunks; what is left of a line stays until the rest comes.
-
-Reaching one server of etcd: its addresses, and a connection to the first of them that answers.
-
-EW4  No step blocks: the system's resolver does, so a name (and no address) is looked up in a thread of its own.
+EW4  No step blocks: the socket never does, and a name (unlike an address) is looked up in a thread (connections.py).
 """
 
 from __future__ import annotations
@@ -16,21 +13,16 @@ import errno
 import os
 import socket
 import ssl
+from collections.abc import Generator
+from typing import Any
 
 import h11
 
-from ..._core.wait import Signal, Wait
+from ..._core.wait import Wait
 from ..._platform.fork import forking
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .url import Endpoint
-
-    Addresses = list[tuple[int, tuple[Any, ...]]]
+from ..._platform.interface import Environment
+from ..connections import resolve
+from .url import Endpoint
 
 _CHUNK = 65536
 _LONGEST_ANSWER = 256 * 1024 * 1024
@@ -57,7 +49,7 @@ class Connection:
         self.fd = fd
         self.is_used = False
         """Whether it has served a request: the server may have closed it since."""
-        self._generation = env.generation
+        self.generation = env.generation
         self._http = h11.Connection(h11.CLIENT)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
@@ -119,12 +111,12 @@ class Connection:
     def close(self) -> None:
         """Nothing is waited for. Idempotent; in a forked child nothing is done (EW2)."""
         fd, self.fd = self.fd, -1
-        if fd >= 0 and self._generation == self.env.generation:
+        if fd >= 0 and self.generation == self.env.generation:
             self.env.close(fd)
 
     @property
     def is_open(self) -> bool:
-        return self.fd >= 0 and self._generation == self.env.generation
+        return self.fd >= 0 and self.generation == self.env.generation
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -273,7 +265,13 @@ def connect(
 ) -> Generator[Wait, None, Connection]:
     """A connection to that server by then; Unreachable, which says why, if there is none."""
     why = Unreachable("its name has no address")
-    for family, address in (yield from _resolve(env, endpoint, until)):
+    try:
+        addresses = yield from resolve(env, endpoint.host, endpoint.port, until)
+    except TimeoutError:
+        raise Unreachable("its name was not resolved in time") from None
+    except OSError as error:
+        raise Unreachable(f"its name has no address ({error.strerror or error})") from None
+    for family, address in addresses:
         connection = None
         try:
             connection = _begin(env, endpoint, tls, family, address)
@@ -337,37 +335,3 @@ def _is_connected(fd: int) -> bool:
         return False  # not yet
     finally:
         plug.detach()
-
-
-def _resolve(env: Environment, endpoint: Endpoint, until: float) -> Generator[Wait, None, Addresses]:
-    try:
-        return _addresses(endpoint, socket.AI_NUMERICHOST)
-    except OSError:
-        pass
-    import threading
-
-    found: list[Addresses | OSError] = []
-    done = Signal()
-
-    def look_up() -> None:  # EW4
-        try:
-            found.append(_addresses(endpoint, 0))
-        except OSError as error:
-            found.append(error)
-        except UnicodeError as error:
-            found.append(OSError(errno.EINVAL, str(error)))
-        done.set()
-
-    threading.Thread(target=look_up, name="holdfast-resolve", daemon=True).start()
-    while not found:
-        if env.monotonic() >= until:
-            raise Unreachable("its name was not resolved in time")
-        yield Wait((), until, done)
-    if isinstance(found[0], OSError):
-        raise Unreachable(f"its name has no address ({found[0].strerror or found[0]})")
-    return found[0]
-
-
-def _addresses(endpoint: Endpoint, flags: int) -> Addresses:
-    found = socket.getaddrinfo(endpoint.host, endpoint.port, 0, socket.SOCK_STREAM, 0, flags | socket.AI_NUMERICSERV)
-    return [(family, address) for family, _, _, _, address in found]

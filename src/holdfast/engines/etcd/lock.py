@@ -1,45 +1,51 @@
-"""Acquiring a lock on etcd, and waiting until it is free: the algorithm of queue.py's picture, for every driver.
+"""A lock on etcd: acquiring it, by the algorithm of queue.py's picture, waiting until it is free, and holding it.
 
-ET12  Whatever wakes us, we look again (ET4); an event only says that it is worth it. A compacted watch, one that ends,
-      and one that is stuck lead to a look as well.
-ET13  Who waits watches the key before its own, deletions only, from the revision after the look: nothing falls between,
-      and a release wakes one. Of a semaphore all keys are watched, and who is far behind does no more than count.
-ET14  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
-      sees that somebody holds the lock.
-ET15  Our key is gone, or our lease may be: we begin anew, behind those who wait. A hold is given only within the lease.
-ET16  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
-      key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
-ET17  What a waiter of a lock asks a server, and what it is answered, does not grow with the number of those who wait: a
-      key or two. Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
+ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth it. A compacted watch, one that ends,
+     and one that is stuck lead to a look as well.
+ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
+     and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
+ET3  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
+     sees that somebody holds the lock.
+ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
+     lease.
+ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
+     key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
+ET6  What a waiter of a lock asks a server, and what it is answered, does not grow with the number of waiters: a key or
+     two. Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
+
+A hold obeys EH1 to EH3 of remote.py in this way:
+
+    the lease is kept ──▶ why is it lost? its time ran out, the server ended it, or our key was deleted
+    release ──▶ delete the key, with its revision ──▶ the lease is revoked by the agent
+
+ET7  It counts as ours until the lease's moment (EL1), by our own clock; a process that was stopped finds itself lost at
+     its first look, whatever the agent had no time to do.
+ET8  Our own key is watched from the revision at which it was ours, so no deletion falls between. The watch begins when
+     the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends.
+ET9  A release that cannot reach a server returns all the same, within `_RELEASE_WITHIN`: the agent goes on telling it,
+     and the lease ends by itself. It has not been lost, so no error is raised; nobody else is let in too early.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator, Sequence
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
 from ..._core.wait import Signal, Wait
-from ..._platform.interface import RECHECK
+from ..._drivers.agent import Job, agent
+from ..._drivers.background import call_aside
+from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
-from ..remote import Attempt, Contender, require_no_deadlock, together
-from .client import cluster_of
-from .hold import EtcdHeld
+from ...model import Record, Status
+from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from .client import Cluster, cluster_of
 from .http import Unreachable
-from .look import first_of, keys_of, statuses_of
-from .queue import Entrant, Queue
-from .wire import Refused, decoded, encoded, end_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._platform.interface import Environment
-    from ...model import Status
-    from .client import Cluster
-    from .queue import Seen
-    from .url import EtcdRequest
-    from .wire import Json, Watch
+from .look import first_of, keys_of, record_of, statuses_of
+from .queue import Entrant, Queue, Seen
+from .url import EtcdRequest
+from .wire import Json, Refused, Watch, decoded, encoded, end_of, number
 
 _PATIENCE = 5.0
 """Seconds in which a server must answer whoever is not in the queue yet."""
@@ -76,8 +82,8 @@ class Contest(Contender):
         self.timeout = timeout
         self.attempt = Attempt(env, requests, timeout, context)
         first = requests[0]
-        self.queue = Queue(first.place, None if first.slot is None else len(requests))
-        self.cluster: Cluster = cluster_of(env, first.place.access)
+        self.queue = Queue(first.lock_url, None if first.slot is None else len(requests))
+        self.cluster: Cluster = cluster_of(env, first.lock_url.access)
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None
@@ -99,7 +105,7 @@ class Contest(Contender):
                 return result
 
     def _contend(self) -> Generator[Wait, None, Share | Refusal | None]:
-        """One stay in the queue; None: our key is gone (ET15)."""
+        """One stay in the queue; None: our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         handed = False
         try:
@@ -124,10 +130,10 @@ class Contest(Contender):
             self._has_entered()
             self._end_watch()
             if not handed:
-                entrant.lease.end()  # ET14
+                entrant.lease.end()  # ET3
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
-        """Queue up, of this process a few at a time (ET17). Those who hold it then."""
+        """Queue up, of this process a few at a time (ET6). Those who hold it then."""
         while not self.cluster.doors.lets_in(self.queue.base, self._place) and not self.attempt.is_over():
             yield Wait((), self.attempt.deadline, self._place)
             self._place.is_set = False
@@ -190,7 +196,7 @@ class Contest(Contender):
         return _Watched("", where, entrant.revision, before, self.queue.room)
 
     def _slot(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
-        """The same for a slot, which is taken (ET16)."""
+        """The same for a slot, which is taken (ET5)."""
         if (yield from entrant.take_slot(until)):
             return True
         if (yield from entrant.look(until)) is None:
@@ -199,7 +205,7 @@ class Contest(Contender):
         return _Watched("#", self.queue.slot_range(), entrant.slots_seen, taken, self.queue.room)
 
     def _watch_those(self, entrant: Entrant, watched: _Watched) -> Generator[Wait, None, None]:
-        """Return when it is worth to look again (ET12, ET13)."""
+        """Return when it is worth to look again (ET1, ET2)."""
         lease = entrant.lease
         if self._watch is None or self._watched != watched.name:
             self._end_watch()
@@ -221,7 +227,7 @@ class Contest(Contender):
                 return
             if self.attempt.is_over() or self.attempt.announces or lease.is_over():
                 return
-            if self.env.monotonic() >= recheck:  # ET12, for the price of two keys, if we wait for one
+            if self.env.monotonic() >= recheck:  # ET1, for the price of two keys, if we wait for one
                 until = min(self._until(), lease.lapses)
                 if self.queue.slots is not None or not (yield from entrant.is_waiting(watched.name, until)):
                     return
@@ -350,3 +356,125 @@ def _gone(watch: Watch) -> tuple[set[str], bool]:
         gone.update(decoded(event["kv"]["key"]) for event in result.get("events", ()))
         canceled = canceled or bool(result.get("canceled"))
     return gone, canceled
+
+
+_RELEASE_WITHIN = 2.0
+_MOMENT = 0.05
+"""Seconds that a hold lasts before it is watched: most are shorter, and a watch is a connection of its own."""
+_WATCH_AGAIN = 0.2
+
+
+class EtcdHeld(RemoteHeld):
+    """One key that is first in its queue."""
+
+    __slots__ = ("_job", "_waited", "cluster", "entrant")
+
+    def __init__(
+        self, env: Environment, request: RemoteRequest, cluster: Cluster, entrant: Entrant, *, waited: bool
+    ) -> None:
+        self.cluster = cluster
+        self.entrant = entrant
+        self._job: Job | None = None
+        self._waited = waited
+        super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.token)
+        self.lapses = entrant.lease.lapses
+        entrant.lease.on_kept, entrant.lease.on_over = self._kept, self._over
+        first = Wait((), env.monotonic() + _MOMENT)
+        self._job = agent(env).start(self._watching(), f"while watching {self.path}", first=first)
+
+    def _facts(self) -> Record:
+        kv: Json = {"create_revision": self.entrant.created, "lease": self.entrant.lease.id}
+        seen = Seen(kv)
+        seen.key = self.entrant.key
+        seen.value = {**self.entrant.facts}
+        return record_of(seen, self.entrant.token)
+
+    def _is_ours(self) -> bool:
+        return super()._is_ours() and not self.entrant.lease.is_over()
+
+    def _kept(self, lapses: float) -> None:
+        self.lapses = lapses  # ET7
+
+    # -- how it ends ---------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> Generator[Wait, None, bool]:
+        until = min(self.lapses, self.env.monotonic() + _RELEASE_WITHIN)
+        try:
+            return (yield from self.entrant.leave(until))
+        except EngineUnavailable:
+            return True  # ET9
+        except Refused as error:
+            import logging
+
+            logging.getLogger("holdfast").warning("%s: etcd refuses the release: %s", self.path, error.message)
+            return True
+
+    def _close(self) -> None:
+        if self._job is not None and not self.inert:
+            self._job.stop()
+        self.entrant.lease.end()
+
+    def _over(self, why: str) -> None:
+        if self.released:
+            return  # it is our own release that the watch has seen, or one that says itself that nothing was left
+        call_aside(lambda: self.lose(why), f"in on_lost for {self.path}")
+
+    # -- what watches it -----------------------------------------------------------------------------------------------
+
+    def _watching(self) -> Generator[Wait, None, None]:
+        if self._waited:
+            yield from self._tell_since()
+        while not self.lost and not self.entrant.lease.is_over():
+            watch: Watch | None = None
+            pause = _WATCH_AGAIN
+            try:
+                watch = yield from self.cluster.watch([self._own()], self.entrant.lease.lapses)
+                if (yield from self._watch(watch)):
+                    return
+            except (Unreachable, EngineUnavailable):
+                pass
+            except Refused as error:
+                if not self.cluster.forget_token(error):
+                    pause = RECHECK  # a right was taken away; the lease is kept all the same
+            finally:
+                if watch is not None:
+                    watch.close()
+            again = self.env.monotonic() + pause
+            while self.env.monotonic() < again:
+                yield Wait((), again)
+
+    def _own(self) -> Json:
+        start = str(self.entrant.revision + 1)  # ET8
+        return {"key": encoded(self.entrant.key), "filters": ["NOPUT"], "start_revision": start}
+
+    def _watch(self, watch: Watch) -> Generator[Wait, None, bool]:
+        """Whether the key is gone; False when the stream is to begin anew."""
+        recheck = self.env.monotonic() + RECHECK
+        while True:
+            for result in watch.take():
+                if any(decoded(event["kv"]["key"]) == self.entrant.key for event in result.get("events", ())):
+                    self._over("its key on etcd was deleted: somebody broke the lock, or its lease was revoked")
+                    return True
+                if result.get("canceled") or number(result.get("compact_revision")):
+                    return (yield from self._is_gone())
+            if self.env.monotonic() >= recheck:  # a stream that is stuck says nothing
+                if (yield from self._is_gone()):
+                    return True
+                recheck = self.env.monotonic() + RECHECK
+            yield Wait((watch.fd,), recheck)
+
+    def _is_gone(self) -> Generator[Wait, None, bool]:
+        """Ask, where no event can tell (a compaction); from its revision on the next watch begins."""
+        if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
+            self._over("its key on etcd was deleted: somebody broke the lock, or its lease was revoked")
+            return True
+        return False
+
+    def _tell_since(self) -> Generator[Wait, None, None]:
+        """Write into the key since when it is held; it says since when we have waited."""
+        facts = {**self.entrant.facts, "since": self.env.time() - (self.env.monotonic() - self.acquired)}
+        try:
+            yield from self.entrant.update({**facts, "state": "held"}, self.entrant.lease.lapses)
+            self._record = self._facts()
+        except (EngineUnavailable, Refused):
+            pass  # it is for people

@@ -1,30 +1,23 @@
 """Looking at locks on etcd: who holds them and who waits, as values for people. Nothing is changed.
 
-ET8  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
+EO1  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
      lives, not that its holder does; who has died keeps the lock until its lease ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from typing import Any
+
 from ..._core.wait import Wait
-from ..._platform.interface import RECHECK
+from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .client import cluster_of
+from .client import Cluster, cluster_of
 from .http import Unreachable
 from .queue import Queue, Seen, kvs_of
-from .url import lease_of
-from .wire import Refused, encoded, end_of, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
-
-    from ..._platform.interface import Environment
-    from .client import Cluster
-    from .url import Place
-    from .wire import Json, Watch
+from .url import LockUrl, lease_of
+from .wire import Json, Refused, Watch, encoded, end_of, number
 
 NAME = "etcd"
 ANSWER = 5.0
@@ -56,7 +49,7 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
 
 
 def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
-    """One status for each that may hold it, from the keys in their order (ET8)."""
+    """One status for each that may hold it, from the keys in their order (EO1)."""
     now = env.time()
     tokens = {one.lease: one.created for one in slots}
     placed = _placed(queue, seen, slots)
@@ -64,8 +57,8 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
     outside = [one for one in seen if one.key not in inside]
     waiters = tuple(
         [
-            Waiter(place, record.pid or 0, record.created, record.tag)
-            for place, record in enumerate(map(record_of, outside), 1)
+            Waiter(lock_url, record.pid or 0, record.created, record.tag)
+            for lock_url, record in enumerate(map(record_of, outside), 1)
         ]
     )
     found = []
@@ -78,7 +71,7 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
 
 
 def _placed(queue: Queue, seen: list[Seen], slots: list[Seen]) -> dict[int, Seen]:
-    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET16)."""
+    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET5)."""
     by_lease = {one.lease: one for one in seen}
     placed: dict[int, Seen] = {}
     for one in slots:
@@ -128,30 +121,30 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
 
 
 def first_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
-    """The keys of those who hold it, and those of its slots: no more, however many wait (ET17)."""
+    """The keys of those who hold it, and those of its slots: no more, however many wait (ET6)."""
     first = queue.range(limit=str(queue.room))
     body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
     answer = yield from cluster.call("/v3/kv/txn", body, until)
     found, slots = map(kvs_of, answer["responses"])
     seen = queue.own(found)
-    if len(seen) < len(found):  # some of them are of deeper names (ET2)
+    if len(seen) < len(found):  # some of them are of deeper names (EU2)
         seen, _, _ = yield from keys_of(cluster, queue, until)
     return seen, [Seen(kv) for kv in slots]
 
 
-def survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[Status, ...]]:
+def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[Status, ...]]:
     """All locks whose names begin as the place says, sorted by path."""
-    return (yield from _survey(env, place))[0]
+    return (yield from _survey(env, lock_url))[0]
 
 
-def _survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
-    begin = f"{place.prefix}{place.name}"
+def _survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
+    begin = f"{lock_url.prefix}{lock_url.name}"
     body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
-    answer = yield from cluster_of(env, place.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
+    answer = yield from cluster_of(env, lock_url.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
     locks: dict[str, list[Seen]] = {}
     semaphores: dict[str, tuple[list[Seen], list[Seen]]] = {}
     for seen in map(Seen, kvs_of(answer)):
-        head, _, last = seen.key[len(place.prefix) :].rpartition("/")
+        head, _, last = seen.key[len(lock_url.prefix) :].rpartition("/")
         if last.startswith("#"):
             semaphores.setdefault(head, ([], []))[1].append(seen)
         elif head.endswith("/#"):
@@ -160,22 +153,24 @@ def _survey(env: Environment, place: Place) -> Generator[Wait, None, tuple[tuple
             locks.setdefault(head, []).append(seen)
     found: list[Status] = []
     for name, keys in locks.items():
-        found += statuses_of(env, Queue(place.replaced(name=name), None), place.shown_as(name), keys, [])
+        found += statuses_of(env, Queue(lock_url.replaced(name=name), None), lock_url.shown_as(name), keys, [])
     for name, (keys, slots) in semaphores.items():
         numbers = [seen.value.get("slots") for seen in keys]
         room = max([n for n in numbers if isinstance(n, int)] or [len(slots) or 1])
-        queue = Queue(place.replaced(name=name), room)
-        of_slots = statuses_of(env, queue, place.shown_as(name), keys, slots)
+        queue = Queue(lock_url.replaced(name=name), room)
+        of_slots = statuses_of(env, queue, lock_url.shown_as(name), keys, slots)
         found += [status for status in of_slots if status.locked]
     return tuple(sorted(found, key=lambda status: status.path)), number(answer["header"]["revision"])
 
 
-def follow(env: Environment, place: Place, tell: Callable[[tuple[Status, ...]], object]) -> Generator[Wait, None, None]:
+def follow(
+    env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ...]], object]
+) -> Generator[Wait, None, None]:
     """Tell what there is, and again after every change, by a watch on all those keys. A server that is gone for a
     while is waited for."""
-    cluster, begin = cluster_of(env, place.access), f"{place.prefix}{place.name}"
+    cluster, begin = cluster_of(env, lock_url.access), f"{lock_url.prefix}{lock_url.name}"
     where = {"key": encoded(begin or "\0"), "range_end": end_of(begin)}
-    statuses, revision = yield from _survey(env, place)
+    statuses, revision = yield from _survey(env, lock_url)
     tell(statuses)
     while True:
         watch: Watch | None = None
@@ -185,14 +180,14 @@ def follow(env: Environment, place: Place, tell: Callable[[tuple[Status, ...]], 
             while True:
                 results = watch.take()
                 if any(result.get("events") or result.get("canceled") for result in results):
-                    statuses, revision = yield from _survey(env, place)
+                    statuses, revision = yield from _survey(env, lock_url)
                     tell(statuses)
                 if any(result.get("canceled") for result in results):
                     break
                 recheck = env.monotonic() + RECHECK
                 yield Wait((watch.fd,), recheck)
                 if env.monotonic() >= recheck:  # a stream that is stuck says nothing
-                    statuses, revision = yield from _survey(env, place)
+                    statuses, revision = yield from _survey(env, lock_url)
                     tell(statuses)
         except (Unreachable, EngineUnavailable):
             pass

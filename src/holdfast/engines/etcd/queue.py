@@ -1,4 +1,21 @@
-"""A lease, and what keeps it: the one thing by which etcd knows that a contender lives.
+"""The queue of one lock on etcd: its contenders' keys, in the order of their `create_revision`, each with a lease.
+
+    grant a lease ──▶ put the key ──▶ first ──▶ hold
+                          │ others are before it
+                          ▼
+                     watch the one before ──▶ it is gone ──▶ look again ──▶ hold
+                                                             └──▶ our own key is gone: begin anew
+
+EQ1  Whoever has the lowest `create_revision` holds; of a semaphore, the first so many. That order is the server's, it
+     never changes, and no key that comes later has a lower one: so it is the fencing token as well.
+EQ2  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
+EQ3  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
+EQ4  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
+EQ5  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
+     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest. The revision of that is
+     the token: of two who may both enter, the one that came first may take its slot last.
+
+The lease is the one thing by which etcd knows that a contender lives:
 
 EL1  The lease is good until the moment at which the keep-alive that was answered last was *sent*, plus the seconds that
      the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
@@ -7,23 +24,6 @@ EL2  A keep-alive of a dead lease is answered as well, without seconds: then it 
 EL3  One lease for each contender, by a number of our own choice. So whoever gives up, wherever it stands, revokes it:
      a put that comes later is refused by the server, and the key goes with the lease.
 EL4  That is left to the agent, which begins at once and goes on until the lease would have ended by itself.
-
-The queue of one lock on etcd: the keys of those who contend, in the order of their `create_revision`.
-
-    grant a lease ──▶ put the key ──▶ first ──▶ hold
-                          │ others are before it
-                          ▼
-                     watch the one before ──▶ it is gone ──▶ look again ──▶ hold
-                                                             └──▶ our own key is gone: begin anew
-
-ET3  Whoever has the lowest `create_revision` holds; of a semaphore, the first so many. That order is the server's, it
-     never changes, and no key that comes later has a lower one: so it is the fencing token as well.
-ET4  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
-ET5  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
-ET6  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
-ET7  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
-     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest. The revision of that is
-     the token: of two who may both enter, the one that came first may take its slot last.
 """
 
 from __future__ import annotations
@@ -32,23 +32,16 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 from ..._core.wait import Wait
-from ..._drivers.agent import agent
+from ..._drivers.agent import Job, agent
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
-from .url import lease_of
-from .wire import Refused, decoded, encoded, end_of, number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from typing import Any
-
-    from ..._drivers.agent import Job
-    from ..._platform.interface import Environment
-    from .client import Cluster
-    from .url import Place
-    from .wire import Json
+from .client import Cluster
+from .url import LockUrl, lease_of
+from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
 """Of the lease: for clocks at different speeds, and for the step that follows a look at the clock."""
@@ -188,30 +181,30 @@ class Seen:
 class Queue:
     """Where the keys of one lock are, or of one semaphore; nothing is asked of a server here."""
 
-    def __init__(self, place: Place, slots: int | None) -> None:
-        self.place = place
+    def __init__(self, lock_url: LockUrl, slots: int | None) -> None:
+        self.lock_url = lock_url
         self.slots = slots
         self.room = 1 if slots is None else slots
         """How many may hold it."""
-        self.base = place.base if slots is None else f"{place.slots}/"
+        self.base = lock_url.base if slots is None else f"{lock_url.slots}/"
 
     def range(self, **more: object) -> Json:
-        """All keys of those who contend, in their order, and perhaps some of deeper names (ET2)."""
+        """All keys of those who contend, in their order, and perhaps some of deeper names (EU2)."""
         where = {"key": encoded(self.base), "range_end": end_of(self.base)}
         return {**where, "sort_target": "CREATE", "sort_order": "ASCEND", **more}
 
     def slot_range(self) -> Json:
-        return {"key": encoded(f"{self.place.slots}0"), "range_end": encoded(f"{self.place.slots}:")}
+        return {"key": encoded(f"{self.lock_url.slots}0"), "range_end": encoded(f"{self.lock_url.slots}:")}
 
     def slot_key(self, slot: int) -> str:
-        return f"{self.place.slots}{slot}"
+        return f"{self.lock_url.slots}{slot}"
 
     def own(self, kvs: list[Json]) -> list[Seen]:
-        """Those keys that are of this lock (ET2)."""
+        """Those keys that are of this lock (EU2)."""
         return [seen for seen in map(Seen, kvs) if lease_of(self.base, seen.key) is not None]
 
     def slot_of(self, seen: Seen) -> int | None:
-        text = seen.key[len(self.place.slots) :]
+        text = seen.key[len(self.lock_url.slots) :]
         return int(text) if text.isdecimal() else None
 
     def taken(self, slots: Iterable[Seen]) -> set[str]:
@@ -233,7 +226,7 @@ class Entrant:
         """The `create_revision` of our key: our place in the queue."""
         self.slot: int | None = None
         self.token = 0
-        """The `create_revision` of the key that makes us a holder: ours, or that of the slot (ET3, ET7)."""
+        """The `create_revision` of the key that makes us a holder: ours, or that of the slot (EQ1, EQ5)."""
         self.revision = 0
         """Of what was looked at last."""
         self.slots_seen = 0
@@ -242,7 +235,7 @@ class Entrant:
         self._taken: set[int] = set()
 
     def enter(self, until: float) -> Generator[Wait, None, list[Seen]]:
-        """Queue up (ET5). Those who hold it then, as far as they are the first."""
+        """Queue up (EQ3). Those who hold it then, as far as they are the first."""
         put = {"request_put": self._put()}
         ranges: list[Json] = [{"request_range": self.queue.range(limit=str(self.queue.room))}]
         if self.queue.slots is not None:
@@ -265,7 +258,7 @@ class Entrant:
         return self.queue.own(kvs_of(rest[0]))
 
     def look(self, until: float) -> Generator[Wait, None, set[str] | None]:
-        """The keys before ours: of a lock only the last of them; None if ours is gone (ET4)."""
+        """The keys before ours: of a lock only the last of them; None if ours is gone (EQ2)."""
         if self.queue.slots is not None:
             before = self.queue.range(max_create_revision=str(self.created - 1), keys_only=True)
             found = yield from self._range_if_ours(before, until)
@@ -279,7 +272,7 @@ class Entrant:
             own = self.queue.own(found)
             if own or len(found) < limit:
                 return {own[0].key} if own else set()
-            # All of deeper names (ET2). None of ours can come to be before them, so they need not be read again.
+            # All of deeper names (EU2). None of ours can come to be before them, so they need not be read again.
             limit, created = _PAGE, Seen(found[-1]).created
 
     def is_waiting(self, key: str, until: float) -> Generator[Wait, None, bool]:
@@ -288,7 +281,7 @@ class Entrant:
         return bool(found)
 
     def take_slot(self, until: float) -> Generator[Wait, None, bool]:
-        """Take the lowest slot that is free (ET7). False: our key is gone, or all slots are taken (ET16)."""
+        """Take the lowest slot that is free (EQ5). False: our key is gone, or all slots are taken (ET5)."""
         if all(slot in self._taken for slot in range(self.queue.room)):
             answer = yield from self._cluster.call("/v3/kv/range", self.queue.slot_range(), until, rounds=math.inf)
             self._note_slots(kvs_of(answer), number(answer["header"]["revision"]))
@@ -308,7 +301,7 @@ class Entrant:
                 self.slot, self.token = slot, number(answer["header"]["revision"])
                 return True
             self._note_slots(kvs_of(answer["responses"][0]), number(answer["header"]["revision"]))
-            if self.slot is not None:  # ET5
+            if self.slot is not None:  # EQ3
                 return True
             if slot not in self._taken:
                 return False  # so it was our own key that was missing
@@ -325,7 +318,7 @@ class Entrant:
         yield from self._cluster.call("/v3/kv/txn", body, until)
 
     def leave(self, until: float) -> Generator[Wait, None, bool]:
-        """Delete the key (ET6), and wait until that is done; whether it was still there."""
+        """Delete the key (EQ4), and wait until that is done; whether it was still there."""
         delete: list[Json] = [{"request_delete_range": {"key": encoded(self.key)}}]
         compare = [self.compare()]
         if self.slot is not None:

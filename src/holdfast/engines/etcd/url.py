@@ -4,9 +4,9 @@
     etcd://user@host/name?password_file=/path        or the password is in HOLDFAST_ETCD_PASSWORD
     etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
 
-ET1  What people are shown (`Place.shown`) has neither the password nor its place or the private key's; it can be typed
-     again, with these.
-ET2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
+EU1  What people are shown (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
+     it can be typed again.
+EU2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
      `etcdctl lock`). What is deeper below the name is another lock's: only keys that end in one lease count.
 """
 
@@ -15,16 +15,13 @@ from __future__ import annotations
 import math
 import os
 import re
+from typing import NoReturn
 
 from ..._core.options import Options
 from ...errors import InvalidPath
 from ...model import Value
 from ..base import Engine
 from ..remote import RemoteRequest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 PREFIX = "holdfast/"
 TTL = 10
@@ -88,7 +85,7 @@ class Access(Value):
         return first
 
 
-class Place(Value):
+class LockUrl(Value):
     """One lock, or the first part of the names of many."""
 
     access: Access
@@ -117,12 +114,12 @@ class Place(Value):
 
 
 def lease_of(base: str, key: str) -> int | None:
-    """The lease that a contender's key ends in; None for a key that is none of this lock (ET2)."""
+    """The lease that a contender's key ends in; None for a key that is none of this lock (EU2)."""
     rest = key[len(base) :] if key.startswith(base) else ""
     return int(rest, 16) if _LEASE.match(rest) else None
 
 
-def parse(url: str, *, many: bool = False) -> Place:
+def parse(url: str, *, many: bool = False) -> LockUrl:
     """What the URL says. InvalidPath for what is missing, unknown or makes no sense; `many`: a name may be missing."""
     from urllib.parse import quote, unquote, urlencode
 
@@ -156,17 +153,17 @@ def parse(url: str, *, many: bool = False) -> Place:
     )
     if bool(access.cert) != bool(access.key):
         _refuse(url, "needs both cert= and key= for a client certificate, or neither")
-    public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # ET1
+    public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # EU1
     who = f"{quote(access.user)}{':***' if password else ''}@" if access.user else ""
     servers = ",".join(map(str, endpoints))
     shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
-    return Place(access, shown, prefix, name, _ttl(url, given.get("ttl")))
+    return LockUrl(access, shown, prefix, name, _ttl(url, given.get("ttl")))
 
 
-def lease_seconds(wanted: float | None, place: Place) -> int:
+def lease_seconds(wanted: float | None, lock_url: LockUrl) -> int:
     """The lease to be asked for. ValueError for one that etcd would lengthen, or not take."""
     if wanted is None:
-        return place.ttl
+        return lock_url.ttl
     if not SMALLEST_TTL <= wanted <= _LONGEST_TTL:
         raise ValueError(
             f"stale_after is how long etcd waits for a word from the holder, from {SMALLEST_TTL} s on, not {wanted!r}"
@@ -237,7 +234,7 @@ def _ttl(url: str, text: str | None) -> int:
 
 
 def _refuse(url: str, why: str) -> NoReturn:
-    """Without the password, which may stand anywhere in what is no URL (ET1)."""
+    """Without the password, which may stand anywhere in what is no URL (EU1)."""
     scheme, _, rest = url.partition("://")
     rest = rest.partition("?")[0].rpartition("@")[2]
     rest = re.sub(r":[^,/\]]*[^0-9,/\]][^,/\]]*(?=[,/]|$)", ":…", rest)
@@ -247,12 +244,12 @@ def _refuse(url: str, why: str) -> NoReturn:
 class EtcdRequest(RemoteRequest):
     """One lock, or one slot of a semaphore."""
 
-    __slots__ = ("lease_seconds", "place")
+    __slots__ = ("lease_seconds", "lock_url")
 
     def __init__(self, engine: Engine, resource: str, options: Options, slot: int | None = None) -> None:
-        self.place = parse(resource)
-        super().__init__(engine, resource, self.place.shown, options, frozenset({"stale_after"}))
-        self.lease_seconds = lease_seconds(self.lease, self.place)
+        self.lock_url = parse(resource)
+        super().__init__(engine, resource, self.lock_url.shown, options, frozenset({"stale_after"}))
+        self.lease_seconds = lease_seconds(self.lease, self.lock_url)
         if slot is not None:
             self.slot = slot
             self.path = f"{self.target}#{slot}"

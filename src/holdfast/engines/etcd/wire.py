@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 from .http import Connection, Unreachable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _UNAUTHENTICATED, _UNAVAILABLE, _DEADLINE = 16, 14, 4
 _AGAIN = ("no leader", "leader changed", "timed out", "server stopped", "not ready", "too many requests", "not started")

@@ -1,24 +1,21 @@
-"""The engine on files, which `_core` is, in the form that all engines have."""
+"""The engine on files, behind the interface of all engines."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Generator, Sequence
+
+from ..._core.hold import Share
+from ..._core.messages import Refusal
+from ..._core.options import Options
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
+from ...model import Record, Status
 from ..base import Engine
 from .acquire import acquire as acquire_first
 from .acquire import look_at_all, wait_until_free
 from .remove import break_lock
 from .request import FileRequest, slots_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Generator, Sequence
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._core.options import Options
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record, Status
 
 
 class Files(Engine):

@@ -1,27 +1,28 @@
-"""Fencing tokens for locks on files: a number that is higher than that of every holder before, in a counter beside it.
+"""Fencing tokens for locks on files: each holder gets a higher number than all before it, from a counter on disk.
 
-The counter of `<lock file>` is `<lock file>.token`: two lines, each of 20 decimal digits. The higher number is the
-token that was given last.
+The counter of `<lock file>` is `<lock file>.token`: two lines, each of 20 decimal digits. The higher number is the last
+token given out.
 
-TK1  Who counts has the lock, and the counter's guard as well. So one that was robbed in the midst of counting and its
-     successor do not count at the same time. What was counted with a file that the path does not name any more, before
-     or after that, is not given.
-TK2  The number is on the disk before anybody sees it: written, and the file synced; the directory, too, as long as one
-     of the two numbers is 0, which says that nobody but its maker has had a token yet.
-TK3  The new number goes over the lower of the two. Whatever a crash leaves of that write, old digits, new ones or some
-     of each, the other line still has the number that was given last, and the next one is above both.
-TK4  A counter that is missing, empty or all zero bytes (made, and not yet written when the power went) begins at the
-     microseconds since the epoch: above all that was given before it vanished, unless the clock was set back.
-TK5  What cannot be read for certain is an error, and the lock is given back. A number is never guessed.
-TK6  After counting we look whether the lock is still ours. One that was lost meanwhile is not given out.
-TK7  The lock itself excludes, so the guard is there for the robbed only; and whoever may read the counter can take it.
-     So it is waited for no longer than a moment. Then the counter is made anew: its name is taken away, what is in the
-     old file is read again, and a new file with a higher number gets the name, which must be free. Who still writes to
-     the old file finds by TK1 that it does not count; who wrote before is read. Only one at a time makes it anew, by a
-     claim (takeover.py): of two, one could give the name to its number after the other has counted on. Who is killed
-     there may leave no counter, and the next one begins by TK4.
-TK8  Waiting for the counter ends when the caller's time is up. Who may not make it anew waits, and says for whom.
-TK9  A counter that has another name elsewhere may be somebody's file that was linked here: it is read, and made anew.
+TK1  Counting requires the lock and the counter's guard. So a process that is robbed while it counts and its successor
+     never count at the same time. A number that was counted in a file which the path no longer names, before or after
+     the write, is not given out.
+TK2  The number is on disk before it is given out: the file is written and synced; the directory too, as long as one of
+     the two numbers is 0, which means that only the counter's maker has had a token.
+TK3  The new number overwrites the lower of the two. Whatever a crash leaves of that write (old digits, new ones or a
+     mixture), the other line still has the number that was given out last, and the next one is above both.
+TK4  A counter that is missing, empty or all zero bytes (created but not yet written at a power failure) starts at the
+     microseconds since the epoch: above every earlier token, unless the clock was set back.
+TK5  Content that cannot be read for certain is an error, and the lock is given back. A number is never guessed.
+TK6  After counting we check that the lock is still ours. The token of a lost lock is not given out.
+TK7  The lock itself excludes, so the guard protects only against a robbed process; and any process that may read the
+     counter can take it. So we wait for the guard only a moment. Then the counter is replaced: its name is removed, the
+     old file is read again, and a new file with a higher number gets the name, which must be free. A process that still
+     writes to the old file finds by TK1 that its number does not count; an earlier write is read. A claim (takeover.py)
+     lets only one process at a time replace it: of two, one could give the name to its file after the other had counted
+     on. A kill there may leave no counter, and the next one starts by TK4.
+TK8  Waiting for the counter ends when the caller's time is up. A process that may not replace it waits, and reports who
+     is in the way.
+TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ import errno
 import math
 import stat
 import zlib
+from collections.abc import Generator
 
 from ..._core.attempt import Story
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
-from ...errors import HoldfastError, InvalidPath, MalformedRecord
-from ...errors import set_error_path as located
+from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...model import Evidence, Holder, Liveness, Status, temporary_name
 from .hold import FileHeld
 from .publish import NOT_HERE
@@ -45,24 +46,19 @@ from .request import FileRequest
 from .steps import UNWRITABLE, is_there
 from .takeover import NO_LOCKS, make_claim
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-
 SUFFIX = ".token"
 _WIDTH = 20
 _LINE = _WIDTH + 1
 _HIGHEST = 2**63 - 1
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.025
 _MOMENT = 0.010
-"""Seconds for which the counter's guard is waited for (TK7). Who counts has it for as long as a sync takes."""
+"""Seconds to wait for the counter's guard (TK7), which counting keeps for as long as a sync takes."""
 _PATIENCE = 10.0
-"""Seconds for which one who would wait for ever waits for a counter that may not be made anew (TK8)."""
+"""Seconds that a caller without a timeout waits for a counter that it may not replace (TK8)."""
 
 
 class CounterBusy(Exception):
-    """The caller's time was up before the counter could be had."""
+    """The caller's time was up before the counter became available."""
 
     def __init__(self, env: Environment, request: FileRequest, waited: float) -> None:
         self._env = env
@@ -70,13 +66,13 @@ class CounterBusy(Exception):
         self._waited = waited
 
     def refusal(self) -> Refusal:
-        """Why there is no hold; who is in the way is found out when that is asked for."""
+        """Why there is no hold; who is in the way is looked up on demand."""
         env, request = self._env, self._request
         return Refusal(request.target, self._waited, lambda: (self._status(),), Story(env, request, ()))
 
     def _status(self) -> Status:
         env, path = self._env, self._request.path + SUFFIX
-        text = f"{path}, the counter of its fencing tokens, is locked by somebody else"
+        text = f"{path}, the counter of its fencing tokens, is locked by another holder"
         holder = None
         try:
             found = env.stat(path)
@@ -91,9 +87,9 @@ class CounterBusy(Exception):
 
 
 def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Generator[Wait, None, FileHeld | None]:
-    """The same hold, which has its token now; None if it was lost before that. What fails gives the lock back.
+    """The same hold with its token; None if it was lost before that. A failure gives the lock back.
 
-    CounterBusy: it could not be had by the `deadline`.
+    Raises CounterBusy if the counter was not available by the `deadline`.
     """
     try:
         held.token = yield from _count(env, held.request, deadline)
@@ -107,7 +103,7 @@ def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Gene
 
 
 def is_counter(data: bytes) -> bool:
-    """Whether this is what a counter has in it."""
+    """Whether this is the content of a counter."""
     return _written(data) is not None
 
 
@@ -128,7 +124,7 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
                 if token is not None:
                     return token
         except OSError as error:
-            located(error, path)
+            set_error_path(error, path)
             raise
         now = env.monotonic()
         if now >= until:
@@ -141,15 +137,15 @@ def _busy(env: Environment, request: FileRequest, path: str, waited: float, dead
     if deadline < math.inf:
         return CounterBusy(env, request, waited)
     return HoldfastError(
-        f"{path}, the counter of fencing tokens, is locked by somebody else, who does not go on; find out who "
-        f"has it open (fuser, lsof). {request.path} is not held",
+        f"{path}, the counter of fencing tokens, is locked by another process, which makes no progress; find out "
+        f"which one has it open (fuser, lsof). {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
     )
 
 
 def _open(env: Environment, request: FileRequest, path: str) -> int | None:
-    """A descriptor of the counter, which is made if there is none; None if it is to be tried again."""
+    """A descriptor of the counter, which is created if missing; None to try again."""
     try:
         _require_regular(env.stat(path).st_mode, request, path)
         return env.open_existing(path, write=True)
@@ -166,7 +162,7 @@ def _open(env: Environment, request: FileRequest, path: str) -> int | None:
 
 
 def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
-    """The next number, which is on the disk; None while somebody else counts, or with another file (TK1)."""
+    """The next number, already on disk; None while another process counts, or if the counter was replaced (TK1)."""
     found = env.fstat(fd)
     _require_regular(found.st_mode, request, path)
     if env.guard(fd) is False or not is_there(env, path, (found.st_dev, found.st_ino)):
@@ -192,7 +188,7 @@ def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int 
 
 
 def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
-    """The next number, in a new file (TK7); None where another one is at it, or this user may not."""
+    """The next number, in a new file (TK7); None if another process is replacing it, or this user may not."""
     try:
         about = (0, zlib.crc32(request.name.encode("utf-8", "surrogateescape")))  # whichever inode has the name
         claim = make_claim(env, path, about, NO_LOCKS)
@@ -203,7 +199,7 @@ def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> in
         finally:
             claim.end()
     except FileExistsError:
-        return None  # made by another one meanwhile
+        return None  # another process has replaced it meanwhile
     except OSError as error:
         if error.errno not in UNWRITABLE and error.errno not in NOT_HERE:
             raise
@@ -251,7 +247,7 @@ def _renew(env: Environment, request: FileRequest, path: str, old: int) -> int |
 
 
 def _reread(env: Environment, request: FileRequest, path: str, old: int, before: int) -> int:
-    """The highest number in the file whose name was taken away, which somebody may still write to."""
+    """The highest number in the file whose name was removed, to which another process may still write."""
     try:
         return max(before, *_numbers(env.read(old, 2 * _LINE + 1), request, path))
     except MalformedRecord:
@@ -259,21 +255,21 @@ def _reread(env: Environment, request: FileRequest, path: str, old: int, before:
 
 
 def _numbers(data: bytes, request: FileRequest, path: str) -> tuple[int, int]:
-    """What is in it; both are 0 where nothing is."""
+    """The two numbers in it; both are 0 if it is empty."""
     written = _written(data)
     if written is not None:
         return written
     if not data.strip(b"\0"):
         return 0, 0  # TK4
-    # A number that somebody has put there; what is left of two lines that were cut off begins with a 0.
+    # A number written by hand; the rest of two truncated lines begins with a 0.
     digits = data.removesuffix(b"\n")
     if not digits.isdigit() or digits.startswith(b"0") or len(digits) >= _WIDTH - 1:
-        raise _unusable("its content is no number", request, path)
+        raise _unusable("its content is not a number", request, path)
     return int(digits), 0
 
 
 def _written(data: bytes) -> tuple[int, int] | None:
-    """The two numbers of a counter that was written by these rules."""
+    """The two numbers of a counter that holdfast has written."""
     lines = (data[:_LINE], data[_LINE:])
     for line in lines:
         if len(line) != _LINE or not line.endswith(b"\n") or not line[:-1].isdigit() or not line.startswith(b"0"):
@@ -295,20 +291,20 @@ def _write(env: Environment, fd: int, data: bytes, offset: int) -> None:
 
 
 def _restore(env: Environment, fd: int, data: bytes) -> None:
-    """Half of two lines would be no counter; what was there before is one."""
+    """Put the old content back: a part of two lines would not be a counter."""
     try:
         if data:
             _write(env, fd, data, 0)
         env.truncate(fd, len(data))
     except OSError:
-        pass  # the first failure is the one to report; the next one is told that this is no counter (TK5)
+        pass  # the first failure is the one to report; the next caller finds that this is no counter (TK5)
 
 
 def _require_regular(mode: int, request: FileRequest, path: str) -> None:
     if not stat.S_ISREG(mode):
         raise InvalidPath(
-            f"{path} is no regular file, so it cannot count fencing tokens; remove it, or choose another path for the "
-            f"lock. {request.path} is not held",
+            f"{path} is not a regular file, so it cannot count fencing tokens; remove it, or choose another path for "
+            f"the lock. {request.path} is not held",
             path=request.path,
             protocol=request.protocol.name,
         )
@@ -316,7 +312,7 @@ def _require_regular(mode: int, request: FileRequest, path: str) -> None:
 
 def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
     return MalformedRecord(
-        f"{path} is no counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
+        f"{path} is not a counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
         f"number into the file (echo 5000 > FILE). {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
@@ -324,7 +320,7 @@ def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
 
 
 def _explained(error: OSError, request: FileRequest, path: str) -> Exception:
-    """The same in words that say what to do."""
+    """The same error in words that say what to do."""
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         what = "its name is too long" if error.errno == errno.ENAMETOOLONG else "a symbolic link is in the way"
         return InvalidPath(
@@ -334,8 +330,8 @@ def _explained(error: OSError, request: FileRequest, path: str) -> Exception:
         )
     if error.errno in UNWRITABLE:
         need = (
-            "whoever acquires this lock with fencing needs permission to read and write its counter; mode= and the "
-            "umask of whoever made it decide that"
+            "acquiring this lock with fencing needs permission to read and write its counter, which mode= and the "
+            "umask of its creator decide"
         )
         return OSError(error.errno, f"{error.strerror}; {need}", path)
     return error

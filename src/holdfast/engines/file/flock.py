@@ -1,4 +1,4 @@
-"""Locks of the kernel alone (protocol `flock`): a file that stays, and whoever has its guard holds the lock.
+"""Pure kernel locks (protocol `flock`): the file stays, and the process that has its guard holds the lock.
 
     open ──▶ guard ──refused──▶ held by others
                ▼
@@ -7,38 +7,37 @@
              hold ──▶ unguard, close
 
 F1  Open, guard, look, in that order: a guard counts only if the path names its file *after* it was taken. Others remove
-    such files when they are done, and a guard on a file without a name keeps nobody out.
-F2  The file is never removed, nor replaced: whoever has it open would hold, or wait for, the guard of a file that
-    newcomers do not find any more. So there is no breaking it, and no taking over: the kernel frees what the dead had.
-F3  A hold is ours while the path names its file, whatever is in it: people lock scripts and files of data. It is opened
-    for writing where that is permitted, as some filesystems grant a guard only then; never with O_CREAT if it is there,
-    which the kernel refuses for the files of others in a sticky directory (fs.protected_regular).
-F4  Where there are no kernel locks, that is an error, and not a hold of nothing.
-F5  A tag is written only by one who holds alone, into a file that is empty or has an outdated record of the same kind,
-    and has no other name: somebody may have linked a file of another directory here.
-    It is taken away before the guard is dropped, unless somebody has changed it. A kill may leave it behind: it counts
-    only as long as the very process that it names may be the holder.
-
-A lock of the kernel alone, as one contender sees it while it waits. See flock.py for what such a lock is.
-
-F6  One descriptor serves for the whole wait, and becomes the hold's: opening and closing the file anew would wake
-    everybody who waits for it, ourselves first. If the path names another file by now, we start over with that one.
-F7  Whose turn it is tries in earnest. A look that only wants to know takes the guard for an instant, if it is free: in
-    that instant it refuses somebody else. So one who waits behind others looks rarely, and asks whether *nobody* has
-    the lock: readers inside are not a lock that those ahead have let lie.
-F8  A release makes no event; closing does, and most do both. So the watch also heeds descriptors that could only read,
-    and there is a look every `Protocol.recheck` seconds for those who unlock and keep the file open.
-    A record of another protocol is not free for us, as its holder would not heed the guard: who acquires is told so
-    (ProtocolMismatch), hence who waits as well, and a status says that it is held.
-F9  A reader goes behind the writers who wait, except one whose own thread or task is inside as a reader already: they
-    would wait for each other. And who is inside as a reader cannot become the writer: it would wait for itself.
+    such files when they are done, and a guard on a file without a name excludes nothing.
+F2  The file is never removed or replaced: a process that has it open would hold, or wait for, the guard of a file that
+    newcomers cannot find. So it cannot be broken or taken over: the kernel frees the locks of dead processes.
+F3  A hold is ours while the path names its file, whatever its content: people lock scripts and data files. The file is
+    opened for writing where permitted, as some filesystems grant a guard only then; never with O_CREAT if it exists,
+    which the kernel refuses for other users' files in a sticky directory (fs.protected_regular).
+F4  A filesystem without kernel locks is an error, not a hold that excludes nothing.
+F5  A tag is written only by an exclusive holder, into a file that is empty or has an outdated record of the same kind,
+    and that has no other name: it may be a file of another directory that was linked here. It is removed before the
+    guard is dropped, unless it has changed. A kill may leave it behind: it counts only as long as the process that it
+    names may be the holder.
+F6  A waiter keeps one descriptor for the whole wait, and it becomes the hold's: opening and closing the file anew would
+    wake all waiters, ourselves first. If the path names another file by now, we start over with that one.
+F7  The first waiter tries to take the lock. A mere look takes the guard for an instant, if it is free, and so refuses
+    other contenders in that instant. A waiter behind others therefore looks rarely, and asks for the exclusive guard:
+    a lock with readers inside is not one that the waiters ahead leave unused.
+    A record of another protocol is not free for us, as its holder would not heed the guard: acquiring and waiting raise
+    ProtocolMismatch, and a status shows it as held.
+F8  Unlocking makes no event; closing does, and most programs do both. So the watch also reports descriptors opened for
+    reading, and a look every `Protocol.recheck` seconds finds holders that unlock and keep the file open.
+F9  A reader queues behind waiting writers, unless its own thread or task is already inside as a reader: they would wait
+    for each other. And a reader inside cannot become the writer: it would wait for itself.
 """
 
 from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Generator
 
+from ..._core.wait import Wait
 from ..._platform.interface import Environment, LockOwner, Presence, Watch
 from ..._platform.operations import let_go, unlink_quietly
 from ...errors import UnsupportedFilesystem, WouldDeadlock
@@ -50,20 +49,14 @@ from .policy import Verdict
 from .publish import make_parents
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there, write_all
-from .watched import Sight
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.wait import Wait
+from .watched import WatchedFile
 
 _TRIES = 20
 _HEAD = 4096
 
 
-class KernelHeld(FileHeld):
-    """A hold that is a guard and nothing else. Several of one file may be in one process, if they are shared."""
+class FlockHeld(FileHeld):
+    """A hold that is only a guard. A process may have several of one file, if they are shared."""
 
     __slots__ = ()
 
@@ -78,13 +71,13 @@ class KernelHeld(FileHeld):
         return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
     def _remove(self) -> bool:
-        """F2: nothing is removed but what we have written (F5); whether the lock is ours."""
+        """Remove only what we have written (F2, F5); whether the lock is ours."""
         if self.data:
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
 
     def _drop(self, *, sure: bool = False) -> bool:  # noqa: ARG002
-        return super()._drop()  # no record says whose descriptor it is
+        return super()._drop()  # no record shows whose descriptor it is
 
     def _withdraw(self) -> None:
         self._forget()
@@ -99,7 +92,7 @@ class KernelHeld(FileHeld):
         self.fd = -1
 
     def record(self) -> Record:
-        """What can be said of us; most lock files say nothing."""
+        """What is known of us; most lock files say nothing."""
         if self.data:
             return super().record()
         env, request = self.env, self.request
@@ -109,7 +102,7 @@ class KernelHeld(FileHeld):
 
 
 def take(env: Environment, request: FileRequest) -> FileHeld | None:
-    """A new hold; None if somebody has the guard, or if the path names another file each time (F1)."""
+    """A new hold; None if another process has the guard, or if the path names a different file each time (F1)."""
     for _ in range(_TRIES):
         fd, created = _open(env, request)
         try:
@@ -118,7 +111,7 @@ def take(env: Environment, request: FileRequest) -> FileHeld | None:
         except BaseException as error:
             let_go(env, fd)
             if created and isinstance(error, UnsupportedFilesystem):
-                unlink_quietly(env, request.path)  # nobody can hold it
+                unlink_quietly(env, request.path)  # no process can hold it
             raise
         if held is not None:
             return held
@@ -129,7 +122,7 @@ def take(env: Environment, request: FileRequest) -> FileHeld | None:
 
 
 def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool | None = None) -> bool:
-    """Take the guard as the request wants it, without waiting; False when others have it (F4)."""
+    """Take the guard as requested, without waiting; False when others have it (F4)."""
     try:
         guard = env.guard(fd, shared=request.shared if shared is None else shared)
     except OSError as error:
@@ -141,7 +134,7 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
     if guard is None:
         raise UnsupportedFilesystem(
             f"{request.path} cannot be locked: there are no kernel locks (flock) here, and the protocol "
-            f"{request.protocol.name} is nothing else. Use a local filesystem, or protocol 'sema'.",
+            f"{request.protocol.name} has nothing else. Use a local filesystem, or protocol 'sema'.",
             path=request.path,
             protocol=request.protocol.name,
         )
@@ -149,7 +142,7 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
 
 
 def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
-    """Make a hold of a guarded descriptor, which owns it then; None if the path names another file by now (F1)."""
+    """Make a hold of a guarded descriptor, and own it; None if the path names another file by now (F1)."""
     data = b""
     found = env.fstat(fd)
     identity = (found.st_dev, found.st_ino)
@@ -162,7 +155,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
         empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
-        return KernelHeld(env, request, fd, identity, data, True)
+        return FlockHeld(env, request, fd, identity, data, True)
     except BaseException:
         env.holds.pop((*identity, fd), None)
         if data:
@@ -171,7 +164,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
 
 
 def open_existing(env: Environment, request: FileRequest) -> int | None:
-    """A descriptor of the lock file, for writing if that is permitted (F3); None if it is not there."""
+    """A descriptor of the lock file, for writing if permitted (F3); None if the file does not exist."""
     path = request.path
     try:
         try:
@@ -191,7 +184,7 @@ def open_existing(env: Environment, request: FileRequest) -> int | None:
 
 
 def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Record | None]:
-    """The beginning of the content; and the record, if that is all there is, and of this protocol."""
+    """The beginning of the content; and the record, if the whole content is one of this protocol."""
     head = env.read(fd, _HEAD)
     if not head.startswith(SIGNATURE):
         return head, None
@@ -204,7 +197,7 @@ def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Re
 
 
 def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
-    """A descriptor of the lock file, and whether it was created, as it was not there."""
+    """A descriptor of the lock file, and whether it had to be created."""
     while True:
         fd = open_existing(env, request)
         if fd is not None:
@@ -219,8 +212,8 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
 
 
 def _is_cleared(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
-    """Whether a file that was not empty is so now, as it had an outdated record of ours. ProtocolMismatch for one of
-    another protocol, whose holder would not heed the guard. What else is in it stays."""
+    """Empty a file that has an outdated record of ours; whether that was done. Any other content stays.
+    ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
     head, record = read_own(env, request, fd)
     if record is None:
         require_no_other(env, request, fd, head)
@@ -243,7 +236,7 @@ def require_no_other(env: Environment, request: FileRequest, fd: int, head: byte
 
 
 def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> bytes:
-    """What was written (F5); nothing where that is not possible: a tag is no reason to fail."""
+    """Write the tag (F5) and return what was written; nothing if that fails, as a tag is no reason to fail."""
     data = request.compose(env, device, guarded=True)
     try:
         write_all(env, fd, data)
@@ -257,7 +250,7 @@ def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> 
 
 
 def _erase(env: Environment, fd: int, data: bytes) -> None:
-    """Take the tag away, if it is still all that is there."""
+    """Remove the tag, if it is still the whole content."""
     try:
         if env.read(fd, len(data) + 1) == data:
             env.truncate(fd, 0)
@@ -274,24 +267,24 @@ def _empty(env: Environment, fd: int) -> None:
 
 _HELD = Evidence("guard", "the kernel lock on its file is held", proven=True)
 _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
-_UNTRIED = Evidence("none", "somebody who wants it alone waits for it, and comes first")
+_UNTRIED = Evidence("none", "a waiter that wants it exclusively comes first")
 _NO_VERDICT = Verdict(False, False, "")
 _LOOKS = 3
-"""How often a lock whose holder is not seen is tried again, before it is said that one cannot see who holds it."""
+"""How often to probe a lock whose holder is not visible before reporting that it cannot be seen."""
 
 
-class KernelSight(Sight):
+class WatchedFlock(WatchedFile):
     """One lock file of the protocol `flock`."""
 
     def __init__(self, env: Environment, request: FileRequest) -> None:
         super().__init__(env, request)
         self._refused: bool | None = None
-        """Whether others had the guard when it was tried last, since the last look; None: not tried."""
+        """Whether others had the guard at the last try since the last look; None: not tried."""
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:  # noqa: ARG002
-        """Look what the path names; False when nothing is there. Who has the guard is found out by trying (F7)."""
+        """Look what the path names; False when nothing is there. Only a try shows whether the guard is free (F7)."""
         self.missed, self._refused = False, None
         self.there = self._observe()
         if self.there:
@@ -390,7 +383,7 @@ class KernelSight(Sight):
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def attempt(self) -> Generator[Wait, None, FileHeld | None]:
-        """Try in earnest: one step, so nothing is waited for."""
+        """Try to take the lock: one step, without a wait."""
         yield from ()
         if not self.there:
             held = take(self.env, self.request)
@@ -424,7 +417,7 @@ class KernelSight(Sight):
                 self._probe(shared=self.request.shared)
             owners = env.lock_owners(self.seen.identity)
             if not self._refused or self.seen.fd < 0 or _holding(owners):
-                break  # else nobody is seen: it may have been released in between
+                break  # else no holder is visible: it may have been released in between
         if self._refused is False and (mismatched := self._mismatched()) is not None:
             return mismatched
         record = self._believed(_holding(owners)) if self._refused else None
@@ -450,7 +443,7 @@ class KernelSight(Sight):
         )
 
     def _mismatched(self) -> Status | None:
-        """What is to be said of another protocol's record (F7)."""
+        """The status of a lock whose file has another protocol's record (F7)."""
         data = read_record(self.env, self.seen.fd)
         other = other_protocol(self.request, data, None)
         if other is None:
@@ -466,7 +459,7 @@ class KernelSight(Sight):
             return _UNTRIED.text
         if self._refused:
             return "its holder is alive"
-        return "only readers hold it, and one more may" if holders else "nobody holds it"
+        return "only readers hold it, and another may join them" if holders else "nobody holds it"
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
         command = None if owner.pid is None else self.env.command(owner.pid)
@@ -475,17 +468,13 @@ class KernelSight(Sight):
         return Holder(owner.pid, record.host, record.since, record.tag, command)
 
     def _believed(self, owners: list[LockOwner]) -> Record | None:
-        """The record in the file, if it is the holder's and not left by another (flock.py, F5)."""
+        """The record in the file, if it is the holder's and not an earlier one's (F5)."""
         record = self.seen.record
         if record is None or record.pid is None or record.marker is None:
             return None
         env, there = self.env, record.marker.identity
         here = env.identity()
-        local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace) and "-" not in (
-            there.boot,
-            there.pid_namespace,
-            there.started,
-        )
+        local = there.shares_pids_with(here) and there.started != "-"
         if not local or not owners or any(owner.pid != record.pid or not owner.exclusive for owner in owners):
             return None
         found = env.inspect(record.pid)

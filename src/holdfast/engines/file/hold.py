@@ -1,21 +1,22 @@
-"""A hold of a lock file: from the moment it is ours until it is released, left to another, or lost.
+"""A hold of a lock file: from the moment it is ours until it is released, left to another process, or lost.
 
-H3  Unlink, unlock, close, in that order. Unlocked before unlinked, the file would look like a dead holder's. Unlocking
-    explicitly ends the guard at once even if a child, between vfork and exec, still has a copy of the descriptor.
-H4  The file is ours while the path names our inode *and* the record is still the one we wrote: a foreign process may
-    remove and create anew (another inode) or write over (same inode).
-H5  Interrupted anywhere in a release, the rest of it is done all the same, as far as the system lets us: by the release
-    itself, or, if that is interrupted as well, by whoever begins the next operation (operations.py, J2 to J4).
-H6  Without a guard, the record of a living process is all there is. If it cannot be removed, the hold stays as it is,
-    to be released again, at exit at the latest: otherwise nobody could get the lock while this process lives.
-H7  A caller may have closed our descriptor (`os.closerange`), and its number be another file's. So we look whether it
-    leads to our file before it is unlocked or closed; if not, it is left alone, and the lock is lost.
+FH1  Unlink, unlock, close, in that order. Unlocked before it is unlinked, the file would look like a dead holder's.
+     Unlocking explicitly ends the guard at once even if a child, between vfork and exec, has a copy of the descriptor.
+FH2  The file is ours while the path names our inode *and* the record is the one that we wrote: a foreign process may
+     remove and recreate it (another inode) or overwrite it (same inode).
+FH3  An interrupted release is completed all the same, as far as the system lets us: by the release itself, or, if that
+     is interrupted too, by the next operation that begins (operations.py, J2 to J4).
+FH4  Without a guard, only the record of a living process says that the lock is held. If it cannot be removed, the hold
+     stays as it is and is released again, at exit at the latest: else no process could acquire while this one lives.
+FH5  A caller may have closed our descriptor (`os.closerange`), and its number may belong to another file. So we check
+     that it leads to our file before we unlock or close it; if not, we leave it alone, and the lock is lost.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from types import FrameType
 
 from ..._core.hold import Held, Share
 from ..._core.wait import Wait
@@ -26,10 +27,6 @@ from ...model import Record
 from .queue import MOMENT, Place, tidy
 from .request import FileRequest
 from .steps import forget_hold, is_there, leads_to, withdraw
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 class FileHeld(Held):
@@ -47,7 +44,7 @@ class FileHeld(Held):
         self.data = data
         self.guarded = guarded
         self.place: Place | None = None
-        """Our place in the queue of those who wait, which the next one watches (queue.py, Q4)."""
+        """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
         super().__init__(env, request)
 
     def release(self, share: Share | None = None) -> None:
@@ -59,7 +56,7 @@ class FileHeld(Held):
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
-        _broken_off = self.frame  # kept until we are done: with its variables a `with` may go that releases this (J5)
+        _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
             with self.mutex:
                 if self.released or (share is not None and share not in self.shares):
@@ -80,19 +77,19 @@ class FileHeld(Held):
                     done = True
                     raise
             self._finish()
-            if self.env.monotonic() - self.acquired > MOMENT:  # for a shorter one it would take longer than the rest
+            if self.env.monotonic() - self.acquired > MOMENT:  # after a shorter hold it would cost more than the rest
                 self._tidy()
             if not mine:
                 self._raise_lost()
         finally:
-            frame = None  # it would refer to itself, and to all that its callers have
+            frame = None  # break the cycle: it refers to itself and to its callers' variables
             if done and self.frame is not None:
                 self._finish()
             if ended and self.released and (self.story is not None or listeners):
                 self._story().released(self)
 
     def _interrupted(self, error: BaseException) -> None:
-        """A release was interrupted (H5), or failed (H6)."""
+        """Clean up after a release that was interrupted (FH3) or failed (FH4)."""
         if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
             self.released = False
         elif self.released:
@@ -108,19 +105,19 @@ class FileHeld(Held):
         except BaseException:
             operations.abort(operation)
             raise
-        operations.end(operation)  # not `abort`, which looks at each hold that there is
+        operations.end(operation)  # not `abort`, which looks at every hold
 
     def _undo(self) -> None:
         self._withdraw()
         self._leave_queue()
 
     def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
-        """The same, for a hold whose release waits."""
+        """`release` in the form of one that waits."""
         yield from ()
         self.release(share)
 
     def abandon(self) -> None:
-        """Let go of the descriptor and leave the file: it is another's, or bound to a process that is not this one."""
+        """Let go of the descriptor and leave the file: it belongs to another process."""
         if self.inert:
             return
         with self.mutex:
@@ -136,10 +133,10 @@ class FileHeld(Held):
             self.env.unlink(self.path)
             return True
         except FileNotFoundError:
-            return False  # removed by somebody since the check
+            return False  # removed since the check
 
     def _drop(self, *, sure: bool = False) -> bool:
-        """Let go of the descriptor; whether it was ours (H7). `sure`: our record has just been read from it."""
+        """Let go of the descriptor; whether it was ours (FH5). `sure`: we have just read our record from it."""
         self._forget()
         ours = True
         try:
@@ -152,7 +149,7 @@ class FileHeld(Held):
         return ours
 
     def _has_descriptor(self) -> bool:
-        return leads_to(self.env, self.fd, self.identity)  # H7
+        return leads_to(self.env, self.fd, self.identity)  # FH5
 
     def _enrol(self) -> None:
         self.env.holds[self.identity] = self
@@ -171,7 +168,7 @@ class FileHeld(Held):
         self.fd = -1
 
     def hand_over(self) -> None:
-        """Let go of the descriptor, but not of the guard, which another process has as well (keeper.py, S1)."""
+        """Let go of the descriptor, but not of the guard, which another process shares (keeper.py, S1)."""
         with self.mutex:
             self.released = True
             self._forget()
@@ -205,7 +202,7 @@ class FileHeld(Held):
         return "was removed, replaced, written over or closed while it was held here; another process may be inside."
 
     def _is_ours(self) -> bool:
-        # H4
+        # FH2
         try:
             return is_there(self.env, self.path, self.identity) and (
                 self.env.read(self.fd, len(self.data) + 1) == self.data
@@ -217,7 +214,7 @@ class FileHeld(Held):
 
 
 def own_hold(env: Environment, path: str) -> FileHeld | None:
-    """What this process holds of the file that the path names now."""
+    """This process's hold of the file that the path names now."""
     try:
         found = env.stat(path)
     except OSError:

@@ -1,24 +1,23 @@
-"""What is at the lock path now: absent, a lock file with its record, or something that no lock file can be.
+"""What is at the lock path now, and whether its holder is alive.
 
-Reading never hangs and never follows: not a symlink, a FIFO or a device. One descriptor stays open for the whole wait,
-because opening and closing a file wakes whoever watches it.
+Reading never hangs and never opens a symlink, FIFO or device. One descriptor stays open for the whole wait, as opening
+and closing a file wakes its watchers.
 
-O1  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
-O2  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
-    reads again under the guard, and goes back if a single byte differs.
+Liveness is a ladder of questions. The first answer wins and carries its evidence:
 
-Is the holder alive? A ladder of questions; the first answer wins and carries its evidence.
-
-L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it is gone, not before.
+L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it ends, not before.
 L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
     another mount of a FUSE filesystem, or through an overlay's upper directory, a held guard looks free; `st_dev`
     differs in every such case. After a reboot device numbers repeat; hence the boot id.
-L3  The holder's pid, where the number means something here: in a marker of our boot and PID namespace, or in a foreign
-    record, which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that
-    says the holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`),
-    and a guard may have been passed on to a child that outlives the pid.
+L3  The holder's pid, where it is meaningful here: in a marker of our boot and PID namespace, or in a foreign record,
+    which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that says the
+    holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`), and a
+    guard may have been passed on to a child that outlives the pid.
 L4  A marker of this host, from another boot: DEAD, by rule, as host names repeat.
 L5  Everything else: UNKNOWN, which counts as held.
+L6  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
+L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
+    reads again under the guard, and goes back if a single byte differs.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ _NEEDS = {
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
-# A file that was created but not yet written carries this bit; see publish.py, X2.
+# A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
 
 
 class Observation:
-    """One lock file that was seen. `fd` is -1 where it may not be read or is not kept open."""
+    """One lock file that was seen. `fd` is -1 if it may not be read or is not kept open."""
 
     __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
 
@@ -66,15 +65,15 @@ class Observation:
         self.identity = (found.st_dev, found.st_ino)
         self.mode = found.st_mode
         self.modified = found.st_mtime
-        """When it was written last, in seconds since the epoch."""
+        """When it was last written, in seconds since the epoch."""
         self.fd = fd
         self.data = b""
         self.record: Record | None = None
         self.problem: str | None = None
         self.blocked: str | None = None
-        """Why a takeover that would be right is impossible for this user."""
+        """Why this user cannot perform a takeover that would be right."""
         self.claimed = False
-        """Whether somebody else had the claim at the last try to take it over (takeover.py, T1)."""
+        """Whether another process had the claim when we last tried to take it over (takeover.py, T1)."""
         self.refused = 0
         """How often a takeover was refused the guard (takeover.py, T9)."""
 
@@ -116,14 +115,14 @@ def observe(env: Environment, request: FileRequest) -> Observation | None:
 
 
 def glance(env: Environment, request: FileRequest) -> Observation | None:
-    """The same, for one who only wants to know what it says: nothing is kept open."""
+    """The same, for reading only: nothing is kept open."""
     seen = observe(env, request)
     forget(env, seen)
     return seen
 
 
 def require_directory(env: Environment, request: FileRequest) -> None:
-    """InvalidPath unless the directory of the lock file is there."""
+    """InvalidPath unless the directory of the lock file exists."""
     try:
         env.stat(f"{request.directory}/.")
     except FileNotFoundError as error:
@@ -155,13 +154,13 @@ def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
 
 
 def read_record(env: Environment, fd: int) -> bytes:
-    """The whole content, or enough to see that it is too large. A read allocates what it asks for: ask for little."""
+    """The whole content, or enough to see that it is too large. A read allocates all it asks for: so ask for little."""
     data = env.read(fd, _USUAL_RECORD)
     return data if len(data) < _USUAL_RECORD else env.read(fd, MAX_RECORD_BYTES + 1)
 
 
 def forget(env: Environment, seen: Observation | None) -> None:
-    """Close the descriptor. What closing says of a file that was only read is no news."""
+    """Close the descriptor. An error from closing a file that was only read does not matter."""
     if seen is not None and seen.fd >= 0:
         fd, seen.fd = seen.fd, -1
         try:
@@ -178,11 +177,11 @@ def require_same_protocol(request: FileRequest, seen: Observation) -> None:
 
 
 def other_protocol(request: FileRequest, data: bytes, record: Record | None) -> str | None:
-    """The protocol whose record `data` is, where it is none of the request's: then nobody can acquire as asked."""
+    """The protocol whose record `data` is, if not the request's: then the lock cannot be acquired as requested."""
     if not data or (record is not None and record.legible):
         return None
     if request.protocol.suffix.startswith("/"):
-        return None  # a file of that name is no other protocol's, whatever it looks like: a damaged record, held
+        return None  # no other protocol uses that name, so it is a damaged record, and held
     other = recognise(data)
     if other == "sidecar" and request.protocol.persistent:
         return None  # any JSON object may be a record of a sidecar, and the files of `flock` may hold anything
@@ -199,9 +198,9 @@ def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
 
 
 def explained(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
-    """The same failure in words that say what to do, where the operating system's are about something else.
+    """The same failure in words that say what to do, where those of the operating system mislead.
 
-    Without `env`, for a step that opens nothing, an error about what is used up stays as it is.
+    Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is.
     """
     path, directory = request.path, request.directory
     message = {
@@ -223,7 +222,7 @@ def explained(error: OSError, request: FileRequest, env: Environment | None = No
 
 
 def require_regular(found: Stat, request: FileRequest) -> None:
-    """InvalidPath, saying what it is, for what is no regular file."""
+    """InvalidPath for anything but a regular file; the message says what it is."""
     if stat.S_ISREG(found.st_mode):
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
@@ -253,7 +252,7 @@ class Assessment(Value):
     liveness: Liveness
     evidence: Evidence
     pid: int | None = None
-    """A living process whose end would change the answer."""
+    """The living process whose end would change the answer."""
 
     @property
     def is_dead(self) -> bool:
@@ -284,7 +283,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         return Assessment(
             Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         )
-    if same_boot and marker.identity.pid_namespace == here.pid_namespace != "-":
+    if marker.identity.shares_pids_with(here):
         return _by_process(env, record, marker)
     if _rebooted(marker.identity, here):
         return Assessment(
@@ -321,7 +320,7 @@ def _by_process(env: Environment, record: Record, marker: Marker | None) -> Asse
 
 
 def _rebooted(then: Identity, here: Identity) -> bool:
-    """L4, between boot ids only: a machine number does not change with a boot."""
+    """L4. Compares boot ids only: a machine number does not change with a boot."""
     boots = (then.boot, here.boot)
     known = "-" not in boots and not any(boot.startswith("machine:") for boot in boots)
     return known and then.boot != here.boot and then.host == here.host != "-"

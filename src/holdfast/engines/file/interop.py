@@ -1,64 +1,60 @@
-"""What foreign implementations do beside a lock file, and how to keep out of each other's way.
+"""The temporary files and directories of foreign implementations, and how not to collide with them.
 
 Some publish by renaming a temporary file to the lock path, after a look that found nothing there. Such a rename would
 replace our lock file. Others make a directory beside it while they remove a stale lock.
 
-Y1  A rival that makes its temporary file after our lock file is there sees the lock file, and backs off. One whose
-    temporary file is older than our lock file is still in the directory when we list it. So whoever has published waits
-    until none is left, and then looks whether the lock is still its own, before anyone is let in.
+Y1  A rival that creates its temporary file after our lock file sees the lock file, and backs off. A temporary file that
+    is older than our lock file is still in the directory when we list it. So a publisher waits until none is left, and
+    checks that the lock is still its own, before it lets its caller in.
 Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
-    whose process has ended, is no rival any more. Should it come back all the same, `check()` notices.
+    whose process has ended, no longer counts. If that rival does come back, `check()` notices.
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
-    happens. One that is there already is somebody's who is at it: the others go back to waiting. One that is old was
-    left by a crash.
-Y4  fs-safe never removes such a directory that a crash has left, and waits for it for ever, even if the lock is free.
-    So ours is made with the sticky bit, which no other implementation sets, and guarded: with that bit and an unheld
-    guard it is a dead holdfast process's. Whoever gets the guard of what is left, and finds that the path still names
-    it, owns it from there on.
-Y5  Whoever announced a removal before our lock file was there may have judged another file for the last time, and be
-    about to remove ours. It does so at once or, if ours was there when it judged, not at all. So whoever has published
-    beside an announcement waits until that has gone, or a moment, and then looks whether the lock is still its own.
-Y6  Whoever may read the directory of an announcement can lock it, too. A guard that is had together with such readers
-    says as well that nobody of ours has it alone. Should two of ours have it so, the gates of the takeover let one
+    happens. If it exists already, another process is removing the lock: we go back to waiting. An old one was left by a
+    crash.
+Y4  fs-safe never removes such a directory after a crash, and waits for it for ever, even if the lock is free. So ours
+    has the sticky bit, which no other implementation sets, and a guard: with that bit and an unheld guard it is a dead
+    holdfast process's. A process that gets the guard of a leftover, and finds that the path still names it, owns it
+    from there on.
+Y5  A process that announced a removal before our lock file existed may have judged another file for the last time, and
+    be about to remove ours. It does so at once or, if it judged ours, not at all. So after publishing beside an
+    announcement we wait until that is gone, or a moment, and then check that the lock is still our own.
+Y6  Any process that may read the directory of an announcement can also lock it. Sharing the guard with such readers
+    still shows that no holdfast process has it alone. If two of ours share it, the gates of the takeover let one
     through (takeover.py, T1); the other may end the announcement early, and then Y5 is what is left.
-Y7  Any lock file of this kind may be a rival's, whichever of the two protocols the caller has chosen. To list a large
-    directory each time would cost more than the rest. So whoever publishes there often keeps a log of what appears in
-    it (inotify.py, N8), begun by a listing. A rival's temporary file that was there when ours appeared came before it,
-    so it is in the log or in the listing. Where the log is not certain, or names a rival, the directory is listed.
+Y7  Any lock file of this kind may have rivals, whichever of the two protocols the caller has chosen. Listing a large
+    directory each time would cost more than the rest. So a process that often publishes there keeps a log of what
+    appears in it (inotify.py, N8), begun by a listing. A rival's temporary file that existed when ours appeared came
+    before it, so it is in the log or in the listing. If the log is uncertain, or names a rival, we list the directory.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Generator, Iterable
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import let_go
 from .hold import FileHeld
 from .request import FileRequest
 from .steps import is_there
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-
 _YOUNG = 1.0
-"""Seconds for which a temporary file counts whatever is known of its process, which may be another container's."""
+"""Seconds for which a temporary file counts regardless of its process, which may be in another container."""
 _OLD = 60.0
-"""Seconds after which nobody is believed to be at it any more. Others do within a millisecond what they have to do."""
+"""Seconds after which an attempt or removal counts as abandoned. Others need a millisecond for it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 _MOMENT = 0.020
-"""Seconds within which others act upon their last look (takeover.SETTLE)."""
+"""Seconds within which others act on their last look (takeover.SETTLE)."""
 _OURS = stat.S_ISVTX
 _PATIENCE = 0.1
-"""Seconds for which a new lock waits for rivals; then it is given back and tried again: the caller may want to stop."""
+"""Seconds that a new lock waits for rivals; then it is given back and tried again, as the caller may want to stop."""
 
 
 def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Generator[Wait, None, FileHeld | None]:
-    """The hold, as soon as no rival can take its lock file away any more; None when one has, or stays (Y1, Y5).
+    """The hold, as soon as no rival can remove its lock file any more; None if one has, or stays (Y1, Y5).
 
-    Whoever calls this gives the hold back if it is interrupted.
+    The caller gives the hold back if this is interrupted.
     """
     if held is None:
         return None
@@ -82,7 +78,7 @@ def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Ge
 
 
 def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
-    """The temporary files of others for this lock file, and the pid that each is named after."""
+    """The rivals' temporary files for this lock file, and the pid in the name of each."""
     begun = env.monotonic()
     names = env.list_directory(request.directory)
     env.listed(request.directory, env.monotonic() - begun)
@@ -93,7 +89,7 @@ def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
 
 
 def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
-    """Those of the files that are rivals' for this lock file, by their paths and pids."""
+    """The rivals' temporary files for this lock file among these names, by path and pid."""
     found = []
     for name in names:
         pid = request.protocol.rival(name, request.name)
@@ -103,7 +99,7 @@ def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
 
 
 def _has_rivals(env: Environment, held: FileHeld) -> bool:
-    """Y2. Ages are by the clock that stamped our own lock file: a server's may differ from ours."""
+    """Y2. Ages are by the clock that stamped our own lock file: a file server's clock may differ from ours."""
     now: float | None = None
     for path, pid in rivals(env, held.request):
         if now is None:
@@ -111,14 +107,14 @@ def _has_rivals(env: Environment, held: FileHeld) -> bool:
         try:
             age = abs(now - env.stat(path).st_mtime)  # from the future: the clock was set back
         except OSError:
-            continue  # gone by now
+            continue  # gone
         if _counts(env, age, pid):
             return True
     return False
 
 
 def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] | None:
-    """The temporary file, and its pid, that keeps a contender from a lock that has no file (Y2). For people."""
+    """The temporary file, and its pid, that keeps a contender from a lock without a file (Y2). For messages."""
     if not request.protocol.has_rivals:
         return None
     try:
@@ -127,25 +123,20 @@ def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] |
             if _counts(env, age, pid):
                 return path, pid
     except OSError:
-        pass  # it is gone by now, or the directory may not be listed
+        pass  # it is gone, or the directory may not be listed
     return None
 
 
 def _counts(env: Environment, age: float, pid: int) -> bool:
     """Whether a temporary file of that age is still a rival (Y2)."""
-    return age < _YOUNG or (age < _OLD and not has_ended(env, pid))
-
-
-def has_ended(env: Environment, pid: int) -> bool:
-    """Whether there is no such process here."""
-    return env.inspect(pid).presence in (Presence.GONE, Presence.ZOMBIE)
+    return age < _YOUNG or (age < _OLD and not env.inspect(pid).has_ended)
 
 
 def sweep_rivals(env: Environment, request: FileRequest) -> int:
-    """Remove the temporary files for this lock file whose processes have ended here; how many that were."""
+    """Remove the temporary files for this lock file whose processes have ended here; returns their number."""
     removed = 0
     for path, pid in rivals(env, request):
-        if has_ended(env, pid):
+        if env.inspect(pid).has_ended:
             try:
                 if stat.S_ISREG(env.stat(path).st_mode):
                     env.unlink(path)
@@ -156,7 +147,7 @@ def sweep_rivals(env: Environment, request: FileRequest) -> int:
 
 
 class Announcement:
-    """That we are removing a lock; `fd` is -1 where there are no guards."""
+    """The announcement that we are removing a lock; `fd` is -1 where there are no guards."""
 
     __slots__ = ("fd", "identity")
 
@@ -166,7 +157,7 @@ class Announcement:
 
 
 def announce_removal(env: Environment, request: FileRequest) -> Announcement | None:
-    """Y3: to be ended by `end_removal`; None when somebody else is at it."""
+    """Y3: `end_removal` ends it; None if another process is removing the lock."""
     if not request.protocol.reclaim_suffix:
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
@@ -177,7 +168,7 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
     try:
         return _own(env, path, surely=True)
     except FileNotFoundError:
-        return None  # another one took it for what a crash has left, and has come to its end
+        return None  # another process took it for a crash's leftover, adopted it and ended it
     except BaseException:
         _remove(env, path)
         raise
@@ -189,7 +180,7 @@ def end_removal(env: Environment, request: FileRequest, announced: Announcement)
         return
     path = request.path + request.protocol.reclaim_suffix
     try:
-        if is_there(env, path, announced.identity):  # else somebody took it for a crash's
+        if is_there(env, path, announced.identity):  # else another process took it for a crash's leftover
             _remove(env, path)
     except OSError:
         pass
@@ -199,7 +190,7 @@ def end_removal(env: Environment, request: FileRequest, announced: Announcement)
 
 
 def _adopt(env: Environment, path: str) -> Announcement | None:
-    """Make ours what a crash has left (Y3, Y4)."""
+    """Take over what a crash has left (Y3, Y4)."""
     try:
         found = env.stat(path)
         if not _may_announce(found.st_mode):
@@ -213,11 +204,11 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
             return _own(env, path, surely=True)
         return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:
-        return None  # gone by now, made anew by another, or not ours to touch
+        return None  # gone, recreated by another process, or not ours to touch
 
 
 def why_left(env: Environment, path: str) -> str | None:
-    """Why what announces a removal is nobody's any more (Y3, Y4); None where it may be somebody's. Changes nothing."""
+    """Why this announcement of a removal is abandoned (Y3, Y4); None if it may be in use. Changes nothing."""
     try:
         fd = env.open_directory(path)
     except NotADirectoryError:
@@ -230,14 +221,17 @@ def why_left(env: Environment, path: str) -> str | None:
     finally:
         env.close(fd)
     if held is not None:
-        return None if held else "whoever announced a removal by it has died: its kernel lock is gone"
+        return None if held else "the process that announced a removal by it has died: its kernel lock is gone"
     if abs(env.time() - found.st_mtime) < _OLD:
         return None
     return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"
 
 
 def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
-    """Take the guard of what is at the path, unless another has it or makes it anew; `surely`: even without guards."""
+    """Take the guard of what is at the path, unless another process has it or recreates the file.
+
+    `surely`: even without guards.
+    """
     if not env.guards:
         found = env.stat(path)
         return Announcement(-1, (found.st_dev, found.st_ino))
@@ -259,7 +253,7 @@ def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
 
 
 def _may_announce(mode: int) -> bool:
-    """Whether it is of the kinds that are made for that: not a link, nor what would be strange to open."""
+    """Whether it is of the kinds that others make: not a link, nor anything unsafe to open."""
     return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
@@ -273,7 +267,7 @@ def _remove(env: Environment, path: str) -> None:
 
 
 def _is_removed_beside(env: Environment, held: FileHeld) -> bool:
-    """Y5; and what a crash has left is taken away, so that fs-safe does not wait for it for ever (Y4)."""
+    """Y5. Also removes what a crash has left, so that fs-safe does not wait for it for ever (Y4)."""
     path = held.path + held.request.protocol.reclaim_suffix
     try:
         announced = env.stat(path).st_mtime
@@ -283,5 +277,5 @@ def _is_removed_beside(env: Environment, held: FileHeld) -> bool:
     left = _adopt(env, path)
     if left is not None:
         end_removal(env, held.request, left)
-        return False  # its maker has died, or was given up on
+        return False  # its maker has died, or took too long
     return waited < _MOMENT or abs(env.fstat(held.fd).st_mtime + waited - announced) < _YOUNG

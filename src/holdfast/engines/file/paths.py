@@ -1,12 +1,10 @@
-"""Following symbolic links, for protocols that say so; where a lock is made, before there is anything of it.
+"""Where the lock file is: from what the caller named, by the rules of the protocol, following links where that says so.
 
-LK1  We read the links ourselves, so the kernel's own caution (fs.protected_symlinks) does not help. One in place of the
-    lock file is followed only if it is ours or root's: anybody else's could have us create, write and remove a file
-    wherever they like. Of those on the way, one is not followed if it is another user's, and lies in a directory that
-    is not that user's, and that others than its owner may write to.
-LK2  A link is opened, and then looked at and read by that descriptor: others may exchange it in between.
-
-Where the lock file is: from what the caller named, by the rules of the protocol.
+LK1  We read the links ourselves, so the kernel's own protection (fs.protected_symlinks) does not apply. A link in place
+     of the lock file is followed only if it is ours or root's: any other could make us create, write and remove a file
+     anywhere. A link on the way is refused if it is another user's and lies in a directory that is not that user's and
+     that is writable beyond its owner.
+LK2  A link is opened first, then examined and read by that descriptor: it may be replaced in between.
 """
 
 from __future__ import annotations
@@ -17,20 +15,17 @@ import stat
 import zlib
 
 from ...errors import InvalidPath
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ...protocols import Protocol
+from ...protocols import Protocol
 
 _MOST = 40
 _THERE_ALL_THE_SAME = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)
-"""Errors about what is not there, or may not be looked at: the kernel will say so when it is to be opened."""
+"""Errors about a path that does not exist or may not be searched: opening it will report them."""
 
 
 def followed(path: str, protocol: str, *, last: bool = False) -> str:
-    """The path without symbolic links, dangling ones too, as `os.path.realpath` has it.
+    """The path with all symbolic links resolved, dangling ones too, as by `os.path.realpath`.
 
-    InvalidPath for a link that is not to be believed (LK1); `last`: a lock file would be made where the path ends.
+    InvalidPath for a link that is not to be trusted (LK1); `last`: a lock file would be created where the path ends.
     """
     if not hasattr(os, "geteuid"):
         return os.path.realpath(path)
@@ -56,14 +51,14 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
             continue
         links += 1
         if links > _MOST:
-            return os.path.join(at, *rest[::-1])  # a circle: the kernel will say so
+            return os.path.join(at, *rest[::-1])  # a loop: opening it will report that
         at = "/" if target.startswith("/") else above
         rest.extend(target.split("/")[::-1])
     return at
 
 
 def _look(path: str) -> tuple[os.stat_result, str | None]:
-    """What is there; and what it leads to, if it is a link (LK2)."""
+    """The stat of the path; and its target, if it is a link (LK2)."""
     if not hasattr(os, "O_PATH"):
         found = os.lstat(path)
         return found, os.readlink(path) if stat.S_ISLNK(found.st_mode) else None
@@ -76,7 +71,7 @@ def _look(path: str) -> tuple[os.stat_result, str | None]:
 
 
 def _is_open(directory: str, user: int) -> bool:
-    """Whether a user may have made a link there who has no say in the directory itself."""
+    """Whether this user may have made a link there without owning the directory."""
     found = os.lstat(directory)
     return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and found.st_uid != user
 
@@ -94,9 +89,9 @@ _LONGEST_NAME = 255 - len(".holdfast-.queue")
 
 
 def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
-    """What was named, as an absolute path, and the lock file of it.
+    """What the caller named, as an absolute path, and its lock file.
 
-    Symbolic links are followed now, where the protocol follows them: what they are changed to later does not count.
+    Symbolic links are followed now, where the protocol follows them: later changes to them do not count.
     """
     in_directory = protocol.suffix.startswith("/")
     named = check_path(path, protocol.name, directory=in_directory)
@@ -109,14 +104,14 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
     if protocol.resolves == "path":
         named = followed(named, protocol.name, last=True)
     elif protocol.resolves == "directory":
-        # As text first, and links after that: in this order the others do it, and would name another file otherwise.
+        # First as text, then the links: other implementations do it in this order, so another would name another file.
         directory, name = os.path.split(os.path.normpath(named))
         named = os.path.join(followed(directory, protocol.name), name)
     return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
 
 
 def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool = False) -> str:
-    """The absolute path; `..` stays, because it means what the kernel says and not what the text says."""
+    """The absolute path; `..` stays, because the kernel resolves it through links and text does not."""
     text = os.fsdecode(path)
     if not text:
         raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
@@ -125,14 +120,14 @@ def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool =
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidPath(f"{text!r} is no file name here; use another", path=text, protocol=protocol) from None
+        raise InvalidPath(f"{text!r} is not a file name here; use another", path=text, protocol=protocol) from None
     if os.path.basename(text) in ("", ".", "..") and not directory:
         raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
 
 
 def queue_of(directory: str, name: str) -> str:
-    """The hidden directory of those who wait for a lock, named after it as far as a file name's length allows."""
+    """The hidden directory of a lock's waiters, named after it as far as a file name's length allows."""
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
         short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)

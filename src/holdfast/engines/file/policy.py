@@ -5,11 +5,11 @@ V2  A record that is malformed or unreadable is never reclaimed.
 V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
     the evidence must say dead. Unknown is held.
 V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
-V5  A protocol whose rule fails closed only says that a lock is stale: then nobody waits for it nor takes it over,
-    unless a callable of the caller's says so. Under `safe`, a holder that is known to live is waited for all the same.
-V6  A file that has more in it than a record may be somebody's data, with lines that look like a record's. It is held,
-    and is never reclaimed, whatever was asked for.
-V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A9). Until then
+V5  A protocol whose rule fails closed only says that a lock is stale: then we neither wait for it nor take it over,
+    unless the caller's callable says so. Under `safe`, we wait for a holder that is known to be alive all the same.
+V6  A file with more content than a record may be data with lines that look like a record's. It is held, and is never
+    reclaimed, whatever was asked for.
+V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A6). Until then
     the lock counts as held.
 """
 
@@ -24,18 +24,18 @@ from .inspect import UNFINISHED_SOURCE, Assessment, Observation
 from .request import FileRequest
 
 ASK_AGAIN = 1.0
-"""Seconds after which a callable is asked again: what it looks at makes no event."""
+"""Seconds after which a callable is asked again, as nothing announces a change of its answer."""
 
 
 class Verdict(Value):
     reclaim: bool
     by_proof: bool
-    """Whether no foreign process may have come to the same verdict by its rule, and be acting on it."""
+    """Whether no foreign process can have reached the same verdict by its rule, and be acting on it."""
     reason: str
     stale_at: float | None = None
     """When time alone may change the verdict, in seconds since the epoch."""
     closed: bool = False
-    """Whether waiting is no use either (V5)."""
+    """Whether waiting is useless as well (V5)."""
     asked: Signal | None = None
     """Set once the caller knows the answer (V7)."""
 
@@ -46,11 +46,11 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
         return Verdict(False, False, "its holder is alive")  # V1
     if evidence.source == UNFINISHED_SOURCE and stale != "never":
-        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, X2
+        return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, P6
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
     if record.mixed:
-        return Verdict(False, False, "there is more in it than a lock's record, so it may be somebody's data")  # V6
+        return Verdict(False, False, "it contains more than a lock's record, so it may be data")  # V6
     if seen.blocked is not None:
         return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
     if stale == "never":
@@ -64,7 +64,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
             return Verdict(True, False, "the caller calls it stale")
         return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)
     if stale == "safe" and assessed.liveness is Liveness.DEAD and evidence.proven:
-        # A foreign process may be removing what is old as well: then we have to settle (takeover.py, T5).
+        # A foreign process may also be removing an old lock: then we have to settle (takeover.py, T5).
         own = min(request.stale_after, request.protocol.stale_after)
         old = request.protocol.is_stale(record, assessed.liveness, env.time(), own)
         return Verdict(True, not old, "its holder is proven dead")
@@ -119,9 +119,9 @@ def _holder(env: Environment, seen: Observation, assessed: Assessment) -> Holder
     record = seen.record
     if record is None:
         return Holder()
-    # The process table is asked only about a pid that means something here and is not somebody else by now.
+    # Look up the command only for a pid that is meaningful here and has not been reused.
     marker, here = record.marker, env.identity()
-    local = marker is None or (marker.identity.boot, marker.identity.pid_namespace) == (here.boot, here.pid_namespace)
+    local = marker is None or marker.identity.pid_space == here.pid_space
     alive = assessed.liveness is Liveness.ALIVE and record.pid is not None and record.pid > 0
     command = env.command(record.pid) if alive and local and record.pid is not None else None
     return Holder(pid=record.pid, host=record.host, since=record.since, tag=record.tag, command=command)

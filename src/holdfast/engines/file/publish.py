@@ -1,37 +1,38 @@
 """Publishing: the lock file appears with its whole record and its guard taken, or not at all.
 
-The ways, best first; a directory that cannot do one gets the next, and the request remembers it:
+The methods, best first; where a directory does not support one, the request falls back to the next and remembers it:
 
     unnamed     O_TMPFILE, guard, write, link. A crash leaves nothing.
     named       a temporary name, write, link(2), open the path, guard. A crash leaves at most the temporary name, which
-                the next process to publish here removes.
+                the next publisher here removes.
     exclusive   O_CREAT|O_EXCL on the path itself, guard, write.
 
-P1  Creating the name is exclusive in every way (EEXIST), so two publishers never both succeed. Never by rename, which
+P1  Every method creates the name exclusively (EEXIST), so two publishers never both succeed. Never by rename, which
     replaces.
 P2  The guard is taken before a marker that claims it can be read. Otherwise a prober between the two would find
     "guard free, marker matches", a false proof of death.
 P3  Hence, where the guard cannot be taken before the name exists (named: on FUSE the two names do not share it), the
     record first says `n`, "known by its process", and one byte is flipped to `g` once the guard is held.
-P4  Whoever is interrupted looks whether the path is its own inode, and then removes it: it cannot trust what it
+P4  An interrupted publisher checks whether the path names its own inode, and then removes it: it cannot trust what it
     remembers of a call that did not return.
-X1  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
+P5  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
     the file is still empty.
-X2  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
-    with that bit and an unheld guard is a creator that died, or has yet to do X1: a contender may take the guard and
-    do X1 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
-X3  exclusive: a creator that has no kernel locks could not keep such a contender out, so its file does not carry the
-    bit, and counts as held from the beginning.
+P6  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
+    with that bit and an unheld guard means a creator that died, or has yet to do P5: a contender may take the guard and
+    do P5 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
+P7  exclusive: a creator without kernel locks could not keep such a contender out, so its file does not carry the bit,
+    and counts as held from the beginning.
 """
 
 from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import unlink_quietly
 from ...errors import UnsupportedFilesystem
 from ...model import temporary_name, temporary_prefix
@@ -40,10 +41,6 @@ from .inspect import UNFINISHED, explained
 from .interop import among, quieten
 from .request import FileRequest
 from .steps import is_there, kinds_of_marker, withdraw, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(
@@ -91,7 +88,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHeld:
     data = b""
     fd = env.open_unnamed(request.directory, request.mode)
     try:
-        guarded = env.guard(fd) is True  # P2; nobody else can know this inode, so it is never refused
+        guarded = env.guard(fd) is True  # P2; no other process can know this inode, so it is never refused
         found = env.fstat(fd)
         data = request.compose(env, found.st_dev, guarded=guarded)
         env.undo_by(fd, partial(withdraw, env, request, data))
@@ -121,7 +118,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
     try:
         fd = env.open_new(temporary, request.mode)
     except BaseException:
-        unlink_quietly(env, temporary)  # interrupted after it was made; the token is nobody else's
+        unlink_quietly(env, temporary)  # interrupted after it was made; the token makes the name ours
         raise
     try:
         try:
@@ -141,7 +138,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
             opened = env.open_existing(request.path, write=True)
         except FileNotFoundError:
             env.close(fd)
-            return None  # removed by somebody already; the name itself worked
+            return None  # already removed by another process; the name itself worked
         env.undo_by(opened, partial(withdraw, env, request, data))
         fd, previous = opened, fd
         env.close(previous)
@@ -151,24 +148,24 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
         raise
     except BaseException:
         if named:
-            unlink_quietly(env, temporary)  # once more: while this process lives, nobody else removes it
+            unlink_quietly(env, temporary)  # once more: while this process lives, no other removes it
         withdraw(env, request, data, fd)
         raise
 
 
 def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHeld | None]:
-    """Guard a hold that is known by its process so far, and say so in the record (P3)."""
+    """Guard a hold that is so far known by its process only, and say so in the record (P3)."""
     found = env.fstat(fd)
     if env.read(fd, len(data) + 1) != data:
         env.close(fd)
-        return None  # replaced by somebody already
+        return None  # already replaced by another process
     held = FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, False)
     guard: bool | None = None
     for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
         guard = env.guard(fd)
         if guard is not False:
             break  # None: a filesystem without kernel locks; the process stays the proof of life
-        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a prober has it for an instant
+        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a probe takes it for an instant
     if not held.verify():
         held.abandon()
         return None  # replaced since
@@ -188,13 +185,13 @@ def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait
 
 
 def _has_locks(env: Environment, directory: str) -> bool:
-    """Whether this process can have kernel locks here (X3): what a directory grants, so do its files."""
+    """Whether this process can have kernel locks here (P7): files behave as their directory does."""
     if not env.guards:
         return False
     try:
         fd = env.open_directory(f"{directory}/.")
     except OSError:
-        return True  # it may not be read; where there are no links, nobody is likely to be denied them alone
+        return True  # it may not be read; where there are no links, being denied only locks is unlikely
     try:
         return env.guarded(fd) is not None
     except OSError:
@@ -204,7 +201,7 @@ def _has_locks(env: Environment, directory: str) -> bool:
 
 
 def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHeld | None]:
-    """Make the empty, unfinished file of `fd` ours (X1), or close it and return None.
+    """Make the empty, unfinished file of `fd` ours (P5), or close it and return None.
 
     Its creator does this, and so does a contender that found it; the contender only where there are guards.
     """
@@ -216,8 +213,8 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
                 break
             yield Wait((), env.monotonic() + _GUARD_PAUSE)
         found = env.fstat(fd)
-        # A contender finishes only what carries the bit: by now the path may name a foreign creator's empty file. Nor
-        # what has another name: somebody may have linked a file of another directory here.
+        # A contender finishes only a file with the bit, as the path may name a foreign creator's empty file by now;
+        # and only one without another name, as a file of another directory may have been linked here.
         left = guard is True and bool(found.st_mode & UNFINISHED) and found.st_nlink <= 1
         mine = guard is not False and (created or left)
         if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
@@ -241,7 +238,7 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
 
 
 def _fall_back(env: Environment, request: FileRequest, error: OSError, method: str) -> None:
-    """Return to have it tried again, perhaps another way; or raise `error` in words that help."""
+    """Return to have it tried again, perhaps by another method; or raise `error` in words that help."""
     if make_parents(env, request, error):
         return
     following = _NEXT_METHOD.get(method)
@@ -262,7 +259,7 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
 
 
 def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:
-    """Whether a missing directory was the reason, and it has been made; InvalidPath where that was not asked for."""
+    """Whether a missing directory was the reason and has been made; InvalidPath if that was not requested."""
     if error.errno != errno.ENOENT or _has_directory(env, request):
         return False
     if not request.parents:
@@ -288,16 +285,16 @@ def _has_directory(env: Environment, request: FileRequest) -> bool:
 def sweep(env: Environment, directory: str) -> None:
     """Remove the temporary names that dead processes of this machine and PID namespace left in the directory.
 
-    Only files: whoever gives such a name to one of theirs may remove it, too (docs/security.md).
+    Only files: a user who gives such a name to a file may also remove it (docs/security.md).
     """
     who = env.identity()
     if "-" in (who.boot, who.pid_namespace):
-        return  # whose they are cannot be told
+        return  # their owners cannot be identified
     prefix = temporary_prefix(who)
     for name in env.list_directory(directory):
         if name.startswith(prefix) and name.endswith(".tmp"):
             pid = name[len(prefix) :].partition("-")[0]
-            if pid.isdecimal() and env.inspect(int(pid)).presence in (Presence.GONE, Presence.ZOMBIE):
+            if pid.isdecimal() and env.inspect(int(pid)).has_ended:
                 try:
                     if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
                         env.unlink(f"{directory}/{name}")

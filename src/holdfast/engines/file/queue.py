@@ -1,43 +1,37 @@
-"""Tickets: the files by which those who wait are seen by other processes.
+"""Fairness: waiters form a queue in the order of their arrival, and each watches only its predecessor.
 
-A ticket lies in a hidden directory beside the lock file, the queue, which is there only while somebody waits. Its
-waiter keeps its guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a
-record, like a holder's, for people.
+Inside a process, waiters form a `Line`. The first of each line, once it has waited a moment, takes a ticket: a file in
+a hidden directory beside the lock file, the queue, which exists only while there are waiters. The waiter keeps the
+ticket's guard. The name of a ticket sorts by arrival and says whether the waiter would share the lock; its content is
+a record, like a holder's, for people.
 
-Q2  A ticket counts while its guard is held. Whoever finds one without removes it, under its guard. Its creator cannot
-    have the guard at the instant of creation, so it looks afterwards whether the ticket is still there. Where a
-    neighbour's probe keeps it from the guard, or the neighbour removes it or the still empty directory, it makes both
-    anew: a waiter without a ticket would be passed by all that come later, and be shown to nobody.
+    new ──▶ behind another waiter of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
+
+Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
+    and a process that does not know of the queue harms only the order.
+Q2  A ticket counts while its guard is held. A process that finds one without removes it, under its guard. Its creator
+    cannot have the guard at the instant of creation, so it checks afterwards that the ticket is still there. If a
+    neighbour's probe keeps it from the guard, or the neighbour removes it or the still empty directory, it recreates
+    both: a waiter without a ticket would be passed by all later ones, and not be shown.
+Q3  The watch on a predecessor's ticket is armed before its guard is probed, so the end of the ticket makes an event
+    that we still find. After waking, we read the queue again: a ticket with an earlier arrival may have appeared. If
+    there was an event and the guard is still held, we look again soon: a dying process's guard outlives it.
+Q4  A place, with its ticket, is kept until the release. So a release wakes only the next waiter, however many wait.
+Q5  Newcomers go in directly as long as no waiter has waited for longer than a moment; and a process whose turn has come
+    may take the lock again for a slice of time before its successors. Handing a lock over costs ten times as much as
+    taking it again, so throughput depends on this. A wait is still bounded: each predecessor has one slice.
+Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the waiters ahead do nothing
+    (stopped, forged, or with another policy about stale locks), the next one removes their tickets and goes in. All of
+    them notice, although only the first was idle; they queue again, by their old arrival. So a waiter that finds itself
+    behind looks at the lock at once, and ignores tickets that it may not remove for the rest of this wait.
+Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
+    once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
-    never through a link, and each step in it goes by that descriptor. Nothing in it is removed but a regular file with
-    a ticket's name whose guard is free. A directory that somebody moves there loses and gains nothing by that.
-Q9  A queue is open to those to whom the lock's own directory is. Its mode is set on the descriptor, and only while the
-    directory is empty, ours, and has the mode with which it is made, which nothing else has: no directory of ours that
-    somebody moves there is opened to others. If its maker dies before that, the next one of the same user does it.
-
-Fairness: those who wait form a queue, in the order of their arrival, and each watches only the one before it.
-
-Inside a process, a `Line` of places. The first of each line, once it has waited a moment, has a ticket (queue.py).
-
-    new ──▶ behind somebody of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
-
-Q1  Exclusion never depends on the queue. A place decides only when a contender tries; so every failure here is ignored,
-    and whoever knows nothing of the queue does no harm but to the order.
-Q3  The watch on a predecessor's ticket is armed before its guard is probed, so its end makes an event that is still
-    there. After waking, the queue is looked at anew: a ticket with an earlier arrival may have appeared in between.
-    If there was an event and the guard is held all the same, it is looked at again soon: a dying process's outlives it.
-Q4  A place, with its ticket, is kept until the release. So a release wakes only the next one, whatever their number.
-Q5  Newcomers go in directly as long as nobody has waited for longer than a moment; and a process whose turn has come
-    may take the lock again for a slice of time before those behind it. Handing a lock over costs ten times as much as
-    taking it again, so this makes the throughput. A wait is bounded all the same: each one ahead has one slice.
-Q6  A ticket is the right to be first for those who use it. If the lock lies there free while the ones ahead do nothing
-    (stopped, forged, or with other ideas of what is stale), the one behind them removes their tickets and goes in. All
-    of them are told, because only the first was idle; and they queue anew, by their old arrival. So whoever finds
-    itself behind looks at the lock at once; and what it may not remove it heeds no more in this wait.
-Q7  The slots of a semaphore have one queue, and a place in it is left at the acquisition: the next one looks at once,
-    as another slot may be free, too. So two releases at once let two in, and each of them wakes only the first.
-
-Who waits: those who queue, in order, and those who only watch the lock file. For people; nothing relies on it.
+    never through a link, and each step in it goes by that descriptor. Only a regular file with a ticket's name and a
+    free guard is ever removed from it. Moving a directory there gains an attacker nothing.
+Q9  A queue is open to the same users as the lock's own directory. Its mode is set on the descriptor, and only while the
+    directory is empty, ours, and has its initial mode, which nothing else has: so no directory of ours that is moved
+    there is opened to others. If its maker dies before that, the next process of the same user does it.
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ from ..._core.wait import Signal
 from ..._platform.interface import DYING, RECHECK, Environment, Watch
 from ..._platform.operations import let_go
 from ...errors import MalformedRecord
-from ...model import Waiter, marker_text
+from ...model import Status, Waiter, marker_text
 from ...protocols import get
 from .inspect import Observation, read_record
 from .request import FileRequest
@@ -62,20 +56,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from ...model import Status
-
     Arrival = tuple[float, Waiter]
 
 MOMENT = 0.002
-"""Seconds that a waiter waits before it takes a ticket, and that newcomers may pass it by (queue.py, Q5)."""
+"""Seconds that a waiter waits before it takes a ticket, and in which newcomers may pass it (Q5)."""
 _TRIES = 20
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
-"""The mode of a queue that has just been made (Q9): it may be opened by its owner, and by nobody else."""
+"""The mode of a queue that has just been made (Q9): only its owner may open it."""
 WAITING, HOLDING = b"state=waiting\n", b"state=holding\n"
 
 
 class Queue:
-    """The directory of the tickets, opened: whatever is at its path by now, it is this one (Q8)."""
+    """The directory of the tickets, opened: it stays this one, whatever is at its path by now (Q8)."""
 
     __slots__ = ("_env", "_fd", "path")
 
@@ -91,7 +83,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Never raises: what the system says of a directory that was only read is no news."""
+        """Never raises: an error from closing a directory that was only read does not matter."""
         try:
             if self._fd >= 0:
                 self._env.close(self._fd)
@@ -100,7 +92,7 @@ class Queue:
         self._fd = -1
 
     def names(self) -> list[str]:
-        """The tickets, by arrival. What cannot be a ticket is left out."""
+        """The tickets, by arrival, without names that cannot be tickets."""
         try:
             return sorted([name for name in self._env.list_directory(self._fd) if is_ticket(name)])
         except OSError:
@@ -116,7 +108,7 @@ class Queue:
         return self._env.open_new(name, mode, dir_fd=self._fd)
 
     def has(self, name: str, identity: tuple[int, int]) -> bool:
-        """Whether the name leads to this very file now."""
+        """Whether the name leads to this file now."""
         try:
             found = self._env.stat(name, dir_fd=self._fd)
         except FileNotFoundError:
@@ -124,7 +116,7 @@ class Queue:
         return (found.st_dev, found.st_ino) == identity
 
     def unlink(self, name: str) -> bool:
-        """Whether it is gone: another's, in a sticky directory, stays."""
+        """Whether it is gone: another user's, in a sticky directory, stays."""
         try:
             self._env.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
@@ -134,7 +126,7 @@ class Queue:
         return True
 
     def is_guarded(self, name: str) -> bool:
-        """Whether a ticket is somebody's. One that is not is removed (Q2); one that cannot be judged counts (Q6)."""
+        """Whether a ticket has a living owner. If not, it is removed (Q2); one that cannot be judged counts (Q6)."""
         env = self._env
         try:
             fd = self.open(name)
@@ -147,7 +139,7 @@ class Queue:
                 return True
             found = env.fstat(fd)
             identity = (found.st_dev, found.st_ino)
-            # None: where there are no kernel locks, whoever made it has died before it knew that.
+            # None: there are no kernel locks here, and its maker died before it knew that.
             if stat.S_ISREG(found.st_mode) and env.guard(fd) is not False and self.has(name, identity):
                 self.unlink(name)
         except OSError:
@@ -157,16 +149,16 @@ class Queue:
         return False
 
     def open_up(self, directory: str) -> None:
-        """Open it to those to whom the lock's directory is, if it is in the making (Q9)."""
+        """Open it to the users of the lock's directory, if it is in the making (Q9)."""
         env = self._env
         found = env.fstat(self._fd)
         if stat.S_IMODE(found.st_mode) != _IN_THE_MAKING or not self.is_empty():
             return
         try:
-            # What a link leads to, not the link: that is open to all.
+            # The mode of a link's target: the link itself is open to all.
             env.chmod(self._fd, stat.S_IMODE(env.stat(f"{directory}/.").st_mode) & 0o1777 | 0o700)
         except PermissionError:
-            pass  # another user's; who runs as root may, and then it is what its owner would have done
+            pass  # another user's; root may do it, as its owner would have
 
 
 class Ticket:
@@ -179,12 +171,12 @@ class Ticket:
         self._fd = fd
 
     def hold(self) -> None:
-        """Say that its owner is not waiting any more."""
+        """Record that its owner is no longer waiting."""
         self._env.write(self._fd, HOLDING, 0)
 
     def give_up(self) -> None:
         """Remove it; the directory too, if it was the last. Never raises."""
-        self.queue.unlink(self.name)  # the name is nobody else's: there is a token in it
+        self.queue.unlink(self.name)  # the token in the name makes it ours
         try:
             self._env.close(self._fd)
         except OSError:
@@ -194,15 +186,15 @@ class Ticket:
 
 
 def issue(env: Environment, request: FileRequest, name: str, since: float) -> Ticket | None:
-    """A guarded ticket of that name (Q2); None where there are no kernel locks. OSError as the system gives it; EAGAIN
-    when neighbours have spoiled every try, so that a later one may succeed."""
+    """A guarded ticket of that name (Q2); None where there are no kernel locks. OSError from the system; EAGAIN when
+    neighbours have spoiled every try, so that a later one may succeed."""
     if not env.guards:
         return None
     for _ in range(_TRIES):
         try:
             queue = _make_queue(env, request)
         except FileNotFoundError:
-            continue  # a neighbour has removed it, as it was empty still
+            continue  # a neighbour has removed it, as it was still empty
         except PermissionError:
             if stat.S_IMODE(env.stat(request.queue).st_mode) != _IN_THE_MAKING:
                 raise
@@ -229,7 +221,7 @@ def _make(
     try:
         fd = queue.create(name, request.mode)
     except (FileNotFoundError, FileExistsError):
-        queue.unlink(name)  # nobody else makes one of this name: it is what an earlier try could not remove
+        queue.unlink(name)  # the name is ours alone: an earlier try could not remove it
         return False
     guard: bool | None = False
     try:
@@ -251,7 +243,7 @@ def _make(
 
 
 def _make_queue(env: Environment, request: FileRequest) -> Queue:
-    """The queue, made if it is not there. OSError when there is something else at its path: a link, a file."""
+    """The queue, created if missing. OSError if there is something else at its path: a link, a file."""
     try:
         queue = Queue(env, request.queue)
     except FileNotFoundError:
@@ -269,16 +261,16 @@ def _make_queue(env: Environment, request: FileRequest) -> Queue:
 
 
 def withdraw(env: Environment, path: str, name: str) -> None:
-    """Remove the ticket, if it is there. It may be broken off, and called again."""
+    """Remove the ticket, if it exists. May be interrupted, and called again."""
     queue = opened(env, path)
     if queue is not None:
         with queue:
-            queue.unlink(name)  # it is nobody else's: there is a token in it
+            queue.unlink(name)  # the token in the name makes it ours
         remove_queue(env, path)
 
 
 def name_of(arrival: float, pid: int, token: str, *, shared: bool) -> str:
-    """The name of a ticket. `arrival` is on the monotonic clock of the machine, which all processes share."""
+    """The name of a ticket. `arrival` is on the machine's monotonic clock, which all processes share."""
     return f"{int(arrival * 1e9):020d}-{'s' if shared else 'x'}-{pid}-{token}"
 
 
@@ -309,7 +301,7 @@ def is_shared(name: str) -> bool:
 
 
 def opened(env: Environment, path: str) -> Queue | None:
-    """The queue, if there is one that may be looked at."""
+    """The queue, if there is one that this user may open."""
     try:
         return Queue(env, path)
     except OSError:
@@ -324,12 +316,12 @@ def names(env: Environment, path: str) -> list[str]:
     with queue:
         found = queue.names()
     if not found:
-        remove_queue(env, path)  # left by somebody who died between two steps
+        remove_queue(env, path)  # left by a process that died between two steps
     return found
 
 
 def tidy(env: Environment, path: str) -> None:
-    """Remove what dead waiters left, up to the first living one: that one will do the same when it leaves."""
+    """Remove what dead waiters left, up to the first living one, which will do the same when it leaves."""
     queue = opened(env, path)
     if queue is None:
         return
@@ -347,26 +339,26 @@ def remove_queue(env: Environment, path: str) -> None:
 
 
 SLICE = 0.0004
-"""Seconds from getting the lock by the queue, in which a process may take it again (Q5). Measured: with less, 16
+"""Seconds, from getting the lock through the queue, in which a process may take it again (Q5). Measured: with less, 16
 processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
 NAP = 0.0003
-"""Seconds for which the next one leaves the lock to a process that uses its slice."""
+"""Seconds for which the next waiter leaves the lock to a process that uses its slice."""
 PATIENCE = 0.020
-"""Seconds that a free lock is left to those who are first (Q6)."""
+"""Seconds for which a free lock is left to the first waiters (Q6)."""
 _RECHECK_EACH = 1.0
-"""Seconds between looks at the lock for each one ahead."""
+"""Seconds between looks at the lock, for each waiter ahead."""
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
-"""Seconds between looks at the ticket ahead, where no events come: near to our turn, and far from it."""
+"""Seconds between looks at the ticket ahead, where no events arrive: near our turn, and far from it."""
 _LIST_EVERY, _NEAR = 0.5, 16
-"""Seconds for which a poll believes that the ticket ahead is the one to wait for, and its owner alive; unless there are
-no more than so many ahead."""
+"""Seconds for which a poll assumes that the ticket ahead is still the one to wait for, and its owner alive; not with
+at most this many ahead."""
 
 
 def is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
     """Whether a newcomer has to queue (Q5).
 
-    One that will not wait does not: it takes what is free, or leaves. Only readers always give way: together they could
-    keep a writer out for ever.
+    A caller that will not wait does not: it takes a free lock, or leaves. But readers always give way: together they
+    could keep a writer out for ever.
     """
     if not request.fair or (timeout == 0 and not request.shared):
         return False
@@ -380,18 +372,18 @@ def is_contended(env: Environment, request: FileRequest, timeout: float | None) 
         for place in line.places.copy():
             if place.started <= latest and not (place.shared and request.shared):
                 return True
-    # Who has a ticket has waited for a moment, or is behind somebody who has.
+    # The owner of a ticket has waited for a moment, or is behind a waiter that has.
     exists = env.exists(request.queue)
     return bool(_conflicting(names(env, request.queue), shared=True)) if exists and request.shared else exists
 
 
 def _conflicting(names: list[str], *, shared: bool) -> list[str]:
-    """Those tickets that one has to wait for: readers do not wait for readers."""
+    """The tickets to wait for: readers do not wait for readers."""
     return [name for name in names if not is_shared(name)] if shared else names
 
 
 class Line:
-    """The places of this process in the queue of one lock, in the order of arrival."""
+    """The places of this process in the queue of one lock, by arrival."""
 
     __slots__ = ("mutex", "places")
 
@@ -400,8 +392,8 @@ class Line:
         self.places: list[Place] = []
 
     def ahead_of(self, place: Place) -> list[Place]:
-        """Those whom `place` has to wait for: readers do not wait for readers. It is entered if it is not there: at
-        first, and when somebody lost patience with it (Q6)."""
+        """The places that `place` waits for: readers do not wait for readers. Inserts it if it is missing: at first,
+        and after a waiter lost patience with it (Q6)."""
         if place not in self.places:
             self._insert(place)
         before = self.places[: self.places.index(place)]
@@ -414,7 +406,7 @@ class Line:
         self.places.insert(number, place)
 
     def wake_first(self) -> None:
-        """Tell those who are first now; one whose event loop has been closed will never leave by itself."""
+        """Wake the first waiters. One whose event loop has been closed would never leave by itself: it is removed."""
         readers = False
         for place in self.places.copy():
             if readers and not place.shared:
@@ -446,12 +438,12 @@ class Place:
         self._issuing = False
         """Whether a ticket of ours may be there that `_ticket` does not know of."""
         self._passed: set[str] = set()
-        """Tickets that lay idle in front of a free lock, and that we may not remove."""
+        """Idle tickets in front of a free lock that we may not remove."""
         self._queue_up_at = started + MOMENT
         self._hopeless = False
-        """No ticket can be had here: no kernel locks, no right to write, a full disk."""
+        """Tickets do not work here: no kernel locks, no write permission, a full disk."""
         self.first_ahead: object = None
-        """Who was first when we were not."""
+        """The first waiter, when it was not us."""
         self._behind_here = 0
         self._ahead = 0
         self._list_at = 0.0
@@ -459,19 +451,19 @@ class Place:
         self._turn_came = False
         self._watch: Watch | None = None
         self._relied = 0.0
-        """From when on the watch is relied upon."""
+        """When we start to rely on the watch."""
         self._line = Line()
-        """The one that we are in, once we have asked whose turn it is."""
+        """The line that we are in, once we have asked whose turn it is."""
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
 
     def takes_turn(self) -> bool:
-        """Whether our turn has come since this was asked last: who was before us in the queue may not be done yet."""
+        """Whether our turn has come since the last call: then our predecessor may not be done yet."""
         came, self._turn_came = self._turn_came, False
         return came
 
     def is_first(self) -> bool:
-        """Whether it is our turn, as far as can be seen now."""
+        """Whether it is our turn, as far as is visible now."""
         self.signal.is_set = False
         ahead = self._ahead_here()
         self._behind_here = len(ahead)
@@ -484,7 +476,7 @@ class Place:
     def _ahead_here(self) -> list[Place]:
         lines, queue = self.env.lines, self._request.queue
         while True:
-            line: Line = lines.setdefault(queue, self._line)  # ours already, should an interruption come now
+            line: Line = lines.setdefault(queue, self._line)  # in case an interruption comes now, it is already ours
             self._line = line
             with line.mutex:
                 if lines.get(queue) is line:  # else it has just been dissolved
@@ -500,7 +492,7 @@ class Place:
         env, path = self.env, self._request.queue
         polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
         if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
-            return True  # a thousand that poll cannot each read a list of a thousand
+            return True  # a thousand pollers cannot each read a list of a thousand
         self._list_at = env.monotonic() + _LIST_EVERY
         queue, names = self._look()
         try:
@@ -515,16 +507,16 @@ class Place:
             self._unlook(queue)
         self._unwatch()
         if queue is not None and self._ticket is None and (before or not names):
-            remove_queue(env, path)  # they were all of the dead, or there was none
+            remove_queue(env, path)  # all tickets were of dead processes, or there were none
         return False
 
     def _look(self) -> tuple[Queue | None, list[str]]:
-        """The queue, and the tickets in it: that of our own ticket, as long as this is there."""
+        """The queue, and the tickets in it: the queue of our own ticket, as long as that exists."""
         if self._ticket is not None:
             names = self._ticket.queue.names()
             if self.name in names:
                 return self._ticket.queue, names
-            self._drop_ticket()  # Q6; or the whole directory has been removed
+            self.drop_ticket()  # Q6; or the whole directory has been removed
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
@@ -558,7 +550,7 @@ class Place:
             for place in ahead:
                 if place in self._line.places:
                     self._line.places.remove(place)
-                    place.signal.set()  # it may wait for its turn only, and nobody else would tell it
+                    place.signal.set()  # it may wait for its turn only, and nothing else would wake it
         queue, names = self._look()
         try:
             for name in self._ahead_of_us(names):
@@ -573,11 +565,11 @@ class Place:
 
     @property
     def due(self) -> float:
-        """When to look again, only in order to queue up in sight of all."""
+        """When to look again just to take a ticket."""
         return math.inf if self._ticket is not None or self._hopeless else self._queue_up_at
 
     def queue_up(self, now: float) -> None:
-        """Take a ticket, if we are the first of this process and have to wait any longer."""
+        """Take a ticket, if we are the first of this process and have to go on waiting."""
         if self._behind_here or self.due == math.inf or now < (self.started if self._before else self._queue_up_at):
             return
         env = self.env
@@ -593,12 +585,12 @@ class Place:
         self._hopeless = self._ticket is None
 
     def recheck(self, now: float) -> float:
-        """Seconds after which to look at the lock although somebody is ahead (A3): soon where our turn is near, rarely
-        where a thousand wait, and in a long wait after as long as it has lasted."""
+        """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a
+        thousand wait, and in a long wait as many as it has lasted."""
         return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
-        """What to wait for, being behind somebody: descriptors, until when at the latest, a signal."""
+        """What to wait for while a waiter is ahead: descriptors, the latest time to wake up, a signal."""
         if self._behind_here:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
@@ -607,13 +599,13 @@ class Place:
         return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
 
     def woke(self, *, over: bool) -> bool:
-        """To be called when a wait has ended: whether it was about us."""
+        """Whether the wait that has just ended was about us."""
         return self._watch is None or self._watch.woken(over=over)
 
     # -- holding and leaving -------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """We have the lock, and keep our place until the release (Q4). Those of the same owner may join us."""
+        """We have the lock, and keep our place until the release (Q4). Waiters of the same owner may join us."""
         self.env.turns[self._request.queue] = self.env.monotonic() + SLICE
         self.holding = True
         self._unwatch()
@@ -625,7 +617,7 @@ class Place:
         self._tell_owner()
 
     def enter(self) -> None:
-        """We have one of several: the next one looks for another at once. Those of the same owner may join us."""
+        """We have one of several slots: the next waiter tries the others at once, and our owner's may join us."""
         self.leave()
         self._tell_owner()
 
@@ -637,11 +629,11 @@ class Place:
                         place.signal.set()
 
     def leave(self) -> None:
-        """Give the place up; whoever is first now is told. Idempotent, and nothing in a forked child."""
+        """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
         if self._generation != self.env.generation:
             return
         self._unwatch()
-        self._drop_ticket()
+        self.drop_ticket()
         with self._line.mutex:
             if self in self._line.places:
                 self._line.places.remove(self)
@@ -655,7 +647,7 @@ class Place:
             self._watch.close()
             self._watch = None
 
-    def _drop_ticket(self) -> None:
+    def drop_ticket(self) -> None:
         if self._ticket is not None:
             self._ticket.give_up()
             self._ticket = None
@@ -665,17 +657,17 @@ class Place:
 
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
-    """Everybody who can be seen to wait, those whom the status knows already among them. Changes nothing."""
+    """All visible waiters, including those that the status already knows. Changes nothing."""
     queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
     found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
     known = {waiter.pid for waiter in found}
     found += [waiter for waiter in status.waiters if waiter.pid not in known]
     if seen is not None:
-        # A holder may watch its own lock file, in order to be told of its loss.
+        # A holder may watch its own lock file, in order to notice its loss.
         seen_already = (*status.waiters, *status.holders, status.holder)
         known.update(who.pid for who in seen_already if who is not None and who.pid is not None)
         others = [pid for pid in env.watchers(seen.identity) if pid not in known]
-        if others:  # the keeper of a shell's lock is no holder by the record, but has its guard
+        if others:  # the record does not name the keeper of a shell's lock, but it has the guard
             keepers = {owner.pid for owner in env.lock_owners(seen.identity) if not owner.waiting}
             others = [pid for pid in others if pid not in keepers]
         found += [Waiter(None, pid, None, None, env.command(pid)) for pid in others]
@@ -683,14 +675,14 @@ def waiters(env: Environment, request: FileRequest, seen: Observation | None, st
 
 
 def _in_tickets(env: Environment, request: FileRequest) -> list[Arrival]:
-    """Those of other processes: the first of each."""
+    """Waiters of other processes: the first of each."""
     line: Line | None = env.lines.get(request.queue)
     mine = set() if line is None else {place.name for place in line.places.copy()}
     return [(arrival(name), waiter) for name, waiter in read_tickets(env, request.queue) if name not in mine]
 
 
 def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
-    """The tickets in the queue at the path, by arrival, and who has them; without those that wait no more."""
+    """The tickets in the queue at the path, by arrival, with their waiters; without those that no longer wait."""
     queue = opened(env, path)
     if queue is None:
         return []
@@ -700,7 +692,7 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
 
 
 def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
-    """Who has the ticket; None for one that waits no more."""
+    """The waiter of the ticket; None if it no longer waits."""
     try:
         fd = queue.open(name)
     except OSError:
@@ -717,13 +709,13 @@ def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
     if decoded.pid is None or decoded.marker is None:
         return None
     there, here = decoded.marker.identity, env.identity()
-    local = (there.boot, there.pid_namespace) == (here.boot, here.pid_namespace)
+    local = there.pid_space == here.pid_space
     command = env.command(decoded.pid) if local else None  # elsewhere the number means another process
     return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
 
 
 def _in_line(env: Environment, request: FileRequest) -> list[Arrival]:
-    """Those of this process."""
+    """Waiters of this process."""
     line: Line | None = env.lines.get(request.queue)
     if line is None:
         return []

@@ -1,28 +1,28 @@
-"""Removing a lock that is not ours: on purpose, and only the one that was meant.
+"""Removing another process's lock: on purpose, and only the one that was meant.
 
-A lock of the kernel alone is never removed: it is not the file that holds it (flock.py, F2).
+A pure kernel lock is never removed: it is not the file that holds it (flock.py, F2).
 
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
-R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, exclusively or together with readers; and
-    the claim. Whoever is refused looks again: it may be another lock by now. The guard is left to a holder that is to
-    lose its living lock; but what looks like that may be a takeover. So the claim is made in any case, and the record
-    is read again under it: who has written over it by then keeps it, and who does so later finds the claim (T8).
-R3  Between two tries there is a short wait, so that a lock which keeps changing hands keeps nobody busy, and nothing is
-    kept: no descriptor, no claim, no announcement. Who is interrupted there leaves nothing. After PATIENCE it is over.
-R4  A holder that had queued keeps its ticket (queue.py, Q4), and the one behind it watches that, not the lock file. So
-    the tickets of its process go with the lock: whoever watches one looks again. One who waits in that process, and
-    whose ticket goes as well, queues anew by its old arrival.
+R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, exclusively or together with readers, and
+    the claim. If one is refused, we look again: it may be another lock by now. A living holder that is to lose its lock
+    keeps the guard; but what looks like one may be a takeover. So the claim is made in any case, and the record is read
+    again under it: a process that has overwritten it by then keeps the lock, and a later one finds the claim (T8).
+R3  A short wait between two tries avoids a busy loop on a lock that keeps changing hands. Nothing is kept meanwhile: no
+    descriptor, claim or announcement, so an interruption leaves nothing behind. After PATIENCE we give up.
+R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waiter watches that, not the lock file. So
+    the tickets of its process are removed with the lock, which makes their watchers look again. A waiter of that
+    process that loses its ticket as well queues again by its old arrival.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Generator
 
 from ..._core.messages import advice, sentence
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
-from ...errors import HoldfastError
-from ...errors import set_error_path as located
+from ...errors import HoldfastError, set_error_path
 from ...model import Identity, Liveness, Record
 from . import queue
 from .acquire import look
@@ -32,18 +32,14 @@ from .request import FileRequest
 from .steps import is_there
 from .takeover import NO_LOCKS, make_claim, take_guard
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
 PATIENCE = 2.0
-"""Seconds after which whoever finds each time that the lock has changed hands gives up (R3)."""
+"""Seconds after which we give up on a lock that has changed hands at every try (R3)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
-    """Remove the lock file, whoever holds it. HoldfastError where that would not end the hold, but split the lock."""
+    """Remove the lock file of any holder. HoldfastError where that would not end the hold, but split the lock."""
     if request.protocol.persistent:
         _require_unheld(env, request)
         return None
@@ -53,16 +49,16 @@ def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, 
 def remove_if(
     env: Environment, request: FileRequest, agreed: Callable[[Observation, Assessment], bool]
 ) -> Generator[Wait, None, Record | None]:
-    """Remove the lock file if `agreed` to what was seen; the record that went, or None if nothing was removed.
+    """Remove the lock file if `agreed` to what was seen; the removed record, or None if nothing was removed.
 
-    `agreed` is asked anew at each try. HoldfastError if it changed hands at every one of them, for PATIENCE seconds.
+    `agreed` is called at each try. HoldfastError if the lock changed hands at every try, for PATIENCE seconds.
     """
     until, pause = env.monotonic() + PATIENCE, _FIRST_PAUSE
     while True:
         try:
             seen = observe(env, request)
         except OSError as error:
-            located(error, request.path)
+            set_error_path(error, request.path)
             raise
         if seen is None:
             return None
@@ -73,7 +69,7 @@ def remove_if(
             if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
                 return seen.record
         except OSError as error:
-            located(error, request.path)
+            set_error_path(error, request.path)
             raise
         finally:
             forget(env, seen)
@@ -91,7 +87,7 @@ def remove_if(
 
 
 def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """Why the lock that was seen is not this process's to release; None where it is."""
+    """Why this process may not release the lock that was seen; None if it may."""
     if seen.record is None:
         return f"{seen.problem}, so whose it is cannot be known"
     if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
@@ -100,7 +96,7 @@ def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str 
     if seen.record.pid != owner.pid:
         return f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"
     if marker is not None and marker.identity != owner:
-        return f"it was acquired for another process {owner.pid}, of another time or another place"
+        return f"it was acquired for another process {owner.pid}, of another time or container"
     return None
 
 
@@ -142,7 +138,7 @@ def _remove_claimed(env: Environment, request: FileRequest, seen: Observation, g
         claim = make_claim(env, request.path, seen.identity, guard)
     except OSError as error:
         if error.errno in _FULL and guard != NO_LOCKS:
-            return _remove_unchanged(env, request, seen)  # nobody else can make one, either; and this makes room
+            return _remove_unchanged(env, request, seen)  # no other process can make one either; and this makes room
         error.filename = request.path
         raise
     if claim is None:
@@ -159,7 +155,7 @@ def _remove_unchanged(env: Environment, request: FileRequest, seen: Observation)
     try:
         env.unlink(request.path)
     except FileNotFoundError:
-        return False  # its holder has released it since the look, or somebody else has broken it
+        return False  # released or broken since the look
     _wake_waiters(env, request, seen)
     return True
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from ..._core.options import Stale
 
+
 _MOST_SLOTS = 1000
-"""Whoever waits for a semaphore looks at every slot, and has a descriptor open for each."""
+"""A waiter looks at every slot of a semaphore, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05
-"""Seconds. Timestamps are in whole ones, so that a faster beat would only look more often whether the lock is lost."""
+"""Seconds. Timestamps are in whole seconds, so a faster beat would only check more often whether the lock is lost."""
 _OF_PROTOCOLS = ("payload", "holder", "version")
 """Options that only some protocols have (`Protocol.options`)."""
 
@@ -51,7 +52,7 @@ class FileRequest(Request):
     def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
         self.protocol: Protocol = get(options.get("protocol", "sema"))
         self.more = _options_of(self.protocol, options)
-        if path == lock_file:  # a file that was found: its own path is no link
+        if path == lock_file:  # a file that was found: its path is not a link
             given = located = check_path(path, self.protocol.name)
         else:
             given, located = locate(path, self.protocol)
@@ -70,25 +71,25 @@ class FileRequest(Request):
                 "protocol='flock' (-p flock) for a lock that readers share"
             )
         if self.shared and self.fencing:
-            raise ValueError("a shared hold has no fencing token: those who hold it together have no order")
+            raise ValueError("a shared hold has no fencing token: readers that hold a lock together have no order")
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
         self.stale_after = own if chosen is None else chosen
-        # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity is never.
+        # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity means never.
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         pace = min(self.stale_after, own) / 3 if every is None else every or math.inf
         self.beat_every = max(pace, _FASTEST_BEAT)
-        # How this directory publishes; moves on when a way turns out not to work here.
+        # How to publish in this directory; moves on when a method turns out not to work here.
         self.method = "unnamed"
-        # The longest pause, in seconds, between looks of the first who waits, where no events arrive.
+        # The longest pause, in seconds, between looks of the first waiter, where no events arrive.
         self.look_every = math.inf
         # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
-        # set (acquire.py, A9).
+        # set (acquire.py, A6).
         self.prepare: Callable[[], Signal | None] | None = None
-        # Written without a marker: nobody vouches for it, so others judge it as the protocol says.
+        # Write no marker: no process vouches for the lock, so others judge it by the protocol's rule.
         self.unmarked = False
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
@@ -101,7 +102,7 @@ class FileRequest(Request):
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
-    """A request for each slot of a semaphore, `<base>.<i>.lock`. They have one queue, which no lock has."""
+    """A request for each slot of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses."""
     if isinstance(slots, bool) or not isinstance(slots, int):
         raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
     if not 1 <= slots <= _MOST_SLOTS:
@@ -120,10 +121,10 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
 
 
 def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
-    """Those options that only this protocol has; TypeError or ValueError for what it has not."""
+    """The options that only this protocol has; TypeError or ValueError for any that it lacks."""
     for name in _OF_PROTOCOLS:
         if options.get(name) is not None and name not in protocol.options:
-            raise ValueError(f"{name} is no option of the {protocol.name} protocol")
+            raise ValueError(f"{name} is not an option of the {protocol.name} protocol")
     more = {name: value for name, value in options.items() if name in protocol.options and value is not None}
     if more:
         protocol.check_options(more)
@@ -131,7 +132,7 @@ def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
 
 
 def _require_meaning(protocol: str, options: Options) -> None:
-    """ValueError for what would silently have no effect on a lock that the kernel alone keeps and frees."""
+    """ValueError for options that would silently have no effect on a pure kernel lock."""
     given = {
         "stale": callable(options.get("stale")),
         "stale_after": options.get("stale_after") is not None,

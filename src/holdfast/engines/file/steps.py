@@ -1,4 +1,4 @@
-"""Steps on files that all parts of the engine take."""
+"""File operations that several parts of the engine share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...model import MARKER_VERSION
 from .request import FileRequest
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""The errors of one who may not write there."""
+"""The errors of a user who may not write there."""
 
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
-    """Whether the path names this very inode now."""
+    """Whether the path names this inode now."""
     try:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -23,7 +23,7 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
 
 
 def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
-    """Whether the descriptor still leads to this very inode: not if a caller has closed it behind our back."""
+    """Whether the descriptor still leads to this inode: not if a caller has closed it behind our back."""
     try:
         found = env.fstat(fd)
     except OSError as error:
@@ -32,7 +32,7 @@ def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
 
 
 def write_all(env: Environment, fd: int, data: bytes) -> None:
-    """One write; more only where the kernel wrote short, as it does just before it says ENOSPC."""
+    """One write; more only after a short one, as the kernel does just before ENOSPC."""
     written = env.write(fd, data, 0)
     while written < len(data):
         count = env.write(fd, data[written:], written)
@@ -42,23 +42,23 @@ def write_all(env: Environment, fd: int, data: bytes) -> None:
 
 
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
-    """Strike a hold off the list, unless the entry is of a later hold of the same file by now."""
+    """Remove a hold from the list, unless the entry is a later hold of the same file by now."""
     held = env.holds.get(identity)
     if held is not None and held.fd == fd:
         del env.holds[identity]
 
 
 def kinds_of_marker(request: FileRequest) -> tuple[bytes, bytes]:
-    """Known by its process, known by its guard: how the two kinds begin in a record (publish.py, P3)."""
+    """How the two kinds of marker begin in a record: known by its process, known by its guard (publish.py, P3)."""
     key = request.protocol.marker_key
     version = MARKER_VERSION.encode()
     return key + version + b" n ", key + version + b" g "
 
 
 def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> None:
-    """Undo whatever part of publishing was done (publish.py, P4). Leaves alone what another has made of the file.
+    """Undo whatever part of publishing was done (publish.py, P4), unless another process has changed the file.
 
-    It may be broken off, and called again (operations.py, J3).
+    May be interrupted, and called again (operations.py, J3).
     """
     if not env.is_open(fd):
         return
@@ -73,5 +73,5 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> No
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
     except OSError:
-        pass  # the first failure is the one to report; what is left has no guard and will be taken over
+        pass  # the first failure is the one to report; a leftover has no guard and will be taken over
     let_go(env, fd)

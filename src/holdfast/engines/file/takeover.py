@@ -1,65 +1,63 @@
-"""Claims: the second of the two gates before another's record is replaced or removed; the first is the guard.
+"""Taking over a lock whose holder is dead or stale, in place: the path is never absent, so no newcomer barges in.
 
     guard ──exclusive──────────────▶ claim ──▶ look again ──▶ replace or remove ──▶ end of the claim ──▶ guard dropped
       ├──shared (readers are there)──▶ ┘ ▲
       └──no kernel locks ────────────────┘
 
-A claim is an empty file beside the lock file. Its name says which inode it is about and which process has made it.
-
-C1  The name is made once: there is a token in it. Whoever has made a claim lists the directory; if another one counts,
-    it takes its own away and has none. Of two, the one that lists last finds the other's. So there are never two.
-C2  A claim counts until its claimant is proven gone. One of another boot, or of another machine, counts for a minute:
-    taking over takes milliseconds, and nothing can be known of it.
-C3  Who has the guard exclusively need not heed a claim that was made under the guard of the same inode (`g`): its
-    claimant would have it still. So that of a killed one goes, whichever container it was in.
-C4  In a sticky directory, a claim of somebody who may neither write to the lock file nor remove it is a forgery, and
-    does not count. Elsewhere whoever can make a claim can remove the lock file as well.
-C5  Only names are looked at. Nothing is opened, read or followed; what is no regular file is no claim.
-C6  A claim is taken away by its claimant, or by whoever finds that it does not count by C2 or C3. Nobody uses its name
-    again, so it is never another's that is removed.
-
-Taking over a lock whose holder is dead or stale, in place: the path is never absent, so nobody barges in between.
-
-T1  Two gates, in this order: the guard of the inode, and the claim. Who is refused goes back to waiting. A
-    contender without kernel locks has the second only, and so one with them heeds it as well. The record of a holder
-    that keeps a guard is taken over under that guard only: who has it exclusively has passed both (T8). The descriptor
-    that is open already is asked first: opening the file for writing wakes all who watch it, ourselves first. For the
-    same reason whoever was refused the claim looks for it before the next try.
+T1  Two gates, in this order: the guard of the inode, and the claim. A contender that is refused goes back to waiting.
+    A contender without kernel locks has only the second gate, so one with them respects it as well. The record of a
+    holder that keeps a guard is taken over only under that guard: an exclusive guard passes both gates (T8). The
+    descriptor that is already open is tried first: opening the file for writing wakes all its watchers, ourselves
+    first. For the same reason a contender that was refused the claim looks for it before the next try.
 T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
-    judged. Otherwise somebody was faster, or the holder lives and has refreshed it.
-T3  The new record covers the old in one write, padded; a reader never sees the end of the old one after the new one.
+    judged. Otherwise another contender was faster, or the holder lives and has refreshed it.
+T3  The new record overwrites the old one in one padded write; a reader never sees the end of the old after the new.
 T4  The path is checked again after the write: a foreign process may have removed it since T2.
-T5  Where the protocol's rule holds, whether we needed it or had a proof, a foreign process may have judged by it and
-    be about to act. So the new hold settles: it waits, and looks again whether the lock is still its own, before anyone
-    is let in. A foreign process that is stopped for longer than that, between its own check and its removal, is not
-    covered; `check()` notices.
-T6  Where the file may not be written but the directory may, the file is removed under the claim, and the lock is
-    published anew. Between the two, others may be faster; then this contender waits like anyone.
-T7  Where the protocol has a way to say "I am removing a stale lock", it is said from before T2 to after T4, so that a
-    foreign process which is about to remove the same lock, and has its own last look, keeps away (interop.py, Y3).
-T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that whoever is killed there
-    leaves nothing but the lock file. All who might replace it need that guard. Only one who breaks what it took for a
-    living holder's lock has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we
-    write, look for claims, and wait until there is none: either it has found our record and gone away, or it has
-    removed the file, and we find that.
-T9  Shared locks of others, who need nothing but the right to read, refuse us the exclusive guard for as long as they
-    like. After some tries the guard is taken together with them: that says as well that no contender has it
-    exclusively, and of those who have it shared the claim lets one pass. As nobody could have a guard on that inode
-    afterwards, it is not taken over in place, but removed, as in T6. Whoever gets its guard later finds by T2 that the
-    path does not name it any more.
-T10 Once the record is overwritten, nothing that is needed may be lacking: without a descriptor to list the directory by
-    (interop.py, Y1) the lock would be given back, and what the dead holder wrote be gone. So the one that the lock file
-    was seen by is closed before that.
+T5  If the protocol's rule holds, whether we needed it or had a proof, a foreign process may have judged by it and be
+    about to act. So the new hold settles: it waits, and checks again that the lock is still its own, before it is
+    delivered. A foreign process that stops for longer than that, between its own check and its removal, is not covered;
+    `check()` notices.
+T6  Where the directory is writable but the file is not, the file is removed under the claim, and the lock is published
+    again. Between the two, others may be faster; then this contender waits like any other.
+T7  If the protocol can announce the removal of a stale lock, the announcement stands from before T2 to after T4, so
+    that a foreign process about to remove the same lock sees it in its own last look and backs off (interop.py, Y3).
+T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that a kill there leaves only the
+    lock file. Every process that might replace it needs that guard. Only a process that breaks a lock which looks alive
+    has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we write, look for claims,
+    and wait until there are none: either that process has found our record and backed off, or it has removed the file,
+    and we notice.
+T9  Shared locks of others, which need only read permission, can refuse us the exclusive guard for ever. After some
+    tries we share the guard with them: that still shows that no contender has it exclusively, and of the contenders
+    that share it the claim lets one pass. As that inode could not be guarded afterwards, it is not taken over in place,
+    but removed, as in T6. A contender that gets its guard later finds by T2 that the path no longer names it.
+T10 Once the record is overwritten, no resource may be missing: without a descriptor to list the directory (interop.py,
+    Y1) the lock would be given back, and the dead holder's record be lost. So the descriptor through which the lock
+    file was read is closed before that.
+
+A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
+
+T11 The token in the name makes it unique. A process that has made a claim lists the directory; if another claim counts,
+    it removes its own and has none. Of two, the process that lists last finds the other's: there are never two.
+T12 A claim counts until its claimant is proven gone. A claim from another boot or machine counts for a minute: a
+    takeover takes milliseconds, and nothing can be known about the claimant.
+T13 Under an exclusive guard, a claim made under the guard of the same inode (`g`) does not count: its claimant would
+    still have the guard. So a killed process's claim is removed, whichever container it was in.
+T14 In a sticky directory, a claim of a user who may neither write to the lock file nor remove it is a forgery, and does
+    not count. Elsewhere a user who can make a claim can remove the lock file as well.
+T15 Only names are examined. Nothing is opened, read or followed; a claim is a regular file.
+T16 A claim is removed by its claimant, or by a process that finds that it does not count by T12 or T13. Its name is
+    never reused, so no other claim is removed by mistake.
 """
 
 from __future__ import annotations
 
 import stat
 import zlib
+from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, Presence
+from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHeld
 from .inspect import Observation, explained, read_record
@@ -69,21 +67,17 @@ from .publish import finish, publish
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there, withdraw, write_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _UNKNOWABLE_LASTS = 60.0
-"""Seconds (C2)."""
+"""Seconds (T12)."""
 NO_LOCKS, SHARED, EXCLUSIVE = 0, 1, 2
-"""How far the guard could be had."""
+"""How the guard is held."""
 
 
 def take_guard(env: Environment, fd: int) -> int | None:
-    """The first gate: the guard exclusively, or shared where only readers have it; None while somebody else has it.
+    """The first gate: the guard exclusively, or shared if only readers have it; None if it is refused.
 
-    The two exclude each other. Of those who have it shared, the claim lets one pass.
+    The two exclude each other. Of the contenders that share it, the claim lets one pass.
     """
     guard = env.guard(fd)
     if guard is None:
@@ -103,7 +97,7 @@ class Claim:
         self._path = path
 
     def end(self) -> None:
-        """Take it away: twice, if need be, as it counts for as long as this process lives."""
+        """Remove it; try twice, if need be, as it counts for as long as this process lives."""
         try:
             self._env.unlink(self._path)
         except FileNotFoundError:
@@ -115,14 +109,14 @@ class Claim:
             raise
 
     def drop(self) -> None:
-        """The same, after something else has failed, which is the news."""
+        """The same after another failure, which is the one to report."""
         unlink_quietly(self._env, self._path)
 
 
 def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) -> Claim | None:
-    """The second gate: the claim on the inode that `path` names; None while somebody else has it (C1).
+    """The second gate: the claim on the inode that `path` names; None while another process has it (T11).
 
-    OSError where no claim can be made: none may be created in the directory, or it may not be listed.
+    OSError if this user may not create files in the directory, or not list it.
     """
     directory = path.rpartition("/")[0]
     name = _name(env, inode, guard)
@@ -141,7 +135,7 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
 
 
 def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
-    """Whether somebody else has a claim on the inode. Where the directory may not be listed, nobody is seen."""
+    """Whether another process has a claim on the inode; False if the directory may not be listed."""
     try:
         names = env.list_directory(path.rpartition("/")[0] or "/")
     except OSError:
@@ -150,12 +144,12 @@ def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) 
 
 
 def is_claim(name: str) -> bool:
-    """Whether a name in a directory is that of a claim."""
+    """Whether this is the name of a claim."""
     return _parsed(name) is not None
 
 
 def why_over(env: Environment, path: str) -> str | None:
-    """Why a claim does not count any more (C2), as far as can be told without its lock's guard; None where it does."""
+    """Why a claim no longer counts (T12), as far as is known without its lock's guard; None if it does."""
     about = _parsed(path.rpartition("/")[2])
     found = env.stat(path)
     if about is None or not stat.S_ISREG(found.st_mode) or found.st_size or not about.is_over(env, found.st_mtime):
@@ -177,16 +171,16 @@ class _About:
         self.started = started
 
     def is_over(self, env: Environment, made: float) -> bool:
-        """C2."""
+        """T12."""
         who = env.identity()
-        if "-" in (who.boot, who.pid_namespace):
+        if not who.has_pid_space:
             return False
         if self.boot != _short(who.boot):
             return abs(env.time() - made) >= _UNKNOWABLE_LASTS
         if self.space != _short(who.pid_namespace):
             return False
         found = env.inspect(self.pid)
-        if found.presence in (Presence.GONE, Presence.ZOMBIE):
+        if found.has_ended:
             return True
         return "-" not in (self.started, found.started) and self.started != found.started
 
@@ -226,7 +220,7 @@ def _short(text: str) -> str:
 def _others(
     env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
 ) -> bool:
-    """Whether another claim counts. Those that do not, by C2 or C3, are taken away."""
+    """Whether another claim counts. Removes those that do not by T12 or T13."""
     directory, about = path.rpartition("/")[0], f"{_PREFIX}{inode[1]:x}."
     counts = False
     for name in names:
@@ -244,16 +238,16 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
     except FileNotFoundError:
         return False
     if not stat.S_ISREG(found.st_mode) or found.st_size:
-        return False  # C5
-    outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # C3
+        return False  # T15
+    outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
-        unlink_quietly(env, claim)  # C6
+        unlink_quietly(env, claim)  # T16
         return False
     return not _is_forged(env, path, found.st_uid)
 
 
 def _is_forged(env: Environment, path: str, user: int) -> bool:
-    """C4."""
+    """T14."""
     where = env.stat(f"{path.rpartition('/')[0]}/.")
     if not where.st_mode & stat.S_ISVTX or user in (0, where.st_uid):
         return False
@@ -267,10 +261,10 @@ def _is_forged(env: Environment, path: str, user: int) -> bool:
 SETTLE = 0.020
 """Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""
 _TRIES = 4
-"""How often the guard is asked for exclusively before it is taken together with readers (T9). Probes are shared, too,
-and take microseconds."""
+"""How often to try for the exclusive guard before sharing it with readers (T9). Probes are shared too, and take
+microseconds."""
 _PAUSE, _PATIENCE = 0.0005, 0.1
-"""Seconds between looks for claims, and after which the lock is given back, to be tried again (T8)."""
+"""Seconds between looks for claims, and after which the lock is given back and tried again (T8)."""
 
 
 def take_over(
@@ -278,7 +272,7 @@ def take_over(
 ) -> Generator[Wait, None, FileHeld | None]:
     """The hold, or None when another contender or the holder itself was faster.
 
-    `insist`: give others who have the guard shared no time to let go of it (T9).
+    `insist`: do not wait for processes that share the guard to let go of it (T9).
     """
     in_place = _may_be_guarded(env, seen)
     if not in_place:
@@ -324,7 +318,7 @@ def take_over(
 
 
 def _may_be_guarded(env: Environment, seen: Observation) -> bool:
-    """Whether the guard could be had exclusively now, or there is none; it is left as it was (T1)."""
+    """Whether the exclusive guard is available now, or there are no guards; leaves it as it was (T1)."""
     if not env.guards or seen.fd < 0:
         return True
     guard = env.guard(seen.fd)
@@ -334,7 +328,7 @@ def _may_be_guarded(env: Environment, seen: Observation) -> bool:
 
 
 def _open(env: Environment, request: FileRequest) -> int | None:
-    """A descriptor to write by; None where this user may not."""
+    """A descriptor for writing; None if this user may not."""
     try:
         return env.open_existing(request.path, write=True)
     except FileNotFoundError:
@@ -346,7 +340,7 @@ def _open(env: Environment, request: FileRequest) -> int | None:
 
 
 def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHeld | None:
-    """Overwrite the record through `fd`, which is closed again unless the hold now owns it."""
+    """Overwrite the record through `fd`, which is then the hold's, or else closed."""
     data = b""
     held = claim = None
     try:
@@ -391,8 +385,8 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise explained(error, request, env) from error
-        # A lock file here could not be removed by this user at the release, either.
-        seen.blocked = f"this user may make no claim to it in {request.directory}"
+        # This user could not remove a lock file here at the release either.
+        seen.blocked = f"this user may not create a claim to it in {request.directory}"
         return None
 
 
@@ -422,7 +416,7 @@ def _write_or_restore(env: Environment, request: FileRequest, fd: int, data: byt
         write_all(env, fd, data)  # T3
     except OSError:
         # The disk is full or failing. Half a record would count as held for ever, or as ours; the old one can be judged
-        # again. Where that cannot be written either, nothing at all is the truth.
+        # again. If that cannot be written either, the file has to go.
         try:
             write_all(env, fd, seen.data.ljust(len(read_record(env, fd)), request.protocol.padding))
         except OSError:
@@ -485,7 +479,7 @@ def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld 
 def complete(
     env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
 ) -> Generator[Wait, None, FileHeld | None]:
-    """Make an unfinished file ours, whose creator died before it wrote its record (publish.py, X2)."""
+    """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     if not _may_be_guarded(env, seen):  # T9
         seen.refused += 1
         if (not insist and seen.refused < _TRIES) or not _remove(env, request, seen):

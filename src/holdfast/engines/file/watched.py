@@ -1,17 +1,22 @@
 """One lock file as one contender sees it: what was there at the last look, and the watch on it for the next change.
 
-A2  The watch is armed, and its events are taken, before the look that decides to wait: what happens after that look
-    makes an event that is still there.
-A4  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
-    have come before the watch was armed, too: so for that long, a watch is not relied upon.
-A6  The watch is on an inode. When the path names another one, we start over with a new watch.
+WF1  The watch is armed, and its events are read, before the look that decides to wait: any change after that look makes
+     an event that we will still find.
+WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
+     also have come before the watch was armed: so for that long, we do not rely on a new watch.
+WF3  The watch is on an inode. When the path names another one, we start over with a new watch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from ..._core.hold import Share
 from ..._core.messages import deadlock
+from ..._core.wait import Wait
 from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
+from ...errors import WouldDeadlock
+from ...model import Status
 from .hold import FileHeld
 from .inspect import Assessment, Observation, assess, explained, forget, observe, require_same_protocol, reread
 from .policy import Verdict, describe, judge
@@ -19,21 +24,13 @@ from .publish import publish
 from .request import FileRequest
 from .takeover import complete, take_over
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.wait import Wait
-    from ...errors import WouldDeadlock
-    from ...model import Status
-
 FIRST_POLL = 0.001
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
-"""After a close event the pauses double from the first to the last: 12.7 ms in all (A4)."""
+"""After a close event the pauses double from the first to the last: 12.7 ms in all (WF2)."""
 
 
-class Sight:
+class WatchedFile:
     """One lock file, looked at again and again. Owns a descriptor and a watch; `rest` gives them up for now."""
 
     seen: Observation
@@ -52,7 +49,7 @@ class Sight:
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
         self._relied = 0.0
-        """From when on the watch is relied upon, where a guard was seen."""
+        """When we start to rely on the watch, where a guard was seen."""
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
@@ -78,14 +75,14 @@ class Sight:
         previous = self._seen
         there = None if previous is None else self._identity()
         if previous is not None and there is None:
-            return False  # released: cleaning up after what was there can wait, publishing cannot
+            return False  # released: cleaning up can wait, publishing cannot
         if previous is not None and previous.fd >= 0 and there == previous.identity:
             reread(env, request, previous)
             return True
         forget(env, previous)
         self._seen = observe(env, request)
         if previous is None or self._seen is None or self._seen.identity != previous.identity:
-            self._disarm()  # A6
+            self._disarm()  # WF3
         return self._seen is not None
 
     def _identity(self) -> tuple[int, int] | None:
@@ -108,7 +105,7 @@ class Sight:
         return self.could_be_had
 
     def lies_free(self) -> bool:
-        """Whether it is there for everybody, however they want it."""
+        """Whether any contender would get it, reader or writer."""
         return self.could_be_had
 
     def describe(self) -> Status:
@@ -118,7 +115,7 @@ class Sight:
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def join(self, context: tuple[object, ...]) -> Share | None:
-        """Our own process holds it, for the same owner: enter again."""
+        """Enter again, if our own process holds it for the same owner."""
         owner = self.request.owner
         if owner is not None:
             for held in self._our_own():
@@ -137,16 +134,16 @@ class Sight:
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
-        """Whether the caller shares the lock already, and may do so once more whoever waits."""
+        """Whether the caller already shares the lock, and so may share it again before any waiter."""
         return False
 
     def _our_own(self) -> list[FileHeld]:
-        """What this process holds of it; several only where holds are shared."""
+        """This process's holds of it; several only if they are shared."""
         held: FileHeld | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
 
     def own_shares(self) -> list[Share]:
-        """What the handles of this process have in holds of it that are in the way."""
+        """The shares of this process's handles in holds that are in the way."""
         ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
         return [share for held in ours for share in list(held.shares)]
 
@@ -163,7 +160,7 @@ class Sight:
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def attempt(self) -> Generator[Wait, None, FileHeld | None]:
-        """Try to get what was seen: create what is not there, take over what may be taken over."""
+        """Try to get the lock as seen: create a missing file, take over one where that is allowed."""
         env, request = self.env, self.request
         held = None
         if not self.there:
@@ -181,11 +178,11 @@ class Sight:
     # -- waiting for a change ------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:
-        """Look again soon: what was in the way is there for an instant only."""
+        """Look again soon: the obstacle lasts only an instant."""
         self._burst = self._burst or _BURST_FIRST
 
     def prepare(self) -> bool:
-        """See to it that the next change makes an event; True if there may have been one since the look (A2)."""
+        """Make sure that the next change makes an event; True if there may have been a change since the look (WF1)."""
         if not self.there:
             return False
         if not self._armed:
@@ -198,21 +195,21 @@ class Sight:
             self._watch_process(pid)
             if self._pidfd is not None:
                 return True
-        # Asked only now, because a released lock is acquired without it.
+        # Only now, because a released lock is acquired without it.
         change = self._watch.take()
         if change & CLOSED:
-            self.hurry()  # A4
+            self.hurry()  # WF2
             self._relied = 0.0
         return bool(change)
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
-        """Descriptors to wait on, and until when at the latest. `poll`: do not trust events this time."""
+        """Descriptors to wait on, and the latest time to wake up. `poll`: do not trust events this time."""
         self._waiting = False
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
         if self._watch is None or poll or self.could_be_had:
-            # No events here, or they do not help: somebody else has a lock on a file that may be taken over.
+            # No events here, or they do not help: another process has a lock on a file that may be taken over.
             pause, self._poll = self._poll, min(self._poll * 1.5, self._longest_poll())
             return (), now + pause
         self._waiting = True
@@ -222,17 +219,17 @@ class Sight:
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
-            fds = (*fds, self._pidfd[1])  # not once it has ended: it would stay readable for ever
+            fds = (*fds, self._pidfd[1])  # not after it has ended: it would stay readable for ever
         return fds, until
 
     def _longest_poll(self) -> float:
         return max(FIRST_POLL, min(self.env.poll_limit(self.request.path), self.request.look_every))
 
     def woke(self, waited: float, *, over: bool) -> bool:
-        """To be called when a wait has ended: whether it was about this lock file."""
+        """Whether the wait that has just ended was about this lock file."""
         if waited >= self._recheck and self.there:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
-        over = over or self._pidfd is not None  # it may have been that
+        over = over or self._pidfd is not None  # the process may have ended
         return self._waiting and self._watch is not None and self._watch.woken(over=over)
 
     def rest(self) -> None:
@@ -249,7 +246,7 @@ class Sight:
                 self._watch = self._subscribe()
                 self._relied = env.monotonic() + DYING
             except FileNotFoundError:
-                self._armed = False  # gone in between: the next look finds out
+                self._armed = False  # gone in between: the next look notices
                 return
         if self._watch is not None and self.assessed.pid is not None:
             self._watch_process(self.assessed.pid)

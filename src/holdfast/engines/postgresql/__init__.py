@@ -1,43 +1,33 @@
 """Locks in a PostgreSQL database: `Lock("postgresql://user@host/database#name")`. See docs/postgresql.md.
 
-url.py      what a URL says               lock.py    acquiring and waiting
-connect.py    where the server is           lock.py    heartbeat, loss, release
-connect.py  which sessions are fit        sight.py   who holds, who waits
-connection.py     one connection, as steps      schema.py  the table
-pool.py    connections that are left
+connect.py     what a URL says, where its server is, which sessions are fit, and those that are kept for a moment
+connection.py  one connection, as steps        lock.py    acquiring, waiting, holding
+look.py        who holds, who waits            schema.py  the table
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
+from ..._core.hold import Share
+from ..._core.messages import Refusal
+from ..._core.options import Options, Request
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import HoldfastError, InvalidPath
+from ...model import Record, Status
 from ..base import Engine
-from .connect import NAME, parse, refusal, unreachable
-from .connection import Broken, Refused
-from .hold import PostgresqlRequest
-from .lock import acquire, wait_until_free
-from .pool import leave, obtain
+from .connect import NAME, LockUrl, leave, obtain, parse, refusal, unreachable
+from .connection import Broken, Connection, Refused
+from .lock import PostgresqlRequest, acquire, wait_until_free
+from .look import look_at, look_at_all
 from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
-from .sight import look, look_at_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import TypeVar
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._core.options import Options, Request
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from ...model import Record, Status
-    from .connect import Place
-    from .connection import Link
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 _WITHIN = 10.0
 _BREAK_WITHIN_MS = 5000
@@ -78,12 +68,12 @@ class Postgresql(Engine):
         return wait_until_free(env, _only(requests), timeout, context)
 
     def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
-        place = _only(requests).place
+        lock_url = _only(requests).lock_url
 
-        def steps(link: Link, until: float) -> Generator[Wait, None, Status]:
-            return look(env, link, place, until)
+        def steps(connection: Connection, until: float) -> Generator[Wait, None, Status]:
+            return look_at(connection, lock_url, until)
 
-        return ((yield from _asking(env, place, steps)),)
+        return ((yield from _asking(env, lock_url, steps)),)
 
     def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
         return self.break_if(env, request, lambda _: True)
@@ -91,8 +81,12 @@ class Postgresql(Engine):
     def break_if(
         self, env: Environment, request: Request, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        place = _only((request,)).place
-        return (yield from _asking(env, place, lambda link, until: _break(env, link, place, agreed, until)))
+        lock_url = _only((request,)).lock_url
+        return (
+            yield from _asking(
+                env, lock_url, lambda connection, until: _break(env, connection, lock_url, agreed, until)
+            )
+        )
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         return survey(env, resource)
@@ -103,68 +97,69 @@ def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ..
 
     Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
     """
-    place = parse(url, named=False)
-    return (yield from _asking(env, place, lambda link, until: look_at_all(link, place, until)))
+    lock_url = parse(url, named=False)
+    return (yield from _asking(env, lock_url, lambda connection, until: look_at_all(connection, lock_url, until)))
 
 
 def _break(
-    env: Environment, link: Link, place: Place, agreed: Callable[[Record], bool], until: float
+    env: Environment, connection: Connection, lock_url: LockUrl, agreed: Callable[[Record], bool], until: float
 ) -> Generator[Wait, None, Record | None]:
     """End the session that has it, if it has still that very hold; else look again."""
     while True:
-        status = yield from look(env, link, place, until)
+        status = yield from look_at(connection, lock_url, until)
         record = status.record
         if record is None or not agreed(record):
             return None
-        values = (place.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
+        values = (lock_url.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
         try:
-            if (yield from link.ask(_BREAK.format(table=place.table), values, until)):
+            if (yield from connection.ask(_BREAK.format(table=lock_url.table), values, until)):
                 return record
         except Refused as refused:
             if refused.code != "42501":
                 raise
             raise HoldfastError(
-                f"{place.shown} is held by another role's session, and this role may not end it: {refused}. A "
+                f"{lock_url.shown} is held by another role's session, and this role may not end it: {refused}. A "
                 "member of that role may, or of pg_signal_backend (GRANT pg_signal_backend TO …), or a superuser",
-                path=place.shown,
+                path=lock_url.shown,
                 protocol=NAME,
                 holder=status.holder,
             ) from None
         if env.monotonic() >= until:
             raise HoldfastError(
-                f"{place.shown} was not broken: it changed hands each time that it was looked at", path=place.shown
+                f"{lock_url.shown} was not broken: it changed hands each time that it was looked at",
+                path=lock_url.shown,
             )
 
 
 def _asking(
-    env: Environment, place: Place, steps: Callable[[Link, float], Generator[Wait, None, T]]
+    env: Environment, lock_url: LockUrl, steps: Callable[[Connection, float], Generator[Wait, None, T]]
 ) -> Generator[Wait, None, T]:
     """What these steps find, on a connection of their own."""
     until = env.monotonic() + _WITHIN
-    link = yield from obtain(env, place, until)
+    connection = yield from obtain(env, lock_url, until)
     try:
         while True:
             try:
-                return (yield from steps(link, until))
+                return (yield from steps(connection, until))
             except Broken:
-                if not link.used:
+                if not connection.used:
                     raise
-                link.close()  # PG17
-            link = yield from obtain(env, place, until, fresh=True)
+                connection.close()  # PC7
+            connection = yield from obtain(env, lock_url, until, fresh=True)
     except Broken as broken:
-        raise unreachable(place, str(broken)) from None
+        raise unreachable(lock_url, str(broken)) from None
     except Refused as refused:
-        raise refusal(place, refused) from None
+        raise refusal(lock_url, refused) from None
     finally:
-        leave(link)
+        leave(connection)
 
 
 def _request(engine: Engine, resource: str | os.PathLike[str], options: Options) -> PostgresqlRequest:
     if not isinstance(resource, str):
         raise InvalidPath(f"a lock on {NAME} is named by a URL, a str", protocol=NAME)
-    place = parse(resource)
-    request = PostgresqlRequest(engine, resource, place.shown, options, _OPTIONS)
-    request.place = place
+    lock_url = parse(resource)
+    request = PostgresqlRequest(engine, resource, lock_url.shown, options, _OPTIONS)
+    request.lock_url = lock_url
     request.check()
     return request
 

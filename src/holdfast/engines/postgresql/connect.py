@@ -1,51 +1,47 @@
-"""What a postgresql:// URL says: everything before # is libpq's, but for `schema`; behind it is the lock's name.
+"""From a URL to a session that can be trusted with a lock: one on a server that can be written to, and that stays ours.
 
     postgresql://user:password@host:port,host2:port2/database?libpq=parameters&schema=holdfast#name
 
-PG1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
+Everything before # is libpq's, but for `schema`; behind it is the lock's name. libpq looks names up while the caller
+waits, and does not know the time limit of a connection that is opened step by step. So its list of hosts is taken apart
+here: one attempt for each address, each with a limit.
+
+PC1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
      what libpq says of a URL that it cannot read is passed on only if no part of that can be secret.
-PG2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
+PC2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
      exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
-
-Where a server is: the hosts that libpq would try, with their addresses.
-
-libpq looks names up while the caller waits, and does not know the time limit of a connection that is opened step by
-step. So its list is taken apart here: one attempt for each address, each with a limit.
-
-Reaching a server that can be trusted with a lock: one that can be written to, with a session that stays ours.
-
-PG7  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
+PC3  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
      because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
-PG8  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the
+PC4  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the
      pid that it tells is not the one that the session has; that the session stays ours is proven by a notification,
      which only reaches a connection that has its session to itself while it is idle. No proof, no lock.
-PG9  The session does not end by a limit that its role or database has, and its server notices when we are gone: the
+PC5  The session does not end by a limit that its role or database has, and its server notices when we are gone: the
      settings of `_settings`. Those that a managed service refuses are left as they are, and the log says so.
+
+A session is kept for a moment behind its use: the next acquire is ten times as fast with one.
+
+PC6  Only a session that provably has no lock and waits for none is kept: what a `false` of a try, an error of a wait
+     or a `true` of an unlock has shown last (`Connection.spotless`). Anything else ends with its connection.
+PC7  Nobody relies on one: the server may have ended it meanwhile. Whoever takes one and finds that out connects anew,
+     and says nothing of it.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import socket
-import threading
+from collections.abc import Generator
 from hashlib import blake2b
-from ipaddress import ip_address
 from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
 
-from ..._core.wait import Signal, Wait
+from ..._core.wait import Wait
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
-from .connection import Broken, Link, Refused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._platform.interface import Environment
-    from .connection import Row
+from ..connections import Pool, is_address, resolve
+from .connection import Broken, Connection, Refused, Row
 
 NAME = "postgresql"
 SCHEMA = "holdfast"
@@ -62,7 +58,7 @@ _HOW = (
 )
 
 
-class Place:
+class LockUrl:
     """A database, a schema in it, and the name of a lock there; or its beginning, for those who list locks."""
 
     __slots__ = ("base", "conninfo", "key", "name", "schema", "shown")
@@ -82,7 +78,7 @@ class Place:
         return f"{quoted(self.schema)}.lock"
 
     def path_of(self, name: str) -> str:
-        """The URL of a lock of that name here, as people may see it (PG1)."""
+        """The URL of a lock of that name here, as people may see it (PC1)."""
         return f"{self.base}#{quote(name, safe='/:@!$&()*+,;=?~-._')}"
 
     def __repr__(self) -> str:
@@ -107,7 +103,7 @@ def check_schema(schema: object) -> str:
     return schema
 
 
-def parse(url: str, *, named: bool = True) -> Place:
+def parse(url: str, *, named: bool = True) -> LockUrl:
     """What the URL says; InvalidPath for one that says nothing. Without `named`, the name may be missing."""
     before, _, fragment = url.partition("#")
     scheme, _, rest = before.partition("://")
@@ -124,7 +120,7 @@ def parse(url: str, *, named: bool = True) -> Place:
     masked = f"{scheme}://{user.partition(':')[0]}{at}{hosts}/{database}?{'&'.join(public)}"
     given = _parsed(masked, f"{scheme}://{path}?{'&'.join(kept)}")
     _check_url(given)
-    return Place(_conninfo(given), schema, _name(fragment, needed=named), base)
+    return LockUrl(_conninfo(given), schema, _name(fragment, needed=named), base)
 
 
 def _ours(query: str) -> tuple[str, list[str]]:
@@ -158,7 +154,7 @@ def _decoded(text: str, what: str) -> str:
 
 
 def _parsed(masked: str, whole: str) -> dict[str, str]:
-    """What libpq makes of the URL, whose secrets are left out of the `masked` one (PG1)."""
+    """What libpq makes of the URL, whose secrets are left out of the `masked` one (PC1)."""
     try:
         pq.Conninfo.parse(masked.encode())
     except (Error, UnicodeError) as error:
@@ -205,17 +201,17 @@ before it looks anything up or connects."""
 class Known:
     """What libpq knows of a server, from wherever it does."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        with_mistake = pq.PGconn.connect_start((place.conninfo + _DOOMED).encode())
+    def __init__(self, lock_url: LockUrl) -> None:
+        self.lock_url = lock_url
+        with_mistake = pq.PGconn.connect_start((lock_url.conninfo + _DOOMED).encode())
         self._values = {o.keyword.decode(): o.val.decode() for o in with_mistake.info if o.val}
         complaint = " ".join(with_mistake.get_error_message("utf-8").split())
         with_mistake.finish()
         if "sslmode" not in complaint:
             raise EngineUnavailable(
-                f"{place.base} cannot be reached: libpq says: {complaint}. Check the URL, the service file, and the "
+                f"{lock_url.base} cannot be reached: libpq says: {complaint}. Check the URL, the service file, and the "
                 "environment variables whose names begin with PG",
-                path=place.shown,
+                path=lock_url.shown,
                 protocol=NAME,
             )
 
@@ -250,46 +246,19 @@ def attempts(env: Environment, known: Known, until: float, failed: list[str]) ->
     for index in range(number):
         host, address = (given[index] if index < len(given) else "" for given in (hosts, addresses))
         port = ports[index] if index < len(ports) else ports[0]
-        if address or not host or host.startswith(("/", "@")) or _is_address(host):
+        if address or not host or host.startswith(("/", "@")) or is_address(host):
             found.append(Attempt(host, address, port))
             continue
-        looked_up = yield from _look_up(env, host, port, until)
-        if isinstance(looked_up, str):
-            failed.append(f"{host}: {looked_up}")
-        else:
-            found += [Attempt(host, each, port) for each in looked_up]
+        try:
+            answers = yield from resolve(env, host, None, min(until, env.monotonic() + _LOOKUP_WITHIN))
+            found += [Attempt(host, each, port) for each in dict.fromkeys(str(answer[0]) for _, answer in answers)]
+        except TimeoutError as error:
+            failed.append(f"{host}: {error.strerror}")
+        except OSError as error:
+            failed.append(f"{host}: the name is not known ({error})")
     if known.get("load_balance_hosts") == "random":
         random.shuffle(found)
     return found
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _look_up(env: Environment, host: str, port: str, until: float) -> Generator[Wait, None, list[str] | str]:
-    """The addresses of a name, or why there are none."""
-    until = min(until, env.monotonic() + _LOOKUP_WITHIN)
-    done, found = Signal(), list[list[str] | str]()
-
-    def look() -> None:
-        try:
-            answers = socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)
-            found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
-        except (OSError, UnicodeError) as error:
-            found.append(f"the name is not known ({error})")
-        done.set()
-
-    threading.Thread(target=look, name="holdfast-name", daemon=True).start()
-    while not found:
-        if env.monotonic() >= until:
-            return "the name could not be looked up in time"
-        yield Wait((), until, done)
-    return found[0]
 
 
 STALE_AFTER = 30.0
@@ -298,7 +267,7 @@ _OLDEST = 140000
 _PROOF_WITHIN = 2.0
 _CHANNEL = "holdfast_session"
 _pinned: set[str] = set()
-"""The servers behind a pooler that has been proven to leave a session to its client (PG8)."""
+"""The servers behind a pooler that has been proven to leave a session to its client (PC4)."""
 
 _PASSING = (
     *("too many clients", "too many connections", "remaining connection slots", "no more connections allowed"),
@@ -309,70 +278,70 @@ _PASSING = (
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
-_TIMELINE = (  # PG20; to a standby the server refuses to say it
+_TIMELINE = (  # PG2; to a standby the server refuses to say it
     "case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
 )
-_DURABLE = (  # PG12: a token that has been seen is on the disk
+_DURABLE = (  # PG1: a token that has been seen is on the disk
     "set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
     "then 'on' else current_setting('synchronous_commit') end, false)"
 )
 
 
 def connect(
-    env: Environment, place: Place, until: float, stale_after: float | None = None
-) -> Generator[Wait, None, Link]:
+    env: Environment, lock_url: LockUrl, until: float, stale_after: float | None = None
+) -> Generator[Wait, None, Connection]:
     """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason."""
-    known = Known(place)
+    known = Known(lock_url)
     failed: list[str] = []
     found = yield from attempts(env, known, until, failed)
     for number, attempt in enumerate(found):
         now = env.monotonic()
         limit = now + min(known.timeout, (until - now) / (len(found) - number))  # one that is silent leaves time
-        conninfo = place.conninfo + attempt.conninfo + _parameters(env, known, stale_after or STALE_AFTER)
-        link = Link(env, conninfo, attempt.label)
+        conninfo = lock_url.conninfo + attempt.conninfo + _parameters(env, known, stale_after or STALE_AFTER)
+        connection = Connection(env, conninfo, attempt.label)
         try:
-            yield from link.opening(limit)
-            yield from _prepare(env, place, link, limit, stale_after or STALE_AFTER)
-            return link
+            yield from connection.opening(limit)
+            yield from _prepare(env, lock_url, connection, limit, stale_after or STALE_AFTER)
+            return connection
         except Broken as broken:
             failed.append(str(broken))
-            link.close()
+            connection.close()
         except BaseException:
-            link.close()
+            connection.close()
             raise
         if env.monotonic() >= until:
             break
-    raise unreachable(place, "; ".join(failed) or "no host is known")
+    raise unreachable(lock_url, "; ".join(failed) or "no host is known")
 
 
-def unreachable(place: Place, why: str) -> EngineUnavailable:
+def unreachable(lock_url: LockUrl, why: str) -> EngineUnavailable:
     """The error for a server that cannot be had, with the next step."""
-    text = f"{place.base} cannot be reached: {why.rstrip('.?')}. {_advice(why)}"
-    return EngineUnavailable(text, path=place.shown, protocol=NAME)
+    text = f"{lock_url.base} cannot be reached: {why.rstrip('.?')}. {_advice(why)}"
+    return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
 
 
 def is_passing(error: EngineUnavailable) -> bool:
-    """Whether a server is there, and says that it has no session for us now (PG19). libpq tells no SQLSTATE here."""
+    """Whether a server is there, and says that it has no session for us now (PG5). libpq tells no SQLSTATE here."""
     return any(words in error.message for words in _PASSING)
 
 
-def refusal(place: Place, refused: Refused) -> HoldfastError:
+def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     """The error for a statement that the server has refused, with the next step."""
     if refused.code in ("42P01", "3F000", "42703"):  # undefined table, schema, column
         text = (
-            f"the database at {place.base} is not prepared for locks ({refused}). Whoever may create a schema there "
-            f"runs, once: holdfast postgresql init --schema {place.schema} URL"
+            f"the database at {lock_url.base} is not prepared for locks ({refused}). Whoever may create a schema there "
+            f"runs, once: holdfast postgresql init --schema {lock_url.schema} URL"
         )
-        return EngineUnavailable(text, path=place.shown, protocol=NAME)
-    text = f"{place.base} has refused: {refused} (SQLSTATE {refused.code}). "
+        return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
+    text = f"{lock_url.base} has refused: {refused} (SQLSTATE {refused.code}). "
     if refused.code == "42501":
         text += (
-            f"The role needs USAGE on the schema {place.schema} and SELECT, INSERT and UPDATE on its table lock; "
+            f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock; "
             "docs/postgresql.md has the GRANT statements"
         )
     else:
         text += "The server's log may say more"
-    return EngineUnavailable(text, path=place.shown, protocol=NAME)
+    return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
 
 
 def _advice(why: str) -> str:
@@ -416,7 +385,7 @@ def _seconds(value: float) -> int:
 
 
 def _settings(stale_after: float, version: int) -> dict[str, str]:
-    """PG9. Half of `stale_after` passes before the server asks whether we are there, half until it gives us up."""
+    """PC5. Half of `stale_after` passes before the server asks whether we are there, half until it gives us up."""
     wanted = {
         "idle_session_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
@@ -436,96 +405,98 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
 
 
 def _prepare(
-    env: Environment, place: Place, link: Link, until: float, stale_after: float
+    env: Environment, lock_url: LockUrl, connection: Connection, until: float, stale_after: float
 ) -> Generator[Wait, None, None]:
-    wanted = _settings(stale_after, link.conn.server_version)
+    wanted = _settings(stale_after, connection.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
     together = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
-            (facts,) = yield from link.ask(together, (), until)
+            (facts,) = yield from connection.ask(together, (), until)
         except Refused:  # one of the settings; which one?
-            (facts,) = yield from link.ask(f"select {_FACTS}", (), until)
-            _check(link, facts)
-            facts += yield from _timeline(link, until)
-            yield from _set_each(link, wanted, until)
-            yield from link.ask(f"select {_DURABLE}", (), until)
-        _check(link, facts)
-        link.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
-        if link.backend != link.conn.backend_pid:
-            yield from _require_session(env, place, link, until)
+            (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
+            _check(connection, facts)
+            facts += yield from _timeline(connection, until)
+            yield from _set_each(connection, wanted, until)
+            yield from connection.ask(f"select {_DURABLE}", (), until)
+        _check(connection, facts)
+        connection.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
+        if connection.backend != connection.conn.backend_pid:
+            yield from _require_session(env, lock_url, connection, until)
     except Refused as refused:
-        raise Broken(f"the server at {link.label} has refused: {refused}") from None
+        raise Broken(f"the server at {connection.label} has refused: {refused}") from None
 
 
-def _check(link: Link, facts: Row) -> None:
+def _check(connection: Connection, facts: Row) -> None:
     """Broken for a server that is not fit for locks."""
     backend, standby, number, version = facts[:4]
-    link.backend = int(backend or 0)
+    connection.backend = int(backend or 0)
     if int(number or 0) < _OLDEST:
-        raise Broken(f"the server at {link.label} is too old: PostgreSQL {version}; 14 or later is needed")
-    if standby == "t":  # PG7
+        raise Broken(f"the server at {connection.label} is too old: PostgreSQL {version}; 14 or later is needed")
+    if standby == "t":  # PC3
         raise Broken(
-            f"the server at {link.label} is a standby, which would grant locks that the primary has granted too"
+            f"the server at {connection.label} is a standby, which would grant locks that the primary has granted too"
         )
 
 
-def _timeline(link: Link, until: float) -> Generator[Wait, None, Row]:
+def _timeline(connection: Connection, until: float) -> Generator[Wait, None, Row]:
     """Nothing where a service that looks like PostgreSQL has no such log."""
     try:
-        return only((yield from link.ask(f"select {_TIMELINE}", (), until)))
+        return only((yield from connection.ask(f"select {_TIMELINE}", (), until)))
     except Refused:
         return (None,)
 
 
-def _set_each(link: Link, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
+def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
     refused = []
     for name, value in wanted.items():
         try:
-            yield from link.ask("select set_config($1, $2, false)", (name, value), until)
+            yield from connection.ask("select set_config($1, $2, false)", (name, value), until)
         except Refused as error:
             refused.append(f"{name} ({error})")
-    link.refused = tuple(refused)
+    connection.refused = tuple(refused)
     logger = logger_for(DEBUG)
     if logger is not None and refused:
-        logger.debug("%s refuses some settings, and keeps its own: %s", link.label, "; ".join(refused))
+        logger.debug("%s refuses some settings, and keeps its own: %s", connection.label, "; ".join(refused))
 
 
-def _require_session(env: Environment, place: Place, link: Link, until: float) -> Generator[Wait, None, None]:
-    """PG8. Broken unless the session proves to be ours alone."""
-    server = f"{place.conninfo} {link.label}"
+def _require_session(
+    env: Environment, lock_url: LockUrl, connection: Connection, until: float
+) -> Generator[Wait, None, None]:
+    """PC4. Broken unless the session proves to be ours alone."""
+    server = f"{lock_url.conninfo} {connection.label}"
     if server in _pinned:
         return
     channel = f"{_CHANNEL}_{os.urandom(8).hex()}"
     until = min(until, env.monotonic() + _PROOF_WITHIN)
-    yield from link.ask(f"listen {channel}", (), until)
-    other = Link(env, place.conninfo + _where(link), link.label)
+    yield from connection.ask(f"listen {channel}", (), until)
+    other = Connection(env, lock_url.conninfo + _where(connection), connection.label)
     try:
         try:
             yield from other.opening(until)
             yield from other.ask("select pg_notify($1, '')", (channel,), until)
         except Broken as broken:
             raise Broken(
-                f"the pooler at {link.label} gave no second connection, which each process needs once to prove that a "
-                f"session stays with its client ({broken})"
+                f"the pooler at {connection.label} gave no second connection, which each process needs once to prove "
+                f"that a session stays with its client ({broken})"
             ) from None
-        while channel not in link.hear():
+        while channel not in connection.hear():
             if env.monotonic() >= until:
                 raise Broken(
-                    f"the connection to {link.label} goes through a pooler that gives its session to others between "
-                    "statements (backend pid "
-                    f"{link.conn.backend_pid} is said to be {link.backend}), so two could hold one lock"
+                    f"the connection to {connection.label} goes through a pooler that gives its session to others "
+                    "between statements (backend pid "
+                    f"{connection.conn.backend_pid} is said to be {connection.backend}), so two could hold one lock"
                 )
-            yield link.wait(until)
+            yield connection.wait(until)
     finally:
         other.close()
-    yield from link.ask(f"unlisten {channel}", (), env.monotonic() + _PROOF_WITHIN)
+    yield from connection.ask(f"unlisten {channel}", (), env.monotonic() + _PROOF_WITHIN)
     _pinned.add(server)
 
 
-def _where(link: Link) -> str:
+def _where(connection: Connection) -> str:
     """The same address once more."""
-    values = {"host": link.conn.host, "hostaddr": link.conn.hostaddr, "port": link.conn.port}
+    values = {"host": connection.conn.host, "hostaddr": connection.conn.hostaddr, "port": connection.conn.port}
     given = {key: value.decode() for key, value in values.items() if value}
     return "".join(f" {key}={escaped(value)}" for key, value in given.items()) + " target_session_attrs=any"
 
@@ -534,3 +505,50 @@ def only(rows: list[Row]) -> Row:
     """The one row that a statement returns."""
     (row,) = rows
     return row
+
+
+KEPT = 5.0
+"""Seconds."""
+MOST = 4
+"""For each server and kind of connection."""
+_pool: Pool[Connection] = Pool("while closing connections", MOST)
+
+
+def obtain(
+    env: Environment, lock_url: LockUrl, until: float, keeps: float | None = None, *, fresh: bool = False
+) -> Generator[Wait, None, Connection]:
+    """A session that is fit for a lock: one that is left, or a new one. EngineUnavailable."""
+    kind = _kind(lock_url, keeps or STALE_AFTER)
+    while not fresh:
+        connection = _pool.take(env, kind)
+        if connection is None:
+            break
+        try:
+            connection.hear()
+        except Broken:
+            connection.close()
+            continue
+        connection.used = True
+        return connection
+    connection = yield from connect(env, lock_url, until, keeps)
+    connection.kind = kind
+    return connection
+
+
+def leave(connection: Connection) -> None:
+    """What is done with it, whatever state it is in. Never waits, never raises."""
+    if connection.spotless and not connection.busy and connection.is_open and connection.kind:
+        _pool.keep(connection.env, connection.kind, connection, KEPT)
+    else:
+        connection.abandon()
+
+
+def close_all(env: Environment) -> None:
+    """Close those that are kept by this process."""
+    _pool.close_all(env)
+
+
+def _kind(lock_url: LockUrl, keeps: float) -> tuple[object, ...]:
+    """What makes two connections equal: also what libpq reads from the environment."""
+    variables = tuple(sorted([(name, os.environ[name]) for name in os.environ if name.startswith("PG")]))
+    return (lock_url.conninfo, keeps, variables)

@@ -1,15 +1,15 @@
 """One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
 
-PG3  libpq is called by one thread at a time: by whoever has made the link, until a hold gives it to the agent's thread
-     (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step, whether the
-     hold that it steps for is still the keeper.
-PG4  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
+PS1  libpq is called by one thread at a time: by whoever has made the connection, until a hold gives it to the agent's
+     thread (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step,
+     whether the hold that it steps for is still the keeper.
+PS2  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
      server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
-PG5  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
+PS3  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
      the mutex that keeps forks away, as libpq opens and closes them.
-PG6  Nothing blocks: host names are looked up in threads (connect.py), and libpq is given addresses.
-PG18  What a session is asked often is prepared in it. One that has forgotten that was reset by somebody, and with it
-      the settings of PG9 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
+PS4  Nothing blocks: host names are looked up in threads (connect.py), and libpq is given addresses.
+PS5  What a session is asked often is prepared in it. One that has forgotten that was reset by somebody, and with it
+      the settings of PC5 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
       of its text, so in no session can it mean anything else.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 
 from psycopg import Error, pq
@@ -24,16 +25,13 @@ from psycopg import Error, pq
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
+from ..._platform.interface import Environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
     from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
-    from ..._platform.interface import Environment
-
-    Row = tuple[str | None, ...]
+Row = tuple[str | None, ...]
 
 _CANCEL_WITHIN = 5.0
 _PREPARE_AFTER = 2
@@ -41,7 +39,7 @@ _PREPARE_AFTER = 2
 _FORGOTTEN, _CHANGED = "26000", "0A000"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _open: set[int] = set()
-"""The sockets of this process (PG5)."""
+"""The sockets of this process (PS3)."""
 
 
 def _in_child() -> None:
@@ -70,7 +68,7 @@ class Refused(Exception):
         """SQLSTATE."""
 
 
-class Link:
+class Connection:
     """A connection that is open, or being opened."""
 
     def __init__(self, env: Environment, conninfo: str, label: str) -> None:
@@ -80,10 +78,10 @@ class Link:
         self.generation = env.generation
         self.mutex = threading.RLock()  # re-entrant: a signal handler may release in the midst of a step
         self.keeper: object = None
-        """The hold for which the agent's thread uses it (PG3)."""
+        """The hold for which the agent's thread uses it (PS1)."""
         self.kind: tuple[object, ...] = ()
         self.used = False
-        """Whether somebody had it before (pool.py)."""
+        """Whether somebody had it before (connect.py, PC6)."""
         self.spotless = True
         """Whether the session provably has no lock, and waits for none."""
         self.busy = False
@@ -149,7 +147,7 @@ class Link:
                 conn.finish()
 
     def abandon(self) -> None:
-        """The same, in the midst of a statement that nobody waits for any more (PG4)."""
+        """The same, in the midst of a statement that nobody waits for any more (PS2)."""
         conn = self._conn
         if conn is None or self.generation != self.env.generation or not self.busy:
             self.close()
@@ -166,12 +164,12 @@ class Link:
                 pass  # no thread is to be had; the server notices by itself, within a second
 
     def take(self) -> None:
-        """From here on it is the caller's alone (PG3)."""
+        """From here on it is the caller's alone (PS1)."""
         with self.mutex:
             self.keeper = None
 
     def _track(self) -> None:
-        """PG5: libpq may have opened another socket."""
+        """PS3: libpq may have opened another socket."""
         conn = self._conn
         assert conn is not None
         try:
@@ -201,7 +199,7 @@ class Link:
         return (yield from self.answer(until))
 
     def ask_often(self, sql: str, values: Sequence[object], until: float) -> Generator[Wait, None, list[Row]]:
-        """The same for what this session may be asked again: it is prepared (PG18)."""
+        """The same for what this session may be asked again: it is prepared (PS5)."""
         if sql not in self._names:
             self._asked[sql] = self._asked.get(sql, 0) + 1
             if self._asked[sql] > _PREPARE_AFTER:
@@ -306,7 +304,7 @@ class Link:
 
 
 def _cancelling(env: Environment, cancel: PGcancelConn) -> Generator[Wait, None, None]:
-    """PG4. What it says does not matter: the connection of the statement is closed already."""
+    """PS2. What it says does not matter: the connection of the statement is closed already."""
     until, fd = env.monotonic() + _CANCEL_WITHIN, -1
     advance = cancel.poll  # libpq's name for one step; it does not wait
     try:

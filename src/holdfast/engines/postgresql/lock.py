@@ -1,57 +1,64 @@
-"""Acquiring in PostgreSQL: an advisory lock of a session, then a row that has the token and says who holds it.
+"""A lock in PostgreSQL: an advisory lock of a session, then a row that has the token and says who holds it.
 
     connect ──▶ try, and token ──▶ hold
-                 │ held
-                 ▼
-               look ──▶ the time is up: refusal
-                 │
-                 ▼
-               queue (the server's) ──▶ token ──▶ hold
-                 │ the connection ends
-                 ▼
-               connect again, until the caller's time is up
+                │ held
+                ▼
+              look ──▶ the time is up: refusal
+                │
+                ▼
+              queue (the server's) ──▶ token ──▶ hold
+                │ the connection ends
+                ▼
+              connect again, until the caller's time is up
 
-PG12  The token comes from the row of the name, raised behind the lock, and on the disk before the hold is given out
-      (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids do not
-      (they went back after kill -9 of the server). Where the lock is tried for, one statement does both: its snapshot
-      is older than the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation
-      is `read committed`, PG9). Not where it is waited for: the table would be locked for others' DDL meanwhile.
-PG20  The high bits of a token are the timeline of the server's log, which a promotion raises: it is above every token
-      of the old primary, whatever of them the new one has missed (asynchronous replication). It stays below 2**53. A
-      row of an older version jumps up once; an older version counts on from there.
-PG14  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
-      that shared a session would both get in.
-PG15  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
-      the connection is closed.
-PG19  Patience is the caller's: whoever waits goes on through an outage until its timeout, and for ever without one. At
-      the first contact only a server that says itself that it has no session for us now is waited for: whoever
-      cannot reach any server may have mistyped the URL, and is told at once.
+PG1  The token comes from the row of the name, raised behind the lock, and on the disk before the hold is given out
+     (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids do not
+     (they went back after kill -9 of the server). Where the lock is tried for, one statement does both: its snapshot
+     is older than the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation
+     is `read committed`, PC5). Not where it is waited for: the table would be locked for others' DDL meanwhile.
+PG2  The high bits of a token are the timeline of the server's log, which a promotion raises: it is above every token
+     of the old primary, whatever of them the new one has missed (asynchronous replication). It stays below 2**53. A
+     row of an older version jumps up once; an older version counts on from there.
+PG3  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
+     that shared a session would both get in.
+PG4  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
+     the connection is closed.
+PG5  Patience is the caller's: whoever waits goes on through an outage until its timeout, and for ever without one. At
+     the first contact only a server that says itself that it has no session for us now is waited for: whoever
+     cannot reach any server may have mistyped the URL, and is told at once.
+
+A hold is that session, and the heartbeat that shows that it still has the lock.
+
+    server: hears nothing from our machine for `stale_after` ─▶ ends the session, which frees the lock
+    here:   the last heartbeat that was answered was sent `lapses` ago, two thirds of that ─▶ lost
+
+PG6  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
+     heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
+     the connection shows at once.
+PG7  A hold that is lost closes its connection, whoever found that out, so a release after it cannot reach the server,
+     and frees nothing; and the server keeps the lock for nobody who does not believe in it.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Generator
+from functools import partial
 
+from ..._core.attempt import Story
+from ..._core.hold import Share
+from ..._core.messages import Refusal
 from ..._core.wait import Wait
+from ..._drivers.agent import agent
+from ..._drivers.background import call_aside
+from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
-from ...model import Record
-from ..remote import Attempt, Contender, require_no_deadlock, together
-from .connect import NAME, connect, is_passing, only, refusal, unreachable
-from .connection import Broken, Link, Refused
-from .hold import PostgresqlHeld, PostgresqlRequest
-from .pool import leave, obtain
-from .sight import comment, free, look
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.hold import Share
-    from ..._core.messages import Refusal
-    from ..._platform.interface import Environment
-    from ...model import Status
-    from .connection import Row
+from ...model import Record, Status
+from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
+from .connection import Broken, Connection, Refused, Row
+from .look import comment, free, look_at
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
@@ -65,7 +72,7 @@ _GRACE = 1.0
 _ASK_EVERY = 60.0
 """Seconds after which one who waits makes sure that the server still knows of it."""
 _COUNTED = 40
-"""The bits of a token that count holds; those above are the timeline's (PG20)."""
+"""The bits of a token that count holds; those above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
 _TIMED_OUT, _CANCELLED = "55P03", "57014"
 
@@ -97,16 +104,16 @@ class Contest(Contender):
     ) -> None:
         self.env = env
         self.request = request
-        self.place = request.place
+        self.lock_url = request.lock_url
         self.context = context
         self.attempt = Attempt(env, (request,), timeout, context)
         self._seen: Status | None = None
         """By the last look."""
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._fresh = False
         """Whether a connection that was left is not good enough."""
         self._reached = False
-        """Whether there was a server (PG19)."""
+        """Whether there was a server (PG5)."""
         self._failures = 0
         """How often it could not be reached, or went away, since it last did what it was asked."""
         self._spins = 0
@@ -127,7 +134,7 @@ class Contest(Contender):
         return None if result else self.attempt.refusal(self.last)
 
     def last(self) -> tuple[Status, ...]:
-        return (self._seen or free(self.place.shown),)
+        return (self._seen or free(self.lock_url.shown),)
 
     def look_kindly(self) -> Generator[Wait, None, None]:
         try:
@@ -138,10 +145,10 @@ class Contest(Contender):
             self.close()  # who waits in line needs no session
 
     def close(self) -> None:
-        """PG15. Never waits."""
-        link, self._link = self._link, None
-        if link is not None:
-            leave(link)
+        """PG4. Never waits."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            leave(connection)
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -151,41 +158,41 @@ class Contest(Contender):
             try:
                 return (yield from self._contend(shared=shared))
             except Broken as broken:
-                used = self._link is not None and self._link.used
+                used = self._connection is not None and self._connection.used
                 self.close()
                 if used:
-                    self._fresh = True  # PG17
+                    self._fresh = True  # PC7
                     continue
                 if self.attempt.is_over():
-                    raise unreachable(self.place, str(broken)) from None
+                    raise unreachable(self.lock_url, str(broken)) from None
                 yield from self._pause()
             except Refused as refused:
-                raise refusal(self.place, refused) from None
+                raise refusal(self.lock_url, refused) from None
 
     def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
         """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
-            link = yield from self._connected()
-            link.spotless = shared
+            connection = yield from self._connected()
+            connection.spotless = shared
             if shared:
-                row = only((yield from link.ask_often(_TRY_SHARED, (self.place.key,), self._limit())))
+                row = only((yield from connection.ask_often(_TRY_SHARED, (self.lock_url.key,), self._limit())))
             else:
                 sent = self.env.monotonic()
-                row = only((yield from link.ask_often(self._sql(_TRY), self._facts(link), self._limit())))
+                row = only((yield from connection.ask_often(self._sql(_TRY), self._facts(connection), self._limit())))
             if row[0] == "t":
-                return shared or self._won(link, row[1:], sent)
-            link.spotless = True
+                return shared or self._won(connection, row[1:], sent)
+            connection.spotless = True
             self._failures = 0
-            status = yield from self._look(link)
+            status = yield from self._look(connection)
             if not status.locked and not self._spin():
                 continue  # released between the two, or somebody looked whether it was free
             if self.attempt.is_over():
                 return None
-            if (yield from self._queue(link, shared=shared)):
-                return shared or (yield from self._raise_token(link))
+            if (yield from self._queue(connection, shared=shared)):
+                return shared or (yield from self._raise_token(connection))
 
-    def _look(self, link: Link) -> Generator[Wait, None, Status]:
-        self._seen = yield from look(self.env, link, self.place, self._limit())
+    def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
+        self._seen = yield from look_at(connection, self.lock_url, self._limit())
         return self._seen
 
     def _spin(self) -> bool:
@@ -193,87 +200,87 @@ class Contest(Contender):
         self._spins += 1
         return self._spins > 20
 
-    def _queue(self, link: Link, *, shared: bool) -> Generator[Wait, None, bool]:
+    def _queue(self, connection: Connection, *, shared: bool) -> Generator[Wait, None, bool]:
         """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
         env, attempt = self.env, self.attempt
         left = attempt.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
-        link.spotless = False
+        connection.spotless = False
         who = env.identity()
         said = comment(who.pid, who.host, self.request.tag)
-        link.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.place.key, limit))
+        connection.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.lock_url.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
             attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
-            yield link.wait(until)
+            yield connection.wait(until)
             attempt.require_same_process()
             try:
-                if link.collect() is not None:
+                if connection.collect() is not None:
                     return True
             except Refused as refused:
                 if refused.code in (_TIMED_OUT, _CANCELLED):
-                    link.spotless = True
+                    connection.spotless = True
                     return False
                 raise
             now = env.monotonic()
             if now >= attempt.deadline + _GRACE:
-                raise Broken(f"{link.label} does not answer")
+                raise Broken(f"{connection.label} does not answer")
             if now >= ask_at:
-                yield from self._require_known(link)
+                yield from self._require_known(connection)
                 ask_at = env.monotonic() + _ASK_EVERY
 
-    def _require_known(self, link: Link) -> Generator[Wait, None, None]:
+    def _require_known(self, connection: Connection) -> Generator[Wait, None, None]:
         """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""
         limit = self.env.monotonic() + _REACH_WITHIN
         try:
-            other = yield from connect(self.env, self.place, limit)
+            other = yield from connect(self.env, self.lock_url, limit)
         except EngineUnavailable as error:
             if is_passing(error):
                 return  # it is there; whether it knows of us is asked again later
-            raise Broken(f"{link.label} has not answered, and {error.message}") from None
+            raise Broken(f"{connection.label} has not answered, and {error.message}") from None
         try:
-            rows = yield from other.ask(_WAITING, (link.backend,), limit)
+            rows = yield from other.ask(_WAITING, (connection.backend,), limit)
         finally:
             other.close()
-        if not rows and link.collect() is None:
-            raise Broken(f"{link.label} has forgotten us")
+        if not rows and connection.collect() is None:
+            raise Broken(f"{connection.label} has forgotten us")
 
-    def _raise_token(self, link: Link) -> Generator[Wait, None, Share]:
+    def _raise_token(self, connection: Connection) -> Generator[Wait, None, Share]:
         """The lock is ours, after a wait."""
         sent = self.env.monotonic()
-        rows = yield from link.ask_often(self._sql(_TOKEN), self._facts(link), self._limit())
-        return self._won(link, only(rows or [(None, None, None)]), sent)
+        rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
+        return self._won(connection, only(rows or [(None, None, None)]), sent)
 
     def _sql(self, statement: str) -> str:
-        return statement.format(table=self.place.table)
+        return statement.format(table=self.lock_url.table)
 
-    def _facts(self, link: Link) -> tuple[object, ...]:
-        """What the row of the name is to say (PG12, PG20)."""
-        who, place = self.env.identity(), self.place
-        lowest = (min(link.timeline, _LAST_TIMELINE) << _COUNTED) + 1
-        return place.key, place.name, who.pid, who.host, self._tag, lowest
+    def _facts(self, connection: Connection) -> tuple[object, ...]:
+        """What the row of the name is to say (PG1, PG2)."""
+        who, lock_url = self.env.identity(), self.lock_url
+        lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
+        return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, link: Link, row: Row, sent: float) -> Share:
+    def _won(self, connection: Connection, row: Row, sent: float) -> Share:
         """The lock is ours, and the token is raised."""
-        who, place = self.env.identity(), self.place
+        who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
             raise HoldfastError(
-                f"the name of {place.shown} has the same 64-bit key as another name in that table, so the two would "
+                f"the name of {lock_url.shown} has the same 64-bit key as another name in that table, so the two would "
                 "exclude each other. Choose another name",
-                path=place.shown,
+                path=lock_url.shown,
                 protocol=NAME,
             )
         token, since, backend = int(row[0]), float(row[1] or 0), int(row[2] or 0)
-        if backend != link.backend:  # PG8: a pooler that tells the true pid, so it did not show before
-            raise unreachable(self.place, f"a pooler has moved the session from {link.backend} to {backend}")
+        if backend != connection.backend:  # PC4: a pooler that tells the true pid, so it did not show before
+            raise unreachable(self.lock_url, f"a pooler has moved the session from {connection.backend} to {backend}")
         self.attempt.require_same_process()
-        fields = {"name": place.name, "session": link.backend, "token": token}
+        fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHeld(self.env, self.request, link, record, token, sent, self.attempt.story)
+        held = PostgresqlHeld(self.env, self.request, connection, record, token, sent, self.attempt.story)
         try:
             share = held.share(self.context)
-            self._link = None  # not before: whoever is interrupted closes it
+            self._connection = None  # not before: whoever is interrupted closes it
             return share
         except BaseException:
             held.give_back()
@@ -281,17 +288,17 @@ class Contest(Contender):
 
     # -- with the server -----------------------------------------------------------------------------------------------
 
-    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Link]:
-        """A session; PG19 says how long it is tried for."""
-        if self._link is not None:
-            return self._link
+    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Connection]:
+        """A session; PG5 says how long it is tried for."""
+        if self._connection is not None:
+            return self._connection
         while True:
             self.attempt.require_same_process()
             try:
                 limit, keeps = self._limit(), self.request.keeps
-                self._link = yield from obtain(self.env, self.place, limit, keeps, fresh=self._fresh)
+                self._connection = yield from obtain(self.env, self.lock_url, limit, keeps, fresh=self._fresh)
                 self._reached = True
-                return self._link
+                return self._connection
             except EngineUnavailable as error:
                 if not patient or self.attempt.is_over() or not (self._reached or is_passing(error)):
                     raise
@@ -332,3 +339,155 @@ def wait_until_free(
         return (yield from contest.wait_until_free())
     finally:
         contest.close()
+
+
+_RELEASE_WITHIN = 5.0
+_RELEASE_AT_ONCE = 0.2
+"""Seconds, where the server has not answered a release shortly before: a process that ends may have many to make."""
+_SHORTLY = 30.0
+_silent: dict[str, float] = {}
+"""Until when a server counts as one that does not answer."""
+_SHORTEST = 3.0
+_BEAT = "select pg_backend_pid()"
+_UNLOCK = "select pg_advisory_unlock($1)"
+
+
+class PostgresqlRequest(RemoteRequest):
+    """One lock, and how often its hold is proven."""
+
+    __slots__ = ("lock_url",)
+
+    lock_url: LockUrl
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What this process knows its hold by."""
+        return ("postgresql", self.lock_url.conninfo, self.lock_url.schema, self.lock_url.name)
+
+    @property
+    def keeps(self) -> float:
+        """`stale_after`, or what stands for it."""
+        beats = 0.0 if self.beat_every == math.inf else self.beat_every
+        return self.lease or max(STALE_AFTER, 6 * beats)
+
+    @property
+    def every(self) -> float:
+        """Seconds between heartbeats."""
+        return self.beat_every or self.keeps / 6
+
+    def check(self) -> None:
+        """ValueError for numbers that do not go together."""
+        if self.lease is not None and (self.lease < _SHORTEST or self.lease > 86400):
+            raise ValueError(
+                f"stale_after is from {_SHORTEST:g} to 86400 seconds for a lock on postgresql, not {self.lease:g}"
+            )
+        if self.lease is not None and self.every != math.inf and self.every > self.lease / 3:
+            raise ValueError(
+                f"heartbeat is at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a hold "
+                "lapses after two thirds without an answer"
+            )
+
+
+class PostgresqlHeld(RemoteHeld):
+    """See the head of this module."""
+
+    __slots__ = ("_every", "_job", "_patience", "connection")
+
+    def __init__(
+        self,
+        env: Environment,
+        request: PostgresqlRequest,
+        connection: Connection,
+        record: Record,
+        token: int,
+        sent: float,
+        story: Story,
+    ) -> None:
+        self.connection = connection
+        self._every = request.every
+        self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
+        super().__init__(env, request, request.key, record, token)
+        self.story = story
+        self.lapses = sent + self._patience
+        connection.keeper = self
+        try:
+            due = sent + self._every
+            first = connection.wait(min(due, self.lapses))
+            self._job = agent(env).start(self._keeping(sent, due), f"while keeping {self.path}", first=first)
+        except BaseException:  # no thread is to be had
+            connection.take()
+            self._forget()
+            raise
+
+    def _keeping(self, sent: float, due: float) -> Generator[Wait, None, None]:
+        """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
+        connection = self.connection
+        while True:
+            try:
+                with connection.mutex:
+                    if connection.keeper is not self:  # PS1
+                        return
+                    now = self.env.monotonic()
+                    if not connection.busy:
+                        connection.hear()
+                        if now >= due:
+                            connection.send(_BEAT)
+                            sent, due = now, math.inf
+                    else:
+                        answer = connection.collect()
+                        if answer is not None:
+                            self._require_same(int(answer[0][0] or 0))
+                            self.lapses, due = sent + self._patience, sent + self._every  # PG6
+                    if now >= self.lapses or self.lost:
+                        raise Broken(
+                            f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
+                            "or this process has stood still"
+                        )
+            except (Broken, Refused) as error:
+                with connection.mutex:
+                    if connection.keeper is not self:
+                        return
+                    connection.keeper = None
+                    connection.close()  # PG7
+                call_aside(partial(self.lose, str(error)), f"in on_lost for {self.path}")
+                return
+            yield connection.wait(min(due, self.lapses))
+
+    def _require_same(self, backend: int) -> None:
+        if backend != self.connection.backend:
+            raise Broken(f"a pooler has moved the connection from session {self.connection.backend} to {backend}")
+
+    def _give_up(self) -> Generator[Wait, None, bool]:
+        connection, now = self.connection, self.env.monotonic()
+        until = now + (_RELEASE_AT_ONCE if _silent.get(connection.label, 0.0) > now else _RELEASE_WITHIN)
+        self._take()
+        try:
+            if connection.busy:
+                yield from connection.answer(until)  # a heartbeat was under way
+            rows = yield from connection.ask_often(_UNLOCK, (self.request_key,), until)
+        except (Broken, Refused) as error:
+            if self.env.monotonic() >= until:
+                _silent[connection.label] = until + _SHORTLY
+            self.why_lost = self.why_lost or f"when it was released: {error}"
+            return False
+        _silent.pop(connection.label, None)
+        if rows[0][0] != "t":
+            self.why_lost = "the server says that this session did not have it"
+            return False
+        connection.spotless = True
+        return True
+
+    @property
+    def request_key(self) -> int:
+        request = self.request
+        assert isinstance(request, PostgresqlRequest)
+        return request.lock_url.key
+
+    def _take(self) -> None:
+        """PS1. The agent is not to wake up for the answers to come, either."""
+        self.connection.take()
+        self._job.stop()
+
+    def _close(self) -> None:
+        self._take()
+        leave(self.connection)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
+from ..._core.wait import Wait
 from ..._drivers.sync import drive
 from ..._platform import environment
+from ..._platform.interface import Environment
 from ...errors import HoldfastError
-from .connect import NAME, SCHEMA, check_schema, connect, parse, quoted, unreachable
+from .connect import NAME, SCHEMA, LockUrl, check_schema, connect, parse, quoted, unreachable
 from .connection import Broken, Refused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from .connect import Place
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"
@@ -66,11 +62,11 @@ def init(url: str, schema: str | None = None, grant: Sequence[str] = ()) -> str:
     that is there. Blocks until the server has answered. Raises InvalidPath for a bad URL, EngineUnavailable where the
     server cannot be reached, HoldfastError where it refuses, with what to grant.
     """
-    place = parse(url, named=False)
+    lock_url = parse(url, named=False)
     if schema is not None:
-        place.schema = check_schema(schema)
-    drive(_init(environment(), place, grants(place.schema, grant)))
-    return place.schema
+        lock_url.schema = check_schema(schema)
+    drive(_init(environment(), lock_url, grants(lock_url.schema, grant)))
+    return lock_url.schema
 
 
 def schema_of(url: str, schema: str | None = None) -> str:
@@ -78,31 +74,31 @@ def schema_of(url: str, schema: str | None = None) -> str:
     return check_schema(parse(url, named=False).schema if schema is None else schema)
 
 
-def _init(env: Environment, place: Place, granted: tuple[str, ...]) -> Generator[Wait, None, None]:
+def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Generator[Wait, None, None]:
     until = env.monotonic() + _WITHIN
-    link = yield from connect(env, place, until)
+    connection = yield from connect(env, lock_url, until)
     try:
-        schema, table = place.schema, place.table
-        rows = yield from link.ask("select to_regclass($1)", (table,), until)
+        schema, table = lock_url.schema, lock_url.table
+        rows = yield from connection.ask("select to_regclass($1)", (table,), until)
         is_there = rows[0][0] is not None  # who may use it need not be one who may create
         for statement in (() if is_there else statements(schema)) + granted:
             try:
-                yield from link.ask(statement, (), until)
+                yield from connection.ask(statement, (), until)
             except Refused as refused:
                 if refused.code not in _EXISTS:
-                    raise _refusal(place, refused, granted) from None
+                    raise _refusal(lock_url, refused, granted) from None
     except Broken as broken:
-        raise unreachable(place, str(broken)) from None
+        raise unreachable(lock_url, str(broken)) from None
     finally:
-        link.close()
+        connection.close()
 
 
-def _refusal(place: Place, refused: Refused, granted: tuple[str, ...]) -> HoldfastError:
+def _refusal(lock_url: LockUrl, refused: Refused, granted: tuple[str, ...]) -> HoldfastError:
     return HoldfastError(
-        f"{place.base} does not let this role prepare the schema {place.schema}: {refused}. Its owner, or a superuser, "
-        "does it with the same command; or with these statements:\n"
-        + ";\n".join((*statements(place.schema), *granted))
+        f"{lock_url.base} does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a "
+        "superuser, does it with the same command; or with these statements:\n"
+        + ";\n".join((*statements(lock_url.schema), *granted))
         + ";\n",
-        path=place.shown,
+        path=lock_url.shown,
         protocol=NAME,
     )

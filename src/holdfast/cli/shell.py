@@ -7,21 +7,18 @@ import os
 
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
+from .._platform import environment
 from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.remove import remove_if, why_not_of
 from ..errors import AcquireTimeout, HoldfastError
-from ..lock import Lock, file_hold, file_request
+from ..lock import Hold, Lock, bind, file_hold, file_request, leave_to, release_all
 from ..model import Status
 from ..protocols import is_persistent
-from .console import announced, as_json, lock_options, tell_refused, tell_released
-from .keeper import Keeper, Owner, end_keeper, is_possible, owner_of, tell_bound, why_not_for
-from .outcome import DONE, FAILED, USAGE, say, show
-from .target import is_url
-from .target import release_ as release_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..lock import Hold
+from .console import as_json, tell_refused, tell_released
+from .keeper import Keeper, end_keeper, is_possible, tell_acquired, tell_held, why_not_for
+from .outcome import DONE, USAGE, say, show
+from .owner import Owner, owner_of
+from .target import lock_of
 
 
 def try_(options: argparse.Namespace) -> int:
@@ -35,69 +32,47 @@ def acquire_(options: argparse.Namespace) -> int:
     pid = owner_of(options, binds=True)
     if pid is None:
         return USAGE
-    if is_url(options.lock):
-        from .keeper import acquire
-
-        return acquire(options, pid)
-    lock = make_lock(options)
+    lock = lock_of(options)
     pace = file_request(lock).beat_every
-    lock._bind(pid)
-    owner = Owner(lock._env, pid)
+    bind(lock, pid)
+    owner = Owner(pid)
     if owner.has_ended():
-        return _ended_before(lock, pid)
+        return owner.tell_ended(lock.path)
     if not options.no_keeper and is_possible():
         file_request(lock).kept_for, file_request(lock).on_behalf_of = pid, None
     try:
         hold = lock.acquire(options.timeout)
         if file_request(lock).kept_for and file_hold(hold).guarded:
-            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, pid)
-        return _leave_alone(lock, hold, options, pid)
+            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
+        return _leave_alone(lock, hold, options, owner)
     except AcquireTimeout as error:
-        status = lock.status()
-        if options.json:
-            show(as_json("held", status))
-        elif not options.quiet:
-            say(str(error))
-        return int(options.held_code)
+        return tell_held(lock, options, error)
     except BaseException:
-        lock._release_all()
+        release_all()
         raise
 
 
-def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: int) -> int:
-    """Tell of the lock before it is left to the keeper: whoever does not hear of it does not get it."""
+def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> int:
+    """Tell of the lock before it is left to the keeper: a caller that does not hear of it does not get it."""
     try:
-        _tell_acquired(lock, options, owner, keeper.pid, keeper.token)
+        tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
     except BaseException:
         keeper.give_up()
         raise
-    return DONE if keeper.go() else _ended_before(lock, owner)
+    return DONE if keeper.go() else owner.tell_ended(lock.path)
 
 
-def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: int) -> int:
+def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Owner) -> int:
     """Leave the plain file, which names the owner."""
-    if not hold._leave_to(owner):
-        return _ended_before(lock, owner)
+    if not leave_to(hold, owner.pid):
+        return owner.tell_ended(lock.path)
     try:
-        _tell_acquired(lock, options, owner, None, hold.token)
+        tell_acquired(lock, options, owner.pid, None, hold.token)
     except OSError:
-        identity = lock._env.identity(owner)
-        drive(remove_if(lock._env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, identity)))
+        env, whose = environment(), environment().identity(owner.pid)
+        drive(remove_if(env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, whose)))
         raise
     return DONE
-
-
-def _tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
-    if options.json:
-        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
-    if options.verbose:
-        say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
-    tell_bound(options, owner)
-
-
-def _ended_before(lock: Lock, owner: int) -> int:
-    say(f"process {owner} has ended, so {lock.path} was not acquired for it")
-    return FAILED
 
 
 def release_(options: argparse.Namespace) -> int:
@@ -105,10 +80,7 @@ def release_(options: argparse.Namespace) -> int:
     owner = owner_of(options, binds=False)
     if owner is None:
         return USAGE
-    if is_url(options.lock):
-        options.owner = owner
-        return release_url(options)
-    lock = make_lock(options)
+    lock = lock_of(options)
     before = lock.status()
     if is_persistent(lock.protocol):
         return _release_kernel_lock(lock, before, options)
@@ -116,17 +88,17 @@ def release_(options: argparse.Namespace) -> int:
     unkept = False
     if not options.owner_pid and before.holder is not None and before.holder.pid == os.getpid():
         owner = os.getpid()  # the shell itself: it has become its last command, as bash does at the end of -c
-    identity = lock._env.identity(owner)
+    identity = environment().identity(owner)
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
         nonlocal refused, unkept
-        refused = None if options.force else why_not_for(lock._env, seen, assessed, identity)
+        refused = None if options.force else why_not_for(seen, assessed, identity)
         unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 
     removed = None
     if not end_keeper(lock, None if options.force else identity):
-        removed = drive(remove_if(lock._env, file_request(lock), agreed))
+        removed = drive(remove_if(environment(), file_request(lock), agreed))
     if refused:
         why = f"{lock.path} was not released: {refused}. Use --force to remove it all the same"
         return tell_refused(options, before, why)
@@ -147,9 +119,7 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
 
 def wait_(options: argparse.Namespace) -> int:
     """Wait until a contender would get the lock."""
-    if options.slots is not None:
-        return _wait_for_slot(options)
-    lock = make_lock(options)
+    lock = lock_of(options)
     free = lock.wait(options.timeout)
     status = lock.status() if options.json or not free else None
     if status is not None and options.json:
@@ -168,24 +138,3 @@ def _why_waited(lock: Lock, status: Status) -> str:
     why = sentence(status)
     still = f"is still {why}" if why.startswith("held ") else f"did not become free: {why}"
     return f"{lock.path} {still}. {advice(status)}"
-
-
-def _wait_for_slot(options: argparse.Namespace) -> int:
-    from ..lock import Semaphore
-    from .target import as_json as slots_as_json
-    from .target import why_held
-
-    semaphore = announced(Semaphore(options.lock, options.slots, **lock_options(options)), options)
-    free = semaphore.wait(options.timeout)
-    if options.json:
-        show(slots_as_json("free" if free else "held", semaphore, semaphore.status()))
-    elif not free and not options.quiet:
-        say(why_held(semaphore, semaphore.status()))
-    if free and options.verbose:
-        say(f"{semaphore.path} has a free slot")
-    return DONE if free else int(options.held_code)
-
-
-def make_lock(options: argparse.Namespace) -> Lock:
-    """The lock that the options describe; its wait is announced after a second."""
-    return announced(Lock(options.lock, **lock_options(options)), options)

@@ -1,25 +1,19 @@
 """Who holds a lock and who waits for it, as the server has it: its table of locks, joined to the rows of the holders.
 
-PG10  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
+PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
       it that has the lock: the pid alone may be another session's by now, so it must be no older than the row.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Sequence
 from urllib.parse import quote, unquote
 
+from ..._core.wait import Wait
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
-from .connect import NAME
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from ..._core.wait import Wait
-    from ..._platform.interface import Environment
-    from .connect import Place
-    from .connection import Link, Row
+from .connect import NAME, LockUrl
+from .connection import Connection, Row
 
 _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")
@@ -49,21 +43,21 @@ def comment(pid: int, host: str, tag: str | None) -> str:
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
-def look(env: Environment, link: Link, place: Place, until: float) -> Generator[Wait, None, Status]:  # noqa: ARG001
+def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:
     """One look at one lock."""
-    keys = _ONE.format(table=place.table)
-    rows = yield from link.ask_often(_LOCKS.format(keys=keys), (place.key, place.name), until)
-    return describe(place, place.name, rows)
+    keys = _ONE.format(table=lock_url.table)
+    rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.key, lock_url.name), until)
+    return describe(lock_url, lock_url.name, rows)
 
 
-def look_at_all(link: Link, place: Place, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
+def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
     """One look at all locks whose names begin so, and that somebody holds or waits for; sorted by path."""
-    keys = _MANY.format(table=place.table)
-    rows = yield from link.ask_often(_LOCKS.format(keys=keys), (place.name,), until)
+    keys = _MANY.format(table=lock_url.table)
+    rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.name,), until)
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row[1] or "", []).append(row)
-    statuses = [describe(place, name, found) for name, found in by_name.items()]
+    statuses = [describe(lock_url, name, found) for name, found in by_name.items()]
     return tuple(sorted([s for s in statuses if s.locked], key=lambda status: status.path))
 
 
@@ -71,9 +65,9 @@ def free(path: str) -> Status:
     return Status(path, NAME, False, False, Liveness.UNKNOWN, Evidence("none", "nobody holds it"), reason="it is free")
 
 
-def describe(place: Place, name: str, rows: Sequence[Row]) -> Status:
+def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
     """The status of one lock, of the rows about it."""
-    path = place.path_of(name)
+    path = lock_url.path_of(name)
     exclusive = [row for row in rows if row[4] == "ExclusiveLock"]
     holding = next((row for row in exclusive if row[3] == "t"), None)
     waiting = [row for row in exclusive if row[3] != "t"]

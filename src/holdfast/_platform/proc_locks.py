@@ -1,0 +1,394 @@
+"""Who holds and who waits, by the kernel's own tables in `/proc`. For showing: no decision rests on it.
+
+W1  Only what is in `/proc` is read, and a file is asked (`stat`) only on the few filesystems where that is needed, none
+    of them on a network: no dead server can make this hang. A process that ends in the middle, or that may not be
+    looked at, is left out.
+W2  The tables name a file by its superblock's device and its inode number. On btrfs, and on an overlay of several
+    filesystems, that device is not `st_dev`; then whoever has the file open, and may be looked at, tells which it is.
+    Where inodes of two subvolumes share their number, so do their entries: one that a process is seen to have taken on
+    another file is left out.
+W3  The pid of a kernel lock is that of the process which took it: it may have ended, and its number be another's, while
+    the lock lives on in those who inherited the descriptor. So it is named if it is seen to keep the lock; else those
+    who are; and if nobody is, it is named only where it lives and may not be looked at.
+W4  Seen from a container, `/proc/locks` lacks the locks that were taken outside, or by a process that has ended, and
+    those who wait for them as well. The first are found by their descriptors (`fdinfo`).
+W5  `/proc/locks` is no snapshot: it is read in pieces, and while other locks come and go, an entry may be missing or
+    come twice. So it is read again, until it says the same of our file twice, and holders are found without it (W4).
+W6  The kernel shows the mask of an inotify watch without the flags that only govern its creation. What is left is
+    compared whole: `tail -f` and an editor watch as well, but for something else.
+
+Many files are asked about at the price of one (`LinuxProcLocks`):
+
+W7  `/proc/locks` is read once, the descriptors of all processes at most once for watches and once for locks, however
+    many files are asked about. So all answers are of about the same moment.
+W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a
+    hint: then the file is asked about by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable
+
+from ..model import Value
+from . import procfs
+from .inotify import IN_CLOSE_NOWRITE, MASKS
+from .interface import LockOwner, Presence, Process
+
+_SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
+"""Where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""
+
+_INSTANCE = "anon_inode:inotify"
+_NO_FILE = ("socket:", "pipe:", "anon_inode:")
+
+IN_ALL_EVENTS, IN_EXCL_UNLINK, IN_ONESHOT = 0xFFF, 0x4000000, 0x80000000
+_SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only the first
+
+# Bounded numbers: what is longer is not of the kernel, and must not overflow here.
+_LOCK = re.compile(
+    r"^(?:lock:\t)?[0-9]+: +(-> +)?FLOCK +[A-Z]+ +(READ|WRITE) +(-?[0-9]{1,10}) "
+    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ",
+    re.MULTILINE,
+)
+_WATCH = re.compile(
+    r"^inotify wd:[0-9a-f]+ ino:([0-9a-f]{1,16}) sdev:([0-9a-f]{1,8}) mask:([0-9a-f]{1,8}) ", re.MULTILINE
+)
+_INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
+_MOUNT_ID = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.MULTILINE)
+
+
+class LockEntry(Value):
+    """One `flock` in `/proc/locks` or in the `fdinfo` of a descriptor. `pid` is 0 where it means nothing here."""
+
+    pid: int
+    exclusive: bool
+    waiting: bool
+    file: tuple[int, int]
+
+
+class WatchEntry(Value):
+    """One watch in the `fdinfo` of an inotify instance."""
+
+    mask: int
+    file: tuple[int, int]
+
+
+def parse_locks(text: str) -> list[LockEntry]:
+    """The kernel's `flock` locks in the text of `/proc/locks` or of an `fdinfo`; other kinds are passed over."""
+    return [
+        LockEntry(
+            max(int(pid), 0), access == "WRITE", bool(arrow), (os.makedev(int(high, 16), int(low, 16)), int(inode))
+        )
+        for arrow, access, pid, high, low, inode in _LOCK.findall(text)
+    ]
+
+
+def parse_watches(text: str) -> list[WatchEntry]:
+    """The watches in the `fdinfo` of an inotify instance."""
+    found = []
+    for inode, device, mask in _WATCH.findall(text):
+        number = int(device, 16)  # the kernel's own form, not that of `st_dev`
+        found.append(WatchEntry(int(mask, 16), (os.makedev(number >> 20, number & 0xFFFFF), int(inode, 16))))
+    return found
+
+
+class OpenFiles:
+    """What one process has open, as far as it may be looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._mounts: dict[str, procfs.Mount] | None = None
+
+    def descriptors(self) -> list[str] | None:
+        """Its descriptors; None where it may not be looked at, or is gone."""
+        try:
+            return os.listdir(f"/proc/{self.pid}/fd")
+        except OSError:
+            return None
+
+    def information(self, fd: str, *, events: bool = False) -> str:
+        """What the kernel says of a descriptor that leads to a file, or else to an inotify instance."""
+        try:
+            target = os.readlink(f"/proc/{self.pid}/fd/{fd}")
+        except OSError:
+            return ""
+        # Most descriptors are of another kind, and reading about them would be most of the work.
+        wanted = target == _INSTANCE if events else not target.startswith(_NO_FILE)
+        return procfs.read(f"/proc/{self.pid}/fdinfo/{fd}") if wanted else ""
+
+    def mount(self, information: str) -> tuple[int, str]:
+        """The superblock's device and the type of the filesystem that a descriptor is on."""
+        found = _MOUNT_ID.search(information)
+        if self._mounts is None:
+            listed = procfs.parse_mounts(procfs.read(f"/proc/{self.pid}/mountinfo"))
+            self._mounts = {mount.number: mount for mount in listed}
+        mount = self._mounts.get(found[1] if found else "")
+        return (-1, "") if mount is None else (mount.device, mount.kind)
+
+    def leads_to(self, fd: str, information: str, identity: tuple[int, int]) -> bool:
+        """Whether the descriptor leads to this very file. Only where W1 lets that be asked."""
+        inode = _INODE.search(information)  # from Linux 5.14 on
+        if (inode and int(inode[1]) != identity[1]) or self.mount(information)[1] not in _SUBVOLUMES:
+            return False
+        try:
+            found = os.stat(f"/proc/{self.pid}/fd/{fd}")
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == identity
+
+    def has_open(self, identity: tuple[int, int]) -> bool | None:
+        """Whether it has this file open, where W1 lets that be asked; None: it may not be looked at."""
+        fds = self.descriptors()
+        return None if fds is None else any(self.leads_to(fd, self.information(fd), identity) for fd in fds)
+
+
+def _superblock(identity: tuple[int, int]) -> int:
+    """W2: the device by which the tables name this file."""
+    if all(mount.device != identity[0] for mount in procfs.mounts()):
+        for pid in (os.getpid(), *procfs.pids()):
+            process = OpenFiles(pid)
+            for fd in process.descriptors() or ():
+                information = process.information(fd)
+                if information and process.leads_to(fd, information, identity):
+                    return process.mount(information)[0]
+    return identity[0]
+
+
+class _Holders:
+    """Who keeps which of the locks on one file: one lock is known by its kind and by who took it."""
+
+    def __init__(self, identity: tuple[int, int], file: tuple[int, int]) -> None:
+        self._identity = identity
+        self._file = file
+        self.keepers: dict[tuple[bool, int], list[int]] = {}
+        self._elsewhere: set[tuple[bool, int]] = set()
+
+    def held(self) -> set[tuple[bool, int]]:
+        """The locks that `/proc/locks` shows now."""
+        return {(e.exclusive, e.pid) for e in _table(self._file) if not e.waiting}
+
+    def look_at(self, pid: int) -> None:
+        """Find the locks that a process keeps, whoever took them."""
+        process = OpenFiles(pid)
+        for fd in process.descriptors() or ():
+            information = process.information(fd)
+            for entry in parse_locks(information):
+                if entry.file != self._file:
+                    continue
+                lock = (entry.exclusive, entry.pid)
+                if self._identity == self._file or process.leads_to(fd, information, self._identity):
+                    pids = self.keepers.setdefault(lock, [])
+                    if pid not in pids:
+                        pids.append(pid)
+                else:
+                    self._elsewhere.add(lock)
+
+    def exclusively(self) -> bool:
+        return any(exclusive for exclusive, _ in self.keepers)
+
+    def named(self, lock: tuple[bool, int], inspect: Callable[[int], Process]) -> list[int | None]:
+        """W3: who is to be named for a lock; empty when it is none, or not of this file."""
+        taker = lock[1]
+        pids = self.keepers.get(lock)
+        if pids:
+            return [taker] if taker in pids else list(pids)
+        if lock in self._elsewhere or lock not in self.held():  # W2; or released by now
+            return []
+        hidden = taker and OpenFiles(taker).descriptors() is None and inspect(taker).presence is Presence.RUNNING
+        return [taker if hidden else None]
+
+
+def lock_owners(identity: tuple[int, int], inspect: Callable[[int], Process]) -> list[LockOwner]:
+    """See `Environment.lock_owners`."""
+    file = (_superblock(identity), identity[1])
+    table = _table(file)
+    taken = {(e.exclusive, e.pid) for e in table if not e.waiting}
+    found = _Holders(identity, file)
+    for _, taker in taken:
+        found.look_at(taker)
+    if not found.exclusively():
+        for pid in procfs.pids():  # W4
+            found.look_at(pid)
+    # Who is seen to hold exclusively is alone: what else is in the table is outdated, or of another file (W2).
+    locks = set(found.keepers) if found.exclusively() else taken | found.keepers.keys()
+    owners = [LockOwner(pid, lock[0]) for lock in sorted(locks) for pid in found.named(lock, inspect)]
+    return owners + [
+        LockOwner(entry.pid or None, entry.exclusive, waiting=True)
+        for entry in table
+        if entry.waiting and (identity == file or OpenFiles(entry.pid).has_open(identity) is not False)  # W2
+    ]
+
+
+def watchers(identity: tuple[int, int], masks: Collection[int]) -> list[int]:
+    """See `Environment.watchers`."""
+    file = (_superblock(identity), identity[1])
+    wanted = {mask & _SHOWN for mask in masks}  # W6
+    return sorted(pid for pid in procfs.pids() if _is_watching(pid, file, wanted))
+
+
+def _is_watching(pid: int, file: tuple[int, int], wanted: set[int]) -> bool:
+    process = OpenFiles(pid)
+    return any(
+        watch.file == file and watch.mask & _SHOWN in wanted
+        for fd in process.descriptors() or ()
+        for watch in parse_watches(process.information(fd, events=True))
+    )
+
+
+def _table(file: tuple[int, int]) -> list[LockEntry]:
+    """W5: what `/proc/locks` says of one file, each entry once."""
+    found: list[LockEntry] = []
+    for _ in range(4):
+        before = found
+        found = list(dict.fromkeys(entry for entry in parse_locks(procfs.read("/proc/locks")) if entry.file == file))
+        if found and found == before:
+            break
+    return found or before
+
+
+_ARTIFICIAL = frozenset(
+    {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "devpts", "mqueue", "bpf", "configfs"}
+    | {"pstore", "fusectl", "binfmt_misc", "efivarfs", "rpc_pipefs", "selinuxfs", "autofs", "nsfs"}
+)
+"""Where no lock file can be, and where looking at all files may make something happen."""
+_OURS = frozenset(mask & _SHOWN for mask in MASKS)
+
+
+class LinuxProcLocks:
+    """See `interface.ProcLocks`. Of the table of locks, which may be long, only the lines of the files that are asked
+    about are parsed, if they are `few`."""
+
+    def __init__(self, inspect: Callable[[int], Process], *, tables: bool, few: bool) -> None:
+        self._inspect = inspect
+        self._tables = tables
+        """Whether `/proc` is of our PID namespace, so that what it shows means something."""
+        self._mounts = {mount.device: mount.kind for mount in procfs.mounts()}
+        self._few = few
+        self._texts = self._read_texts() if few else None
+        self._locks: dict[tuple[int, int], list[LockEntry]] = {}
+        self._learned: set[int] = set()
+        """The inodes whose lines have been parsed, where they are few."""
+        self._inodes: set[int] = set()
+        self._keepers: dict[tuple[tuple[int, int], bool, int], list[int]] | None = None
+        self._watches: dict[tuple[int, int], dict[int, bool]] | None = None
+        self._users: dict[int, int | None] = {}
+        self._watched_inodes: set[int] = set()
+
+    def is_artificial(self, device: int) -> bool:
+        return self._mounts.get(device, "") in _ARTIFICIAL
+
+    def user(self, pid: int) -> int | None:
+        if pid not in self._users:
+            try:
+                self._users[pid] = os.stat(f"/proc/{pid}").st_uid if self._tables else None
+            except OSError:
+                self._users[pid] = None
+        return self._users[pid]
+
+    # -- locks ---------------------------------------------------------------------------------------------------------
+
+    def is_locked(self, identity: tuple[int, int]) -> bool:
+        locks = self._locks_of(identity[1])
+        if identity in locks:
+            return any(not entry.waiting for entry in locks[identity])
+        return self._is_doubtful(identity, self._inodes) and any(not owner.waiting for owner in self.owners(identity))
+
+    def locked_numbers(self, device: int) -> set[int] | None:
+        if self._few:
+            return None
+        self._locks_of()
+        # A device that is not listed is a subvolume's, where there are such.
+        kind = self._mounts.get(device) or ("btrfs" if "btrfs" in self._mounts.values() else "fuse")
+        # A FUSE server may list numbers of its own invention.
+        return None if kind.startswith("fuse") else self._inodes
+
+    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        locks = self._locks_of(identity[1])
+        if identity not in locks:
+            doubtful = self._is_doubtful(identity, self._inodes)
+            return lock_owners(identity, self._inspect) if doubtful else []  # W8
+        found: dict[LockOwner, None] = {}
+        for entry in locks[identity]:
+            if entry.waiting:
+                found[LockOwner(entry.pid or None, entry.exclusive, waiting=True)] = None
+            else:
+                for pid in self._keepers_of(identity, entry):
+                    found[LockOwner(pid, entry.exclusive)] = None
+        return list(found)
+
+    def _keepers_of(self, identity: tuple[int, int], entry: LockEntry) -> list[int | None]:
+        """W3: who took it, if it lives; else those who are seen to have it from there."""
+        if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:
+            return [entry.pid]
+        if self._keepers is None:
+            self._keepers = {}
+            for pid in procfs.pids() if self._tables else ():
+                process = OpenFiles(pid)
+                for fd in process.descriptors() or ():
+                    for lock in parse_locks(process.information(fd)):
+                        self._keepers.setdefault((lock.file, lock.exclusive, lock.pid), []).append(pid)
+        return [*dict.fromkeys(self._keepers.get((identity, entry.exclusive, entry.pid), []))] or [None]
+
+    def _locks_of(self, inode: int = 0) -> dict[tuple[int, int], list[LockEntry]]:
+        """The locks; of files with this inode number at least."""
+        if self._texts is None:
+            self._texts = self._read_texts()
+            self._learn(self._texts)
+        elif self._few and inode not in self._learned:
+            self._learned.add(inode)
+            self._learn(_lines(text, f":{inode} ") for text in self._texts)
+        return self._locks
+
+    def _read_texts(self) -> list[str]:
+        """Twice, because entries may be missing from one reading (W5)."""
+        return list(dict.fromkeys(procfs.read("/proc/locks") for _ in range(2 if self._tables else 0)))
+
+    def _learn(self, texts: Iterable[str]) -> None:
+        for entry in dict.fromkeys(entry for text in texts for entry in parse_locks(text)):
+            self._locks.setdefault(entry.file, []).append(entry)
+            self._inodes.add(entry.file[1])
+
+    def _is_doubtful(self, identity: tuple[int, int], inodes: set[int]) -> bool:
+        return identity[1] in inodes and self._mounts.get(identity[0], "btrfs") in _SUBVOLUMES
+
+    # -- watches -------------------------------------------------------------------------------------------------------
+
+    def watchers(self, identity: tuple[int, int]) -> list[int]:
+        return sorted(self._watches_of(identity) or ())
+
+    def heeds_readers(self, identity: tuple[int, int]) -> bool:
+        watches = self._watches_of(identity)
+        return True if watches is None else any(watches.values())
+
+    def _watches_of(self, identity: tuple[int, int]) -> dict[int, bool] | None:
+        """None: somebody watches a file of that number, and it cannot be known whether it is this one."""
+        watches = self._read_watches()
+        if identity in watches or not self._is_doubtful(identity, self._watched_inodes):
+            return watches.get(identity, {})
+        return watches.get((_superblock(identity), identity[1]))  # W8
+
+    def _read_watches(self) -> dict[tuple[int, int], dict[int, bool]]:
+        """The processes that watch a file as holdfast does, and whether they would hear of a reader that closes it."""
+        if self._watches is None:
+            self._watches = {}
+            for pid in procfs.pids() if self._tables else ():
+                process = OpenFiles(pid)
+                for fd in process.descriptors() or ():
+                    for watch in parse_watches(process.information(fd, events=True)):
+                        if watch.mask & _SHOWN in _OURS:
+                            readers = bool(watch.mask & IN_CLOSE_NOWRITE)
+                            self._watches.setdefault(watch.file, {})[pid] = readers
+                            self._watched_inodes.add(watch.file[1])
+        return self._watches
+
+
+def _lines(text: str, word: str) -> str:
+    """Those with the word in them."""
+    found, at = [], text.find(word)
+    while at >= 0:
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        end = len(text) if end < 0 else end
+        found.append(text[start:end])
+        at = text.find(word, end)
+    return "\n".join(found)

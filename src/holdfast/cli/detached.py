@@ -1,0 +1,65 @@
+"""A process of ours that outlives its caller: nothing of the caller's stays open in it, and nothing reaches it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Iterable
+
+
+def detach(kept: Collection[int]) -> None:
+    """A session without a terminal, `/` as the directory, and no descriptor open but these: a reader may wait for
+    the end of a pipe that the caller had."""
+    os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    _close_all_but({0, 1, 2, *kept})
+
+
+def fork() -> int:
+    """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def readable(fds: Collection[int], seconds: float | None) -> list[int]:
+    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever)."""
+    import select
+
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if seconds is None else max(0, round(seconds * 1000)))]
+
+
+def wakeup_pipe() -> tuple[int, int]:
+    """A pipe that never makes its users wait: to read from, and to write to."""
+    pipe = os.pipe()
+    for fd in pipe:
+        os.set_blocking(fd, False)
+    return pipe
+
+
+def wake_by(names: Iterable[str], fd: int) -> None:
+    """From here on, these signals do nothing but write to that end of a pipe."""
+    signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    for name in names:
+        signal.signal(getattr(signal, name), lambda _number, _frame: None)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    try:
+        opened = [int(name) for name in os.listdir("/dev/fd")]
+    except (OSError, ValueError):
+        opened = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
+    for fd in opened:
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # it was that of the listing

@@ -1,0 +1,155 @@
+"""The process that the lock of `try` and `acquire` is bound to: the caller, if that is a shell, unless one is named.
+
+W1  A lock that ends as soon as its command has said that it is held is refused, not reported as a success. So a caller
+    is accepted only if it is seen to be a shell: a program that runs one command (timeout, xargs, sudo, make, a
+    `subprocess.run` whose `sh -c` has become the command) looks like any other, and has no list that is complete.
+    env, nice, nohup and setsid become the command, whose parent is the shell then; so does the last command of `sh -c`
+    in most shells. In others, that shell ends with us (W2).
+W2  The shell of `sh -c 'holdfast try LOCK'` has nothing else to do. That is refused where the one command of its text
+    is seen to be ours; a text with any operator, substitution or variable in our words may be more than that.
+W3  Where the caller's program cannot be found out (another system, another user's `/proc`), nothing is refused. What is
+    known is said, as what is acquired by a script that ends, or in a subshell, cannot be told from what is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from .._core.messages import brief_command, printable
+from .._platform import environment
+from .._platform.interface import Presence
+from .detached import readable
+from .outcome import FAILED, masked, say
+
+_SHELLS = {
+    "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",
+    "mksh", "mrsh", "murex", "nu", "oils-for-unix", "oksh", "osh", "pdksh", "posh", "powershell",
+    "powershell_ise", "pwsh", "rbash", "rksh", "rzsh", "sash", "sh", "static-sh", "tcsh", "xonsh", "yash", "ysh",
+    "zsh",
+}  # fmt: skip
+_MULTICALL = ("busybox", "toybox")
+_OPERATORS = frozenset(";&|\n<>(){}`$")
+_SHOWN = 60
+
+
+def owner_of(options: argparse.Namespace, *, binds: bool) -> int | None:
+    """Its pid; None, and said why, if there is none. One that is to be bound to has to be a shell, unless it is named.
+
+    Without `binds` only its number counts: nothing is to be left to it.
+    """
+    if options.owner_pid:
+        named: int = options.owner_pid
+        return named
+    pid = os.getppid()
+    if pid <= 0:
+        say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
+        return None
+    why = _why_not(pid) if binds else None
+    if why is not None:
+        say(
+            f"{options.lock} was not acquired: it would be bound to process {_shown(pid)}, {why}. Name the process "
+            "that it is for (--owner-pid $$ in a script), or use: holdfast run LOCK -- CMD"
+        )
+        return None
+    return pid
+
+
+def tell_bound(options: argparse.Namespace, owner: int) -> None:
+    """To whom the lock is bound, unless the caller knows it, or reads it elsewhere."""
+    if not (options.quiet or options.json or options.verbose or options.owner_pid):
+        say(f"bound to process {_shown(owner)}: free when that ends")
+
+
+def _shown(pid: int) -> str:
+    program = environment().program(pid)
+    if program is None:
+        return str(pid)
+    name, words = program
+    if len(words) > 1 and _is_shell(_base(words[0])) and not words[1].startswith("-"):
+        words = [_base(words[1]), *words[2:]]  # people know it by its script
+    command = brief_command(" ".join(words)) or name
+    if "://" in command:
+        command = masked(command)  # before it is cut: half of a URL is not known for one
+    return f"{pid} ({printable(command, _SHOWN)})"
+
+
+def _why_not(pid: int) -> str | None:
+    """Why the lock would not be kept by that caller; None if it would, or if that cannot be known (W3)."""
+    program = environment().program(pid)
+    if program is None:
+        return None
+    name, words = program
+    first, second = (_base(word) for word in [*words, "", ""][:2])
+    if name in _MULTICALL:
+        name = second if first in _MULTICALL else first
+    elif not _is_shell(name) and (_is_shell(first) or second == "xonsh"):
+        return None  # run by an emulator, or by the interpreter of the language that it is written in
+    if not _is_shell(name):
+        return "which is not a shell and may end as soon as this command has"
+    if _is_all_of(words):
+        return "a shell that ends with this command"
+    return None
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _is_shell(name: str) -> bool:
+    """As shells are called: `-bash` at a login, `zsh-5.9`, `ksh93`, `bash-static`, `pwsh.exe`."""
+    name = name.lower().lstrip("-.").removesuffix(".exe").removesuffix("-wrapped").removesuffix("-static")
+    return name.rstrip("0123456789.-") in _SHELLS
+
+
+def _is_all_of(words: list[str]) -> bool:
+    """Whether this very command is all that a shell with these words does (W2)."""
+    text = None
+    for number, word in enumerate(words[1:], 1):
+        if not word.startswith("-") or word == "-":
+            return False
+        if not word.startswith("--") and "c" in word:
+            text = next((one for one in words[number + 1 :] if not one.startswith("-")), None)
+            break
+    if text is None or _OPERATORS.intersection(text):
+        return False
+    import shlex
+
+    try:
+        said = shlex.split(text)
+    except ValueError:
+        return False
+    ours = sys.argv[1:]
+    before = said[: -len(ours)] if ours else said
+    return said == [*before, *ours] and bool(before) and _base(before[-1]) == "holdfast"
+
+
+class Owner:
+    """A living process that a lock is bound to (S3)."""
+
+    def __init__(self, pid: int) -> None:
+        self._env = env = environment()
+        self.pid = pid
+        opened = env.watch_process(pid)
+        self.fd = -1
+        if opened is not None:
+            self.fd = os.dup(opened)  # a forked child closes all that the environment has opened
+            env.close(opened)
+        self._started = env.identity(pid).started
+
+    def has_ended(self) -> bool:
+        if self.fd >= 0:
+            return bool(readable([self.fd], 0))
+        found = self._env.inspect(self.pid)
+        return found.presence in (Presence.GONE, Presence.ZOMBIE) or found.started != self._started
+
+    def command(self) -> str:
+        """The name of its program, for people."""
+        words = (self._env.command(self.pid) or "").split()
+        return words[0].rpartition("/")[2].lstrip("-") if words else ""
+
+    def tell_ended(self, path: str) -> int:
+        """Say that the owner did not live to get the lock; the exit status."""
+        say(f"process {self.pid} has ended, so {path} was not acquired for it")
+        return FAILED

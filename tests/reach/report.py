@@ -33,7 +33,7 @@ PARTS = {
         "engines/remote.py",
         "plugins.py",
     ),
-    "the engines on servers": ("engines/postgresql/", "engines/etcd/"),
+    "the engines on servers": ("engines/connections.py", "engines/postgresql/", "engines/etcd/"),
     "the four systems in their own words": ("sema", "sidecar", "beads.py"),
     "what all tell": ("__init__.py", "model.py", "errors.py", "events.py", "metrics.py", "tracing.py"),
     "the operator's view": ("_admin/",),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         @property
         def request(self) -> Request: ...
 
-        shares: list[Any]
+        refs: list[Any]
         acquired: float
         lost: bool
         recovered_from: Record | None
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class Story:
+class AttemptEvents:
     """One acquisition, from its first step until its hold has ended."""
 
     __slots__ = (
@@ -82,12 +82,12 @@ class Story:
         self._waited: float | None = 0.0
 
     @classmethod
-    def of(cls, held: Told) -> Story:
+    def of(cls, held: Told) -> AttemptEvents:
         """The rest of the story of a hold that was acquired while there was no listener."""
-        shares = held.shares.copy()
-        story = cls(held.env, held.request, shares[0].context if shares else ())
-        story._acquired, story._since, story._waited = True, held.acquired, None
-        return story
+        refs = held.refs.copy()
+        attempt_events = cls(held.env, held.request, refs[0].context if refs else ())
+        attempt_events._acquired, attempt_events._since, attempt_events._waited = True, held.acquired, None
+        return attempt_events
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from ..errors import AcquireTimeout, LockStale, WouldDeadlock
 from ..events import Event
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
-from .attempt import Story
-from .hold import Held, Share
+from .attempt import AttemptEvents
+from .hold import HoldRef, HoldState
 from .options import Request
 
 
@@ -29,14 +29,14 @@ class Refusal:
         target: str,
         waited: float,
         look: Callable[[], tuple[Status, ...]],
-        story: Story,
-        own: Sequence[Share] = (),
+        attempt_events: AttemptEvents,
+        own: Sequence[HoldRef] = (),
     ) -> None:
         self.target = target
         self.waited = waited
         self.own = own
         self._look = look
-        self._story = story
+        self._attempt_events = attempt_events
         self._statuses: tuple[Status, ...] | None = None
 
     @property
@@ -51,14 +51,14 @@ class Refusal:
 
     def event(self) -> Event:
         """The `waiting` event with the current holder."""
-        return self._story.describe("waiting", None, self.status.holder)
+        return self._attempt_events.describe("waiting", None, self.status.holder)
 
 
-def deadlock(request: Request, slots: int, own: Sequence[Share]) -> WouldDeadlock:
+def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadlock:
     """The error for a caller that holds the lock, or all slots, itself and would wait for ever; `own`: its shares."""
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
-    if own and all(share.dropped for share in own):
+    if own and all(ref.dropped for ref in own):
         why = "by a handle that was dropped without release(), and would wait for itself for ever. Keep the handle and "
         why += "release it, or use `with`."
     else:
@@ -137,9 +137,9 @@ def situation(refusal: Refusal) -> str:
 
 def _by_itself(refusal: Refusal) -> str | None:
     """What to do, for a process that is in its own way; None if others are."""
-    holds: dict[Held, bool] = {}
-    for share in refusal.own:
-        holds[share.held] = bool(share.dropped) and holds.get(share.held, True)
+    holds: dict[HoldState, bool] = {}
+    for ref in refusal.own:
+        holds[ref.held] = bool(ref.dropped) and holds.get(ref.held, True)
     dropped = sum(holds.values())
     if len(refusal.statuses) > 1:
         if not dropped:

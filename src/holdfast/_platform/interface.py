@@ -165,7 +165,7 @@ class Environment(Protocol):
     those of other engines by what the engine says."""
     swept: dict[str, float]
     """When to look next for what dead processes left, by directory."""
-    lines: dict[str, Any]
+    local_queues: dict[str, Any]
     """Those who wait in this process, by the queue that they wait in."""
     operations: Operations
     """What calls of this process have begun and not finished."""

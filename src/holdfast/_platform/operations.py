@@ -179,10 +179,10 @@ class Operations:
 
     def leave_dropped(self) -> None:
         """Release what a `with` statement held that has been left without doing so (J5)."""
-        for number, (statement, share) in list(self.entered.items()):
+        for number, (statement, ref) in list(self.entered.items()):
             if statement() is None:
                 try:
-                    share.held.release(share)
+                    ref.held.release(ref)
                 except LockLost:
                     pass
                 self.entered.pop(number, None)

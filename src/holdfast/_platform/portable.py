@@ -143,7 +143,7 @@ class GenericEnvironment:
         self.generation = 0
         self.clock_shift = clock_shift()
         self.holds: dict[tuple[object, ...], Any] = {}
-        self.lines: dict[str, Any] = {}
+        self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.turns: dict[str, float] = {}
         self.operations = Operations(forking)
@@ -168,7 +168,7 @@ class GenericEnvironment:
         self._identity = None
         self.clock_shift = clock_shift()
         self.holds = {}
-        self.lines = {}
+        self.local_queues = {}
         self.turns = {}
         self.generation += 1
 

@@ -41,7 +41,7 @@ from collections.abc import Iterable
 
 from .._drivers.sync import caller
 from .._platform import environment
-from ..engines.file.hold import FileHeld
+from ..engines.file.hold import FileHold
 from ..engines.file.inspect import Assessment, Observation, glance
 from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
@@ -186,7 +186,7 @@ class Keeper:
 
 
 class _FileLife(_Life):
-    def __init__(self, held: FileHeld, fd: int, owner: Owner, pace: float) -> None:
+    def __init__(self, held: FileHold, fd: int, owner: Owner, pace: float) -> None:
         super().__init__(owner)
         self._request, self._env = held.request, held.env
         self._identity, self._data = held.identity, held.data
@@ -222,11 +222,11 @@ class _FileLife(_Life):
         self._request.beat_every = self._pace
         self._request.on_lost = self._ring
         self._request.watched = True
-        held = FileHeld(self._env, self._request, self._fd, self._identity, self._data, True)
-        share = held.share(caller())
-        keep(self._env, share)  # type: ignore[arg-type]
+        held = FileHold(self._env, self._request, self._fd, self._identity, self._data, True)
+        ref = held.ref(caller())
+        keep(self._env, ref)  # type: ignore[arg-type]
         self._show_title(self._request.path)
-        return Hold(share)
+        return Hold(ref)
 
 
 def _fork() -> int:

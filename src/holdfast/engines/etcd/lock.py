@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.wait import Signal, Wait
 from ..._drivers.agent import Job, agent
@@ -39,7 +39,7 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
 from .client import Cluster, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
@@ -92,7 +92,7 @@ class Contest(Contender):
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
         require_no_deadlock(self.attempt, len(self.requests))
         if self.timeout == 0:
             seen, slots = yield from first_of(self.cluster, self.queue, self._until())
@@ -104,7 +104,7 @@ class Contest(Contender):
             if result is not None:
                 return result
 
-    def _contend(self) -> Generator[Wait, None, Share | Refusal | None]:
+    def _contend(self) -> Generator[Wait, None, HoldRef | Refusal | None]:
         """One stay in the queue; None: our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         handed = False
@@ -123,9 +123,9 @@ class Contest(Contender):
             if entrant.lease.is_over():
                 return None
             self.attempt.require_same_process()
-            held = EtcdHeld(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
+            held = EtcdHold(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
             handed = True
-            return self._share(held)
+            return self._ref(held)
         finally:
             self._has_entered()
             self._end_watch()
@@ -147,10 +147,10 @@ class Contest(Contender):
         """Let the next of this process in. Idempotent."""
         self.cluster.doors.leave(self.queue.base, self._place)
 
-    def _share(self, held: EtcdHeld) -> Share:
+    def _ref(self, held: EtcdHold) -> HoldRef:
         try:
-            held.story = self.attempt.story
-            return held.share(self.attempt.context)
+            held.attempt_events = self.attempt.attempt_events
+            return held.ref(self.attempt.context)
         except BaseException:
             held.give_back()
             raise
@@ -165,9 +165,9 @@ class Contest(Contender):
                 if isinstance(seen, bool):
                     return seen or None
                 if self.attempt.is_over():
-                    return (yield from self.refuse_kindly())
+                    return (yield from self.look_and_refuse())
                 if self.attempt.announces:
-                    yield from self.look_kindly()
+                    yield from self.look_for_people()
                 self.attempt.waiting(self.last, self.who)
                 yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
@@ -292,7 +292,7 @@ class Contest(Contender):
     def _is_free(self, seen: list[Seen], slots: Sequence[Seen]) -> bool:
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
-    def look_kindly(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Generator[Wait, None, None]:
         try:
             seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
             if not self._is_free(seen, slots):
@@ -333,12 +333,12 @@ class Contest(Contender):
 
 def acquire(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Share | Refusal]:
+) -> Generator[Wait, None, HoldRef | Refusal]:
     contest = Contest(env, requests, timeout, context)
     try:
-        return (yield from together(contest))
+        return (yield from contend_as_owner(contest))
     except BaseException:
-        contest.attempt.story.gave_up()
+        contest.attempt.attempt_events.gave_up()
         raise
 
 
@@ -364,7 +364,7 @@ _MOMENT = 0.05
 _WATCH_AGAIN = 0.2
 
 
-class EtcdHeld(RemoteHeld):
+class EtcdHold(RemoteHold):
     """One key that is first in its queue."""
 
     __slots__ = ("_job", "_waited", "cluster", "entrant")

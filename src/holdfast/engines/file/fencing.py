@@ -33,14 +33,14 @@ import stat
 import zlib
 from collections.abc import Generator
 
-from ..._core.attempt import Story
+from ..._core.attempt import AttemptEvents
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...model import Evidence, Holder, Liveness, Status, temporary_name
-from .hold import FileHeld
+from .hold import FileHold
 from .publish import NOT_HERE
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there
@@ -68,7 +68,7 @@ class CounterBusy(Exception):
     def refusal(self) -> Refusal:
         """Why there is no hold; who is in the way is looked up on demand."""
         env, request = self._env, self._request
-        return Refusal(request.target, self._waited, lambda: (self._status(),), Story(env, request, ()))
+        return Refusal(request.target, self._waited, lambda: (self._status(),), AttemptEvents(env, request, ()))
 
     def _status(self) -> Status:
         env, path = self._env, self._request.path + SUFFIX
@@ -86,7 +86,7 @@ class CounterBusy(Exception):
         return Status(self._request.path, protocol, True, False, Liveness.ALIVE, evidence, holder, reason=text)
 
 
-def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Generator[Wait, None, FileHeld | None]:
+def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Generator[Wait, None, FileHold | None]:
     """The same hold with its token; None if it was lost before that. A failure gives the lock back.
 
     Raises CounterBusy if the counter was not available by the `deadline`.

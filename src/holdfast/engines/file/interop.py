@@ -35,7 +35,7 @@ from collections.abc import Generator, Iterable
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go
-from .hold import FileHeld
+from .hold import FileHold
 from .request import FileRequest
 from .steps import is_there
 
@@ -51,7 +51,7 @@ _PATIENCE = 0.1
 """Seconds that a new lock waits for rivals; then it is given back and tried again, as the caller may want to stop."""
 
 
-def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Generator[Wait, None, FileHeld | None]:
+def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Generator[Wait, None, FileHold | None]:
     """The hold, as soon as no rival can remove its lock file any more; None if one has, or stays (Y1, Y5).
 
     The caller gives the hold back if this is interrupted.
@@ -98,7 +98,7 @@ def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
     return found
 
 
-def _has_rivals(env: Environment, held: FileHeld) -> bool:
+def _has_rivals(env: Environment, held: FileHold) -> bool:
     """Y2. Ages are by the clock that stamped our own lock file: a file server's clock may differ from ours."""
     now: float | None = None
     for path, pid in rivals(env, held.request):
@@ -266,7 +266,7 @@ def _remove(env: Environment, path: str) -> None:
         pass
 
 
-def _is_removed_beside(env: Environment, held: FileHeld) -> bool:
+def _is_removed_beside(env: Environment, held: FileHold) -> bool:
     """Y5. Also removes what a crash has left, so that fs-safe does not wait for it for ever (Y4)."""
     path = held.path + held.request.protocol.reclaim_suffix
     try:

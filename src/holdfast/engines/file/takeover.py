@@ -59,8 +59,8 @@ from functools import partial
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
-from .hold import FileHeld
-from .inspect import Observation, explained, read_record
+from .hold import FileHold
+from .inspect import Observation, read_record, with_hint
 from .interop import announce_removal, end_removal, quieten
 from .policy import Verdict
 from .publish import finish, publish
@@ -269,7 +269,7 @@ _PAUSE, _PATIENCE = 0.0005, 0.1
 
 def take_over(
     env: Environment, request: FileRequest, seen: Observation, verdict: Verdict, *, insist: bool = False
-) -> Generator[Wait, None, FileHeld | None]:
+) -> Generator[Wait, None, FileHold | None]:
     """The hold, or None when another contender or the holder itself was faster.
 
     `insist`: do not wait for processes that share the guard to let go of it (T9).
@@ -335,11 +335,11 @@ def _open(env: Environment, request: FileRequest) -> int | None:
         raise
     except OSError as error:
         if error.errno not in UNWRITABLE:
-            raise explained(error, request, env) from error
+            raise with_hint(error, request, env) from error
         return None
 
 
-def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHeld | None:
+def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHold | None:
     """Overwrite the record through `fd`, which is then the hold's, or else closed."""
     data = b""
     held = claim = None
@@ -355,7 +355,7 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
                 env.undo_by(fd, partial(withdraw, env, request, data))
                 _write_or_restore(env, request, fd, data, seen)
                 if is_there(env, request.path, seen.identity):  # T4
-                    held = FileHeld(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
+                    held = FileHold(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
             if claim is not None:
                 claim.end()
     except BaseException:
@@ -384,13 +384,13 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
         return claim
     except OSError as error:
         if error.errno not in UNWRITABLE:
-            raise explained(error, request, env) from error
+            raise with_hint(error, request, env) from error
         # This user could not remove a lock file here at the release either.
         seen.blocked = f"this user may not create a claim to it in {request.directory}"
         return None
 
 
-def _outlast_claims(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld | None]:
+def _outlast_claims(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
     """T8."""
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):
@@ -467,7 +467,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     return True
 
 
-def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld | None]:
+def _settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
     """T5."""
     yield Wait((), env.monotonic() + SETTLE)
     if held.verify():
@@ -478,7 +478,7 @@ def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld 
 
 def complete(
     env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
-) -> Generator[Wait, None, FileHeld | None]:
+) -> Generator[Wait, None, FileHold | None]:
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     if not _may_be_guarded(env, seen):  # T9
         seen.refused += 1

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import deadlock
 from ..._core.wait import Wait
 from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
 from ...errors import WouldDeadlock
 from ...model import Status
-from .hold import FileHeld
-from .inspect import Assessment, Observation, assess, explained, forget, observe, require_same_protocol, reread
+from .hold import FileHold
+from .inspect import Assessment, Observation, assess, forget, observe, require_same_protocol, reread, with_hint
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
@@ -92,7 +92,7 @@ class WatchedFile:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise explained(error, self.request) from error
+            raise with_hint(error, self.request) from error
         return (found.st_dev, found.st_ino)
 
     @property
@@ -114,7 +114,7 @@ class WatchedFile:
             return describe(self.env, self.request, None, None, None)
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
-    def join(self, context: tuple[object, ...]) -> Share | None:
+    def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """Enter again, if our own process holds it for the same owner."""
         owner = self.request.owner
         if owner is not None:
@@ -127,39 +127,39 @@ class WatchedFile:
         """Whether the caller would wait for itself."""
         # One share is enough: a hold ends with its last share.
         return any(
-            share.context[: len(context)] == context
+            ref.context[: len(context)] == context
             for held in self._our_own()
             if not held.lost and self._in_the_way(held)
-            for share in list(held.shares)
+            for ref in list(held.refs)
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
         """Whether the caller already shares the lock, and so may share it again before any waiter."""
         return False
 
-    def _our_own(self) -> list[FileHeld]:
+    def _our_own(self) -> list[FileHold]:
         """This process's holds of it; several only if they are shared."""
-        held: FileHeld | None = self.env.holds.get(self.seen.identity) if self.there else None
+        held: FileHold | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
 
-    def own_shares(self) -> list[Share]:
+    def own_refs(self) -> list[HoldRef]:
         """The shares of this process's handles in holds that are in the way."""
         ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
-        return [share for held in ours for share in list(held.shares)]
+        return [ref for held in ours for ref in list(held.refs)]
 
-    def _joinable(self, held: FileHeld) -> bool:  # noqa: ARG002
+    def _joinable(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
-    def _in_the_way(self, held: FileHeld) -> bool:  # noqa: ARG002
+    def _in_the_way(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
     def deadlock(self, slots: int) -> WouldDeadlock:
         """The error for a caller that would wait for itself."""
-        return deadlock(self.request, slots, self.own_shares())
+        return deadlock(self.request, slots, self.own_refs())
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Generator[Wait, None, FileHeld | None]:
+    def attempt(self) -> Generator[Wait, None, FileHold | None]:
         """Try to get the lock as seen: create a missing file, take over one where that is allowed."""
         env, request = self.env, self.request
         held = None

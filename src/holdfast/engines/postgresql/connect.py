@@ -409,10 +409,10 @@ def _prepare(
 ) -> Generator[Wait, None, None]:
     wanted = _settings(stale_after, connection.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    together = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
+    contend_as_owner = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
-            (facts,) = yield from connection.ask(together, (), until)
+            (facts,) = yield from connection.ask(contend_as_owner, (), until)
         except Refused:  # one of the settings; which one?
             (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
             _check(connection, facts)

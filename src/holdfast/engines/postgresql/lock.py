@@ -46,8 +46,8 @@ import random
 from collections.abc import Generator
 from functools import partial
 
-from ..._core.attempt import Story
-from ..._core.hold import Share
+from ..._core.attempt import AttemptEvents
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
@@ -55,7 +55,7 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
 from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .look import comment, free, look_at
@@ -121,7 +121,7 @@ class Contest(Contender):
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
         require_no_deadlock(self.attempt)
         result = yield from self._through_failures(shared=False)
         assert not isinstance(result, bool)
@@ -136,7 +136,7 @@ class Contest(Contender):
     def last(self) -> tuple[Status, ...]:
         return (self._seen or free(self.lock_url.shown),)
 
-    def look_kindly(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Generator[Wait, None, None]:
         try:
             yield from self._look((yield from self._connected(patient=False)))
         except (Broken, Refused, EngineUnavailable):
@@ -152,7 +152,7 @@ class Contest(Contender):
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
+    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
         """All of it, again and again while the server goes away and comes back."""
         while True:
             try:
@@ -169,7 +169,7 @@ class Contest(Contender):
             except Refused as refused:
                 raise refusal(self.lock_url, refused) from None
 
-    def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
+    def _contend(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
         """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
             connection = yield from self._connected()
@@ -246,7 +246,7 @@ class Contest(Contender):
         if not rows and connection.collect() is None:
             raise Broken(f"{connection.label} has forgotten us")
 
-    def _raise_token(self, connection: Connection) -> Generator[Wait, None, Share]:
+    def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""
         sent = self.env.monotonic()
         rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
@@ -261,7 +261,7 @@ class Contest(Contender):
         lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
         return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, connection: Connection, row: Row, sent: float) -> Share:
+    def _won(self, connection: Connection, row: Row, sent: float) -> HoldRef:
         """The lock is ours, and the token is raised."""
         who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
@@ -277,11 +277,11 @@ class Contest(Contender):
         self.attempt.require_same_process()
         fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHeld(self.env, self.request, connection, record, token, sent, self.attempt.story)
+        held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
         try:
-            share = held.share(self.context)
+            ref = held.ref(self.context)
             self._connection = None  # not before: whoever is interrupted closes it
-            return share
+            return ref
         except BaseException:
             held.give_back()
             raise
@@ -320,12 +320,12 @@ class Contest(Contender):
 
 def acquire(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Share | Refusal]:
+) -> Generator[Wait, None, HoldRef | Refusal]:
     contest = Contest(env, request, timeout, context)
     try:
-        return (yield from together(contest))
+        return (yield from contend_as_owner(contest))
     except BaseException:
-        contest.attempt.story.gave_up()
+        contest.attempt.attempt_events.gave_up()
         raise
     finally:
         contest.close()
@@ -388,7 +388,7 @@ class PostgresqlRequest(RemoteRequest):
             )
 
 
-class PostgresqlHeld(RemoteHeld):
+class PostgresqlHold(RemoteHold):
     """See the head of this module."""
 
     __slots__ = ("_every", "_job", "_patience", "connection")
@@ -401,13 +401,13 @@ class PostgresqlHeld(RemoteHeld):
         record: Record,
         token: int,
         sent: float,
-        story: Story,
+        attempt_events: AttemptEvents,
     ) -> None:
         self.connection = connection
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
         super().__init__(env, request, request.key, record, token)
-        self.story = story
+        self.attempt_events = attempt_events
         self.lapses = sent + self._patience
         connection.keeper = self
         try:

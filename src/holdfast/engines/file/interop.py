@@ -228,7 +228,7 @@ def why_left(env: Environment, path: str) -> str | None:
 
 
 def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | None:
-    """Take the guard of what is at the path, unless another process has it or recreates the file.
+    """Take the guard of the file or directory at the path, unless another process has it or recreates it.
 
     `surely`: even without guards.
     """

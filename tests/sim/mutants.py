@@ -79,12 +79,12 @@ def nobody_looks_for_claims(patch: Patch) -> None:
         yield from ()
         return held
 
-    patch.setattr(takeover, "_outlast_claims", enter)
+    patch.setattr(takeover, "_wait_for_claims", enter)
 
 
 def two_claims_at_once(patch: Patch) -> None:
     """T11: whoever has made a claim does not look for others."""
-    patch.setattr(takeover, "_others", lambda *_, **__: False)
+    patch.setattr(takeover, "_has_other", lambda *_, **__: False)
 
 
 def a_dead_claim_counts(patch: Patch) -> None:

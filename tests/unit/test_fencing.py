@@ -396,7 +396,7 @@ def test_an_interruption_after_a_counter_was_made_anew_leaves_nothing(
     monkeypatch.setattr(env, "open_new", interrupted)
     old = os.open(path, os.O_RDWR)
     with pytest.raises(KeyboardInterrupt):
-        fencing._renew(env, request, str(path), old)
+        fencing._replace_claimed(env, request, str(path), old)
     os.close(old)
     env.operations.abort(operation)
     assert os.listdir(disk) == ["l.token"]

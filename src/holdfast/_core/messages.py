@@ -97,8 +97,9 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     within = f"within {timeout:g} s" if timeout else "at once"
     all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
+    step = _advice_to_itself(refusal) or _next_step(refusal)
     return AcquireTimeout(
-        f"could not get {what} {within}: {situation(refusal)}. {_by_itself(refusal) or _way_out(refusal)}{all_or_none}",
+        f"could not get {what} {within}: {situation(refusal)}. {step}{all_or_none}",
         path=refusal.target,
         protocol=status.protocol,
         holder=status.holder,
@@ -120,7 +121,7 @@ def stale(refusal: Refusal) -> LockStale:
 
 def waiting(refusal: Refusal) -> str:
     """The line that announces a wait of more than a second."""
-    itself = _by_itself(refusal)
+    itself = _advice_to_itself(refusal)
     return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
 
 
@@ -135,7 +136,7 @@ def situation(refusal: Refusal) -> str:
     return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
 
 
-def _by_itself(refusal: Refusal) -> str | None:
+def _advice_to_itself(refusal: Refusal) -> str | None:
     """What to do, for a process that is in its own way; None if others are."""
     holds: dict[HoldState, bool] = {}
     for ref in refusal.own:
@@ -159,7 +160,7 @@ def _by_itself(refusal: Refusal) -> str | None:
     return "This very process holds it, by another handle: wait until that is released, or release it first"
 
 
-def _way_out(refusal: Refusal) -> str:
+def _next_step(refusal: Refusal) -> str:
     """The next step. The slot to act on is one whose holder may be gone."""
     statuses = refusal.statuses
     if len(statuses) == 1:

@@ -147,7 +147,7 @@ def _fast_path(
                 return None
             try:
                 if request.prepare is not None and not taken:
-                    yield from _prepared(env, request.prepare)
+                    yield from _prepare(env, request.prepare)
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
                 # If it is held, a caller without write permission learns by whom, as with a file that exists.
@@ -167,7 +167,7 @@ def _fast_path(
     return None
 
 
-def _prepared(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
+def _prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
     known = prepare()
     if known is not None:
         yield from _answered(env, known)
@@ -281,7 +281,7 @@ class AcquireAttempt:
         free = self.look()
         if self._join():
             return None
-        asked = self._asked()
+        asked = self._pending_answer()
         if asked is not None and not (self._answered and self._deadline.is_over()):  # or it would never end
             yield from _answered(self._env, asked)
             self._answered = True
@@ -401,7 +401,7 @@ class AcquireAttempt:
                     return True
         return False
 
-    def _asked(self) -> Signal | None:
+    def _pending_answer(self) -> Signal | None:
         """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is nothing to ask."""
         if any(file.could_be_had for file in self.files):
             return None
@@ -419,7 +419,7 @@ class AcquireAttempt:
             if not file.could_be_had:
                 continue
             if file.request.prepare is not None:
-                yield from _prepared(self._env, file.request.prepare)
+                yield from _prepare(self._env, file.request.prepare)
             held = yield from file.attempt()
             missed = missed or file.missed
             if held is not None and held.request.fencing:
@@ -552,7 +552,7 @@ class AcquireAttempt:
         return Refusal(self._request.target, waited, self._statuses, attempt_events, own)
 
     def _statuses(self) -> tuple[Status, ...]:
-        return tuple([_invisible(self._env, f.request) if f.missed else f.describe() for f in self.files])
+        return tuple([_describe_miss(self._env, f.request) if f.missed else f.describe() for f in self.files])
 
     def who(self) -> Holder | None:
         """The holder, as far as the lock file tells; reading the kernel's tables would take milliseconds."""
@@ -567,7 +567,7 @@ def _watched(env: Environment, request: FileRequest) -> WatchedFile:
     return WatchedFlock(env, request) if request.protocol.persistent else WatchedFile(env, request)
 
 
-def _invisible(env: Environment, request: FileRequest) -> Status:
+def _describe_miss(env: Environment, request: FileRequest) -> Status:
     """The status of a lock whose path was neither free nor readable."""
     rival = about_to_rename(env, request)
     if rival is None:

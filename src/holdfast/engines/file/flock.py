@@ -152,7 +152,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
         alone = found.st_nlink <= 1
-        empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
+        empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
         return FlockHold(env, request, fd, identity, data, True)
@@ -211,7 +211,7 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
                 raise with_hint(error, request, env) from error
 
 
-def _is_cleared(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
+def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
     """Empty a file that has an outdated record of ours; whether that was done. Any other content stays.
     ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
     head, record = read_own(env, request, fd)
@@ -241,10 +241,10 @@ def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> 
     try:
         write_all(env, fd, data)
     except OSError:
-        _empty(env, fd)
+        _clear(env, fd)
         return b""
     except BaseException:
-        _empty(env, fd)
+        _clear(env, fd)
         raise
     return data
 
@@ -258,7 +258,7 @@ def _erase(env: Environment, fd: int, data: bytes) -> None:
         pass  # it does not count without its holder
 
 
-def _empty(env: Environment, fd: int) -> None:
+def _clear(env: Environment, fd: int) -> None:
     try:
         env.truncate(fd, 0)
     except OSError:
@@ -340,17 +340,17 @@ class WatchedFlock(WatchedFile):
         if free:
             self.env.unguard(fd)
         if shared == self.request.shared:
-            self._note(refused=not free)
+            self._note_refusal(refused=not free)
         return free
 
-    def _note(self, *, refused: bool) -> None:
+    def _note_refusal(self, *, refused: bool) -> None:
         self._refused = refused
         if refused:
             self.seen.record = read_own(self.env, self.request, self.seen.fd)[1]
 
     # -- our own holds -------------------------------------------------------------------------------------------------
 
-    def _our_own(self) -> list[FileHold]:
+    def _own_holds(self) -> list[FileHeld]:
         if not self.there:
             return []
         return [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
@@ -358,20 +358,20 @@ class WatchedFlock(WatchedFile):
     def _joinable(self, held: FileHold) -> bool:
         return self.request.shared or not held.request.shared
 
-    def _in_the_way(self, held: FileHold) -> bool:
+    def _blocks(self, held: FileHeld) -> bool:
         return not (self.request.shared and held.request.shared)
 
     def is_inside(self, context: tuple[object, ...]) -> bool:
         """F9."""
         return self.request.shared and any(
-            ref.context[: len(context)] == context
-            for held in self._our_own()
+            share.context[: len(context)] == context
+            for held in self._own_holds()
             if held.request.shared and not held.released
             for ref in list(held.refs)
         )
 
     def deadlock(self, slots: int) -> WouldDeadlock:
-        if not any(held.request.shared for held in self._our_own()):
+        if not any(held.request.shared for held in self._own_holds()):
             return super().deadlock(slots)
         return WouldDeadlock(
             f"{self.request.path} is held shared by this very thread or task, which would wait for itself for ever: a "
@@ -390,7 +390,7 @@ class WatchedFlock(WatchedFile):
         else:
             seen = self.seen
             free = try_guard(self.env, self.request, seen.fd)
-            self._note(refused=not free)
+            self._note_refusal(refused=not free)
             if not free:
                 return None
             held = settle(self.env, self.request, seen.fd)

@@ -437,10 +437,10 @@ class QueueEntry:
         self._ticket: Ticket | None = None
         self._issuing = False
         """Whether a ticket of ours may be there that `_ticket` does not know of."""
-        self._passed: set[str] = set()
+        self._ignored: set[str] = set()
         """Idle tickets in front of a free lock that we may not remove."""
         self._queue_up_at = started + MOMENT
-        self._hopeless = False
+        self._cannot_queue = False
         """Tickets do not work here: no kernel locks, no write permission, a full disk."""
         self.first_ahead: object = None
         """The first waiter, when it was not us."""
@@ -450,7 +450,7 @@ class QueueEntry:
         self._before: str | None = None
         self._turn_came = False
         self._watch: Watch | None = None
-        self._relied = 0.0
+        self._relied_from = 0.0
         """When we start to rely on the watch."""
         self._local = LocalQueue()
         """The line that we are in, once we have asked whose turn it is."""
@@ -496,7 +496,7 @@ class QueueEntry:
         if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
             return True  # a thousand pollers cannot each read a list of a thousand
         self._list_at = env.monotonic() + _LIST_EVERY
-        queue, names = self._look()
+        queue, names = self._open_queue()
         try:
             before = self._ahead_of_us(names)
             for number in range(len(before), 0, -1):
@@ -506,13 +506,13 @@ class QueueEntry:
                     self._turn_came = True
                     return True
         finally:
-            self._unlook(queue)
+            self._close_queue(queue)
         self._unwatch()
         if queue is not None and self._ticket is None and (before or not names):
             remove_queue(env, path)  # all tickets were of dead processes, or there were none
         return False
 
-    def _look(self) -> tuple[Queue | None, list[str]]:
+    def _open_queue(self) -> tuple[Queue | None, list[str]]:
         """The queue, and the tickets in it: the queue of our own ticket, as long as that exists."""
         if self._ticket is not None:
             names = self._ticket.queue.names()
@@ -522,7 +522,7 @@ class QueueEntry:
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
-    def _unlook(self, queue: Queue | None) -> None:
+    def _close_queue(self, queue: Queue | None) -> None:
         if queue is not None and (self._ticket is None or self._ticket.queue is not queue):
             queue.close()
 
@@ -531,7 +531,7 @@ class QueueEntry:
         env, path = self.env, f"{self._request.queue}/{name}"
         if self._before == name:
             if self._watch is not None and self._watch.take():
-                self._relied = env.monotonic() + DYING
+                self._relied_from = env.monotonic() + DYING
             return True
         self._unwatch()
         try:
@@ -543,23 +543,23 @@ class QueueEntry:
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
         ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
-        return [name for name in ahead if name not in self._passed] if self._passed else ahead
+        return [name for name in ahead if name not in self._ignored] if self._ignored else ahead
 
     def overtake(self) -> None:
         """Q6."""
         ahead = self._ahead_here()
-        with self._local.mutex:
-            for entry in ahead:
-                if entry in self._local.entries:
-                    self._local.entries.remove(entry)
-                    entry.signal.set()  # it may wait for its turn only, and nothing else would wake it
-        queue, names = self._look()
+        with self._line.mutex:
+            for place in ahead:
+                if place in self._line.places:
+                    self._line.places.remove(place)
+                    place.signal.set()  # it may wait for its turn only, and nothing else would wake it
+        queue, names = self._open_queue()
         try:
             for name in self._ahead_of_us(names):
                 if queue is not None and not queue.unlink(name):
-                    self._passed.add(name)
+                    self._ignored.add(name)
         finally:
-            self._unlook(queue)
+            self._close_queue(queue)
         self._behind_here = 0
         self._unwatch()
 
@@ -568,7 +568,7 @@ class QueueEntry:
     @property
     def due(self) -> float:
         """When to look again just to take a ticket."""
-        return math.inf if self._ticket is not None or self._hopeless else self._queue_up_at
+        return math.inf if self._ticket is not None or self._cannot_queue else self._queue_up_at
 
     def queue_up(self, now: float) -> None:
         """Take a ticket, if we are the first of this process and have to go on waiting."""
@@ -584,7 +584,7 @@ class QueueEntry:
         except OSError:
             pass  # Q1
         self._issuing = False
-        self._hopeless = self._ticket is None
+        self._cannot_queue = self._ticket is None
 
     def recheck(self, now: float) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a
@@ -597,7 +597,7 @@ class QueueEntry:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
         if fds:
-            return fds, min(self.due, self._relied if now < self._relied else math.inf), None
+            return fds, min(self.due, self._relied_from if now < self._relied_from else math.inf), None
         return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
 
     def woke(self, *, over: bool) -> bool:
@@ -660,7 +660,7 @@ class QueueEntry:
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
     """All visible waiters, including those that the status already knows. Changes nothing."""
-    queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
+    queue = sorted([*_other_waiters(env, request), *_own_waiters(env, request)], key=lambda arrival: arrival[0])
     found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
     known = {waiter.pid for waiter in found}
     found += [waiter for waiter in status.waiters if waiter.pid not in known]
@@ -676,7 +676,7 @@ def waiters(env: Environment, request: FileRequest, seen: Observation | None, st
     return tuple(found)
 
 
-def _in_tickets(env: Environment, request: FileRequest) -> list[Arrival]:
+def _other_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
     """Waiters of other processes: the first of each."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     mine = set() if local is None else {entry.name for entry in local.entries.copy()}
@@ -716,7 +716,7 @@ def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
     return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
 
 
-def _in_line(env: Environment, request: FileRequest) -> list[Arrival]:
+def _own_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
     """Waiters of this process."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is None:

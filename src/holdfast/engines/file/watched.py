@@ -48,7 +48,7 @@ class WatchedFile:
         self._watch: Watch | None = None
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
-        self._relied = 0.0
+        self._relied_from = 0.0
         """When we start to rely on the watch, where a guard was seen."""
         self._waiting = False
         self._poll = FIRST_POLL
@@ -118,7 +118,7 @@ class WatchedFile:
         """Enter again, if our own process holds it for the same owner."""
         owner = self.request.owner
         if owner is not None:
-            for held in self._our_own():
+            for held in self._own_holds():
                 if held.request.owner == owner and self._joinable(held):
                     return held.join(context)
         return None
@@ -127,30 +127,30 @@ class WatchedFile:
         """Whether the caller would wait for itself."""
         # One share is enough: a hold ends with its last share.
         return any(
-            ref.context[: len(context)] == context
-            for held in self._our_own()
-            if not held.lost and self._in_the_way(held)
-            for ref in list(held.refs)
+            share.context[: len(context)] == context
+            for held in self._own_holds()
+            if not held.lost and self._blocks(held)
+            for share in list(held.shares)
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
         """Whether the caller already shares the lock, and so may share it again before any waiter."""
         return False
 
-    def _our_own(self) -> list[FileHold]:
+    def _own_holds(self) -> list[FileHeld]:
         """This process's holds of it; several only if they are shared."""
         held: FileHold | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
 
     def own_refs(self) -> list[HoldRef]:
         """The shares of this process's handles in holds that are in the way."""
-        ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
-        return [ref for held in ours for ref in list(held.refs)]
+        ours = [held for held in self._own_holds() if not held.lost and self._blocks(held)]
+        return [share for held in ours for share in list(held.shares)]
 
     def _joinable(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
-    def _in_the_way(self, held: FileHold) -> bool:  # noqa: ARG002
+    def _blocks(self, held: FileHeld) -> bool:  # noqa: ARG002
         return True
 
     def deadlock(self, slots: int) -> WouldDeadlock:
@@ -199,7 +199,7 @@ class WatchedFile:
         change = self._watch.take()
         if change & CLOSED:
             self.hurry()  # WF2
-            self._relied = 0.0
+            self._relied_from = 0.0
         return bool(change)
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
@@ -214,8 +214,8 @@ class WatchedFile:
             return (), now + pause
         self._waiting = True
         fds, until = self._watch.fds(), now + self._recheck
-        if now < self._relied and self.assessed.evidence.source == "guard":
-            until = min(until, self._relied)
+        if now < self._relied_from and self.assessed.evidence.source == "guard":
+            until = min(until, self._relied_from)
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
@@ -244,7 +244,7 @@ class WatchedFile:
         if env.events_reach(path):
             try:
                 self._watch = self._subscribe()
-                self._relied = env.monotonic() + DYING
+                self._relied_from = env.monotonic() + DYING
             except FileNotFoundError:
                 self._armed = False  # gone in between: the next look notices
                 return

@@ -58,6 +58,7 @@ class HoldState:
         "acquired",
         "attempt_events",
         "attempt_events",
+        "attempt_events",
         "env",
         "frame",
         "generation",

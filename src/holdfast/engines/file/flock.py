@@ -350,7 +350,7 @@ class WatchedFlock(WatchedFile):
 
     # -- our own holds -------------------------------------------------------------------------------------------------
 
-    def _own_holds(self) -> list[FileHeld]:
+    def _own_holds(self) -> list[FileHold]:
         if not self.there:
             return []
         return [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
@@ -358,13 +358,13 @@ class WatchedFlock(WatchedFile):
     def _joinable(self, held: FileHold) -> bool:
         return self.request.shared or not held.request.shared
 
-    def _blocks(self, held: FileHeld) -> bool:
+    def _blocks(self, held: FileHold) -> bool:
         return not (self.request.shared and held.request.shared)
 
     def is_inside(self, context: tuple[object, ...]) -> bool:
         """F9."""
         return self.request.shared and any(
-            share.context[: len(context)] == context
+            ref.context[: len(context)] == context
             for held in self._own_holds()
             if held.request.shared and not held.released
             for ref in list(held.refs)

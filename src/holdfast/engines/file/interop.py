@@ -266,7 +266,7 @@ def _remove(env: Environment, path: str) -> None:
         pass
 
 
-def _is_removal_announced(env: Environment, held: FileHeld) -> bool:
+def _is_removal_announced(env: Environment, held: FileHold) -> bool:
     """Y5. Also removes what a crash has left, so that fs-safe does not wait for it for ever (Y4)."""
     path = held.path + held.request.protocol.reclaim_suffix
     try:

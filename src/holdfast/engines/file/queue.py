@@ -548,11 +548,11 @@ class QueueEntry:
     def overtake(self) -> None:
         """Q6."""
         ahead = self._ahead_here()
-        with self._line.mutex:
-            for place in ahead:
-                if place in self._line.places:
-                    self._line.places.remove(place)
-                    place.signal.set()  # it may wait for its turn only, and nothing else would wake it
+        with self._local.mutex:
+            for entry in ahead:
+                if entry in self._local.entries:
+                    self._local.entries.remove(entry)
+                    entry.signal.set()  # it may wait for its turn only, and nothing else would wake it
         queue, names = self._open_queue()
         try:
             for name in self._ahead_of_us(names):

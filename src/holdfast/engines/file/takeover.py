@@ -390,7 +390,7 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
         return None
 
 
-def _wait_for_claims(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld | None]:
+def _wait_for_claims(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
     """T8."""
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):

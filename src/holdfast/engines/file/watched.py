@@ -127,17 +127,17 @@ class WatchedFile:
         """Whether the caller would wait for itself."""
         # One share is enough: a hold ends with its last share.
         return any(
-            share.context[: len(context)] == context
+            ref.context[: len(context)] == context
             for held in self._own_holds()
             if not held.lost and self._blocks(held)
-            for share in list(held.shares)
+            for ref in list(held.refs)
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
         """Whether the caller already shares the lock, and so may share it again before any waiter."""
         return False
 
-    def _own_holds(self) -> list[FileHeld]:
+    def _own_holds(self) -> list[FileHold]:
         """This process's holds of it; several only if they are shared."""
         held: FileHold | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
@@ -145,12 +145,12 @@ class WatchedFile:
     def own_refs(self) -> list[HoldRef]:
         """The shares of this process's handles in holds that are in the way."""
         ours = [held for held in self._own_holds() if not held.lost and self._blocks(held)]
-        return [share for held in ours for share in list(held.shares)]
+        return [ref for held in ours for ref in list(held.refs)]
 
     def _joinable(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
-    def _blocks(self, held: FileHeld) -> bool:  # noqa: ARG002
+    def _blocks(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
     def deadlock(self, slots: int) -> WouldDeadlock:

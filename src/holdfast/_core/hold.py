@@ -59,6 +59,7 @@ class HoldState:
         "attempt_events",
         "attempt_events",
         "attempt_events",
+        "attempt_events",
         "env",
         "frame",
         "generation",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from .._drivers.sync import caller
 from .._platform import environment
-from ..engines.file.hold import FileHeld
+from ..engines.file.hold import FileHold
 from ..errors import LockLost
 from ..lock import Hold, keep
 
@@ -71,18 +71,18 @@ def _close_all_but(kept: set[int]) -> None:
                 pass  # it was that of the listing
 
 
-def take(held: FileHeld, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
+def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
     """The hold of the process that has forked this one, with its guard: with heartbeats, and news of its loss."""
     env = environment()
     fd = env.adopt(fd)
     held.request.on_lost, held.request.watched = on_lost, True
-    ours = FileHeld(env, held.request, fd, held.identity, _fresh(held, fd), True)
-    share = ours.share(caller())
-    keep(env, share)
-    return Hold(share)
+    ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
+    ref = ours.ref(caller())
+    keep(env, ref)
+    return Hold(ref)
 
 
-def _fresh(held: FileHeld, fd: int) -> bytes:
+def _fresh(held: FileHold, fd: int) -> bytes:
     """The record as it is now: it may have been refreshed since the fork. As it was, where it is not that any more."""
     protocol, before = held.request.protocol, held.data
     found = held.env.read(fd, len(before) + 1)

@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
 from .._platform.interface import LockOwner, ProcLocks, Stat, Surroundings
+from .._platform.portable import NoProcLocks
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
@@ -206,7 +207,7 @@ class PassiveEnvironment:
         return self._latest
 
 
-class _KernelLocksOnly:
+class _KernelLocksOnly(NoProcLocks):
     """Asks the tables only about what may be a lock of the kernel alone.
 
     Reading the table of locks stops whoever takes one, anywhere, meanwhile; a walk through all processes takes long.
@@ -219,23 +220,11 @@ class _KernelLocksOnly:
         self._kernel_locks = kernel_locks
         self._blank = blank
 
-    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        return False
-
-    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
-        return frozenset()
-
-    def user(self, pid: int) -> int | None:  # noqa: ARG002
-        return None
-
     def is_locked(self, identity: tuple[int, int]) -> bool:
         return (identity in self._kernel_locks or identity in self._blank) and self._env.is_locked(identity)
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         return self._env.table().owners(identity)
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
-        return []
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
         return identity in self._kernel_locks

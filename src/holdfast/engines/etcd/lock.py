@@ -87,7 +87,7 @@ class Contest(Contender):
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None
-        self._place = Signal()
+        self._signal = Signal()
         """In the line of those of this process who queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class Contest(Contender):
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
-        while not self.cluster.doors.lets_in(self.queue.base, self._place) and not self.attempt.is_over():
-            yield Wait((), self.attempt.deadline, self._place)
-            self._place.is_set = False
+        while not self.cluster.turnstile.admits(self.queue.base, self._signal) and not self.attempt.is_over():
+            yield Wait((), self.attempt.deadline, self._signal)
+            self._signal.is_set = False
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
@@ -145,7 +145,7 @@ class Contest(Contender):
 
     def _has_entered(self) -> None:
         """Let the next of this process in. Idempotent."""
-        self.cluster.doors.leave(self.queue.base, self._place)
+        self.cluster.turnstile.leave(self.queue.base, self._signal)
 
     def _share(self, held: EtcdHeld) -> Share:
         try:

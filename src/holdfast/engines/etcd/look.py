@@ -57,8 +57,8 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
     outside = [one for one in seen if one.key not in inside]
     waiters = tuple(
         [
-            Waiter(lock_url, record.pid or 0, record.created, record.tag)
-            for lock_url, record in enumerate(map(record_of, outside), 1)
+            Waiter(position, record.pid or 0, record.created, record.tag)
+            for position, record in enumerate(map(record_of, outside), 1)
         ]
     )
     found = []

@@ -201,7 +201,7 @@ class LinuxEnvironment(GenericEnvironment):
                 if error.errno not in _NO_FLOCK:
                     raise
 
-    # -- who holds and who waits ---------------------------------------------------------------------------------------
+    # -- holders and waiters -------------------------------------------------------------------------------------------
 
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         if not self.proc_is_ours():

@@ -76,7 +76,7 @@ C = TypeVar("C", bound=Kept)
 class Pool(Generic[C]):
     """Connections that are kept for a moment behind their use.
 
-    Nobody relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
+    Nothing relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
     order; what is in it then is the parent's, and left alone.
     """
 

@@ -56,7 +56,7 @@ class Protocol(ABC):
     fails_closed: ClassVar[bool] = False
     """Whether the rule only says that a lock is stale, and leaves it to the caller to say that it may be removed."""
     reclaim_suffix: ClassVar[str] = ""
-    """The directory, called so after the lock file, that whoever removes a stale lock makes meanwhile."""
+    """The directory, called so after the lock file, that exists while a stale lock is removed."""
     has_rivals: ClassVar[bool] = False
     """Whether others replace the lock file by renaming a temporary one to it, which `rival` tells."""
 

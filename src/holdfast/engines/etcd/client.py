@@ -1,9 +1,9 @@
-"""The client: a cluster of etcd as whoever asks it something sees it.
+"""The client: a cluster of etcd as its callers see it.
 
 EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
      second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
-EC2  Who asks says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there are
-     others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
+EC2  The caller says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there
+     are others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
      `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
 EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.

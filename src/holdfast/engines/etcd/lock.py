@@ -4,8 +4,8 @@ ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth
      and one that is stuck lead to a look as well.
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
-ET3  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
-     sees that somebody holds the lock.
+ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). `timeout=0` puts no key where
+     it sees that somebody holds the lock.
 ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
      lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
@@ -48,7 +48,7 @@ from .url import EtcdRequest
 from .wire import Json, Refused, Watch, decoded, encoded, end_of, number
 
 _PATIENCE = 5.0
-"""Seconds in which a server must answer whoever is not in the queue yet."""
+"""Seconds in which a server must answer a caller that is not in the queue yet."""
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _AGAIN = 0.1

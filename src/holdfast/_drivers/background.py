@@ -281,7 +281,7 @@ class Keeper:
             return self._until_next_wake(events)
 
     def _answer(self) -> None:
-        """Whoever rings from now on rings anew."""
+        """A ring from now on is a new one."""
         if self._doorbell is None:
             with self._mutex:
                 self._bell = Signal()

@@ -76,8 +76,8 @@ C = TypeVar("C", bound=Kept)
 class Pool(Generic[C]):
     """Connections that are kept for a moment after use.
 
-    No caller may rely on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it
-    consistent; the connections in it are then the parent's, and left alone.
+    Nothing relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
+    order; what is in it then is the parent's, and left alone.
     """
 
     def __init__(self, what: str, most: int) -> None:

@@ -4,8 +4,8 @@ ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth
      and one that is stuck lead to a look as well.
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
-ET3  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
-     sees that somebody holds the lock.
+ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). `timeout=0` puts no key where
+     it sees that somebody holds the lock.
 ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
      lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
@@ -48,7 +48,7 @@ from .url import EtcdRequest
 from .wire import Json, Refused, Watch, decoded, encoded, end_of, number
 
 _PATIENCE = 5.0
-"""Seconds in which a server must answer whoever is not in the queue yet."""
+"""Seconds in which a server must answer a caller that is not in the queue yet."""
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _AGAIN = 0.1
@@ -87,7 +87,7 @@ class Contest(Contender):
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None
-        self._place = Signal()
+        self._signal = Signal()
         """In the line of those of this process who queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class Contest(Contender):
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
-        while not self.cluster.doors.lets_in(self.queue.base, self._place) and not self.attempt.is_over():
-            yield Wait((), self.attempt.deadline, self._place)
-            self._place.is_set = False
+        while not self.cluster.turnstile.admits(self.queue.base, self._signal) and not self.attempt.is_over():
+            yield Wait((), self.attempt.deadline, self._signal)
+            self._signal.is_set = False
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
@@ -145,7 +145,7 @@ class Contest(Contender):
 
     def _has_entered(self) -> None:
         """Let the next of this process in. Idempotent."""
-        self.cluster.doors.leave(self.queue.base, self._place)
+        self.cluster.turnstile.leave(self.queue.base, self._signal)
 
     def _ref(self, held: EtcdHold) -> HoldRef:
         try:

@@ -21,11 +21,11 @@ PG2  The high bits of a token are the timeline of the server's log, which a prom
      row of an older version jumps up once; an older version counts on from there.
 PG3  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
      that shared a session would both get in.
-PG4  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
-     the connection is closed.
-PG5  Patience is the caller's: whoever waits goes on through an outage until its timeout, and for ever without one. At
-     the first contact only a server that says itself that it has no session for us now is waited for: whoever
-     cannot reach any server may have mistyped the URL, and is told at once.
+PG4  A waiter that gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or
+     because the connection is closed.
+PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
+     the first contact only a server that says itself that it has no session for us now is waited for: a
+     caller that cannot reach any server may have mistyped the URL, and is told at once.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -35,7 +35,7 @@ A hold is that session, and the heartbeat that shows that it still has the lock.
 PG6  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
      heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
      the connection shows at once.
-PG7  A hold that is lost closes its connection, whoever found that out, so a release after it cannot reach the server,
+PG7  A hold that is found to be lost closes its connection, so a release after it cannot reach the server,
      and frees nothing; and the server keeps the lock for nobody who does not believe in it.
 """
 
@@ -70,7 +70,7 @@ _RETRY_EVERY = 1.0
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _ASK_EVERY = 60.0
-"""Seconds after which one who waits makes sure that the server still knows of it."""
+"""Seconds after which a waiter makes sure that the server still knows of it."""
 _COUNTED = 40
 """The bits of a token that count holds; those above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
@@ -142,7 +142,7 @@ class Contest(Contender):
         except (Broken, Refused, EngineUnavailable):
             pass
         finally:
-            self.close()  # who waits in line needs no session
+            self.close()  # a waiter in line needs no session
 
     def close(self) -> None:
         """PG4. Never waits."""
@@ -279,9 +279,9 @@ class Contest(Contender):
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
         held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
         try:
-            ref = held.ref(self.context)
-            self._connection = None  # not before: whoever is interrupted closes it
-            return ref
+            share = held.share(self.context)
+            self._connection = None  # not before: an interruption closes it
+            return share
         except BaseException:
             held.give_back()
             raise

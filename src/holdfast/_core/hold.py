@@ -60,6 +60,7 @@ class HoldState:
         "attempt_events",
         "attempt_events",
         "attempt_events",
+        "attempt_events",
         "env",
         "frame",
         "generation",

@@ -166,7 +166,7 @@ class Environment(Protocol):
     those of other engines by what the engine says."""
     swept: dict[str, float]
     """When to look next for what dead processes left, by directory."""
-    lines: dict[str, Any]
+    local_queues: dict[str, Any]
     """The waiters of this process, by their queue."""
     operations: Operations
     """What calls of this process have begun and not finished."""

@@ -279,9 +279,9 @@ class Contest(Contender):
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
         held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
         try:
-            share = held.share(self.context)
+            ref = held.ref(self.context)
             self._connection = None  # not before: an interruption closes it
-            return share
+            return ref
         except BaseException:
             held.give_back()
             raise

@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from children import fork
 from wanted import DEADLINE, Wanted
 from worker import warm_up
 
@@ -157,19 +158,7 @@ class Crowd:
         self.killed, self.failed = 0, 0
 
     def start(self, work: Callable[[str, str], None]) -> None:
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(self.path, self.state)
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        self.running[pid] = work
+        self.running[fork(lambda: work(self.path, self.state))] = work
 
     def reap(self, pid: int) -> Callable[[str, str], None]:
         _, status = os.waitpid(pid, 0)

@@ -17,10 +17,11 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+from children import fork
 
 from holdfast import Lock
 from holdfast._platform import environment
@@ -28,20 +29,6 @@ from holdfast._platform import environment
 PROMPTLY = 5.0
 """Seconds within which a dead process's lock is to be had, on a machine that does much else. Who overlooks that it has
 died looks again after ten."""
-
-
-def fork(body: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        status = 3
-        try:
-            body()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return pid
 
 
 PLAIN = (str, bytes, bytearray, dict, list, set, frozenset, tuple, int, float)

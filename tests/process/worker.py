@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from children import fork
 from wanted import DEADLINE, Wanted
 
 LULL, LULL_INSIDE = 0.01, 4
@@ -136,23 +137,6 @@ def warm_up() -> None:
         assert holdfast._platform.inotify
     gc.collect()
     gc.freeze()
-
-
-def fork(what: Callable[[], object]) -> int:
-    """A child that does that, and whose exit status is 1 if it fails."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            what()
-            status = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return pid
 
 
 def in_a_child(what: Callable[[], object]) -> int:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from children import fork
 from storm import contenders
 from storm.inside import Inside
 from worker import Storm, prepare, warm_up
@@ -157,26 +158,11 @@ class Crowd(Storm):
             arguments = [self.path, self.state, name, sys.executable, str(HERE / "inside.py")]
             pid = self._execute([node, str(HERE / "fs_safe.mjs"), module, *arguments])
         else:
-            pid = self._fork(kind, words)
+            pid = fork(lambda: contenders.be(kind, contenders.Contender(*words, self.alone.proc)))
         self.workers[pid], self.kinds[pid] = name, kind
 
     def _execute(self, command: list[str]) -> int:
         return subprocess.Popen(command, process_group=0, pass_fds=[self.alone.proc], stdout=2).pid
-
-    def _fork(self, kind: str, words: list[str]) -> int:
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                contenders.be(kind, contenders.Contender(*words, self.alone.proc))
-                status = 0
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        return pid
 
     # -- disturbing --
 

@@ -61,6 +61,7 @@ class HoldState:
         "attempt_events",
         "attempt_events",
         "attempt_events",
+        "attempt_events",
         "env",
         "frame",
         "generation",

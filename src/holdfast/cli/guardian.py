@@ -42,6 +42,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 
+from .._core.hold import HoldState
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
 from ..engines.file.hold import FileHold
 from ..errors import LockLost

@@ -205,7 +205,7 @@ def _held() -> dict[object, object]:
     from holdfast import _platform
 
     env = _platform._current
-    return {} if env is None else {**env.holds, **env.lines}
+    return {} if env is None else {**env.holds, **env.local_queues}
 
 
 def litter(place: Path) -> list[str]:

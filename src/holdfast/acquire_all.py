@@ -27,7 +27,7 @@ from types import TracebackType
 from ._core.messages import Refusal, refused
 from ._core.options import Request, check_timeout
 from ._platform import environment
-from .engines.file.inspect import explained
+from .engines.file.inspect import with_hint
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .errors import AcquireTimeout, LockLost
@@ -229,7 +229,7 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
             return (0, found.st_dev, found.st_ino, "")
         except OSError as error:
             if not make_parents(env, request, error):
-                raise explained(error, request, env) from error
+                raise with_hint(error, request, env) from error
 
 
 def _require_same_owner(one: Resource, other: Resource) -> None:

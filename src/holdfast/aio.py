@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import CodeType, FrameType, TracebackType
 
-from ._core.hold import Share
+from ._core.hold import HoldRef
 from ._core.messages import Refusal, refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
@@ -35,8 +35,8 @@ class AsyncHold(BaseHold):
 
     __slots__ = ("_may_block",)
 
-    def __init__(self, share: Share, may_block: bool) -> None:
-        super().__init__(share)
+    def __init__(self, ref: HoldRef, may_block: bool) -> None:
+        super().__init__(ref)
         self._may_block = may_block
 
     async def release(self) -> None:
@@ -48,7 +48,7 @@ class AsyncHold(BaseHold):
         """
         if self._held.waits:
             try:
-                await drive_to_the_end(self._held.env, self._held.releasing(self._share))
+                await drive_to_the_end(self._held.env, self._held.releasing(self._ref))
             finally:
                 if not self._is_released():
                     self._release()  # Ctrl-C came before it had begun
@@ -223,8 +223,8 @@ class AsyncAcquirable(Resource):
                 operations.end(operation)
                 return result
             hold = AsyncHold(result, may_block)
-            if result.held.story is not None:
-                result.held.story.acquired(result.held)
+            if result.held.attempt_events is not None:
+                result.held.attempt_events.acquired(result.held)
             operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             return hold
@@ -233,7 +233,7 @@ class AsyncAcquirable(Resource):
             operations.abort(operation)
             raise
 
-    def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, Share | Refusal]:
+    def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, HoldRef | Refusal]:
         result = yield from self._engine.acquire(self._env, self._requests, timeout, me)
         if not isinstance(result, Refusal):
             keep(self._env, result)

@@ -137,7 +137,7 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
         try:
             callback(event)
         except Exception as error:
-            _complain(callback, event, error)
+            _log_failure(callback, event, error)
         except BaseException as error:
             interruption = interruption or error
         finally:
@@ -147,7 +147,7 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
         raise interruption
 
 
-def _look_for_log(level: int) -> bool:
+def _find_logger(level: int) -> bool:
     """`is_logged` until logging is imported."""
     global _logger, is_logged
     if "logging" not in sys.modules:
@@ -160,7 +160,7 @@ def _look_for_log(level: int) -> bool:
     return is_logged(level)
 
 
-is_logged: Callable[[int], bool] = _look_for_log
+is_logged: Callable[[int], bool] = _find_logger
 """Whether the logger is enabled for that level. Called in each acquisition, so it is the logger's own method."""
 
 
@@ -204,7 +204,7 @@ def _line(event: Event) -> str:
     return f"{' '.join(words)} ({event.context}, {event.number})"
 
 
-def _complain(callback: object, event: Event, error: Exception) -> None:
+def _log_failure(callback: object, event: Event, error: Exception) -> None:
     try:
         import logging
 

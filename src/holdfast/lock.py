@@ -16,7 +16,7 @@ from _warnings import warn
 from collections.abc import Callable, Generator, Hashable, Mapping
 from types import TracebackType
 
-from ._core.hold import Held, Share
+from ._core.hold import HoldRef, HoldState
 from ._core.messages import Refusal, refused, waiting
 from ._core.options import Options, Request, check_timeout
 from ._core.wait import Wait
@@ -28,7 +28,7 @@ from ._platform.interface import Presence
 from ._platform.operations import Operation, numbers
 from .engines import Engine, engine_of
 from .engines.file import FILES
-from .engines.file.hold import FileHeld, own_hold
+from .engines.file.hold import FileHold, own_hold
 from .engines.file.request import FileRequest
 from .errors import LockLost, NotHeld
 from .errors import set_error_path as located
@@ -60,11 +60,11 @@ def provide_face_for_tasks(load: Callable[[], Callable[..., Any]]) -> None:
 class BaseHold:
     """What a hold can tell, whichever face it belongs to."""
 
-    __slots__ = ("_held", "_share")
+    __slots__ = ("_held", "_ref")
 
-    def __init__(self, share: Share) -> None:
-        self._share = share
-        self._held = share.held
+    def __init__(self, ref: HoldRef) -> None:
+        self._ref = ref
+        self._held = ref.held
 
     @property
     def path(self) -> str:
@@ -110,13 +110,13 @@ class BaseHold:
     def _release(self) -> None:
         held = self._held
         try:
-            held.release(self._share)
+            held.release(self._ref)
         finally:
             if not held.released and not held.inert and not self._is_released():
-                held.release(self._share)  # Ctrl-C came before it had begun
+                held.release(self._ref)  # Ctrl-C came before it had begun
 
     def _is_released(self) -> bool:
-        return self._held.released or self._share not in self._held.shares
+        return self._held.released or self._ref not in self._held.refs
 
     def __del__(
         self,
@@ -124,15 +124,15 @@ class BaseHold:
         _is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
         """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
-        share: Share | None = getattr(self, "_share", None)  # it may not even have been made
-        if share is None or share.dropped is not False or _is_finalizing():
+        ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
+        if ref is None or ref.dropped is not False or _is_finalizing():
             return
-        held = share.held
-        if held.inert or held.lost or held.released or held.request.released_by_path or share not in held.shares:
+        held = ref.held
+        if held.inert or held.lost or held.released or held.request.released_by_path or ref not in held.refs:
             return
-        if share.operation in held.env.operations.running:
+        if ref.operation in held.env.operations.running:
             return  # never delivered: undoing the operation gives it back (operations.py, J2)
-        share.dropped = True
+        ref.dropped = True
         _warn(
             f"the handle of {held.path} was dropped without release(); the lock is held until this process ends",
             ResourceWarning,
@@ -190,7 +190,7 @@ class Leaving:
     def inside(self, hold: Hold) -> None:
         """The statement has been entered."""
         self._number = next(numbers)
-        hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._share)
+        hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._ref)
         self._hold = hold
         leave_to_others(hold)
 
@@ -245,7 +245,7 @@ def leaving(entered: object) -> Leaving | None:
     return last[1]() if last is not None and last[0] is entered else None
 
 
-def keep(env: GenericEnvironment, share: Share) -> None:
+def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     """See to the heartbeats of a new hold, to the news of its loss, and to its release at exit."""
     global _keeper
     if _keeper is None:
@@ -254,7 +254,7 @@ def keep(env: GenericEnvironment, share: Share) -> None:
                 _keeper = Keeper(env)  # it also releases at exit, so every hold needs it
     if not _keeper.is_prepared:
         _keeper.prepare()
-    held = share.held
+    held = ref.held
     if held.waits:
         return  # the engine keeps it
     if held.request.beat_every != NEVER or held.request.watched:
@@ -354,8 +354,8 @@ class Acquirable(Resource):
             if not isinstance(result, Refusal):
                 hold = Hold(result)
                 keep(env, result)
-                if result.held.story is not None:
-                    result.held.story.acquired(result.held)
+                if result.held.attempt_events is not None:
+                    result.held.attempt_events.acquired(result.held)
                 return hold
         except OSError as failed:
             located(failed, self.path)
@@ -695,10 +695,10 @@ def bind(lock: Resource, owner: int) -> None:
 def release_own(lock: Resource) -> bool:
     """Release what this process holds of it, whichever handle has it; False if that is nothing."""
     held = own_hold(environment(), lock._request.path)
-    shares = [] if held is None else held.shares.copy()
-    for share in shares:
-        Hold(share).release()
-    return bool(shares)
+    refs = [] if held is None else held.refs.copy()
+    for ref in refs:
+        Hold(ref).release()
+    return bool(refs)
 
 
 def release_all() -> None:
@@ -707,23 +707,23 @@ def release_all() -> None:
         held.release()
 
 
-def state_of(hold: BaseHold) -> Held:
+def state_of(hold: BaseHold) -> HoldState:
     """The engine's side of a hold."""
     return hold._held
 
 
-def file_hold(hold: BaseHold) -> FileHeld:
+def file_hold(hold: BaseHold) -> FileHold:
     """The same of a lock file; TypeError for a hold on a server."""
     held = hold._held
-    if not isinstance(held, FileHeld):
+    if not isinstance(held, FileHold):
         raise TypeError(f"{held.path} is no file")
     return held
 
 
-def guarded_hold(hold: BaseHold) -> FileHeld | None:
+def guarded_hold(hold: BaseHold) -> FileHold | None:
     """The same of a lock file with a kernel lock, which another process can be given; else None."""
     held = hold._held
-    return held if isinstance(held, FileHeld) and held.guarded else None
+    return held if isinstance(held, FileHold) and held.guarded else None
 
 
 def can_be_released(hold: BaseHold) -> bool:
@@ -743,4 +743,4 @@ def leave_to(hold: Hold, owner: int) -> bool:
 
 def leave_to_others(hold: BaseHold) -> None:
     """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H8)."""
-    hold._share.dropped = None
+    hold._ref.dropped = None

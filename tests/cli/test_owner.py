@@ -1,4 +1,4 @@
-"""The process that `try` and `acquire` bind a lock to, if nobody names one (keeper.py)."""
+"""The process that `try` and `acquire` bind a lock to, if nobody names one (owner.py)."""
 
 from __future__ import annotations
 

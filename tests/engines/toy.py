@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from itertools import count
 from typing import Any
 
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._core.messages import Refusal
 from holdfast._core.options import Options
 from holdfast._core.wait import Signal, Wait
@@ -18,7 +18,7 @@ from holdfast._drivers.background import call_aside
 from holdfast._platform.interface import Environment
 from holdfast.engines import Engine
 from holdfast.engines.file.request import FileRequest
-from holdfast.engines.remote import Attempt, RemoteHeld, RemoteRequest
+from holdfast.engines.remote import Attempt, RemoteHold, RemoteRequest
 from holdfast.model import Evidence, Holder, Liveness, Record, Status
 
 NOTHING = Evidence("none", "nobody has asked for it")
@@ -49,7 +49,7 @@ class Server:
         self.signals[attempt].set()
 
 
-class ToyHeld(RemoteHeld):
+class ToyHeld(RemoteHold):
     __slots__ = ("attempt", "job", "server")
 
     def __init__(self, server: Server, attempt: Attempt) -> None:
@@ -95,7 +95,7 @@ class Toy(Engine):
 
     def acquire(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Share | Refusal]:
+    ) -> Generator[Wait, None, HoldRef | Refusal]:
         attempt, server, name = Attempt(env, requests, timeout, context), self.server, requests[0].path
         signal = server.signals[attempt] = Signal()
         queue = server.queues.setdefault(name, [])
@@ -108,8 +108,8 @@ class Toy(Engine):
                 attempt.waiting(lambda: (self.status(name),), lambda: self.status(name).holder)
                 yield Wait((), attempt.bounded(env.monotonic() + 10), signal)
             held = ToyHeld(server, attempt)
-            held.story = attempt.story
-            return held.share(context)
+            held.attempt_events = attempt.attempt_events
+            return held.ref(context)
         finally:
             if held is None:
                 server.free(name, attempt)

@@ -210,7 +210,7 @@ class Trial:
             held.released = False
             held.give_back()
         env.holds.clear()
-        env.lines.clear()
+        env.local_queues.clear()
         for name in os.listdir(self.directory):
             place = os.path.join(self.directory, name)
             if os.path.isdir(place):
@@ -234,7 +234,7 @@ class Trial:
         assert not left, f"left: {left}"
         after = self.open_files()
         assert len(after) <= len(before), f"{before} descriptors before, now {after}"
-        assert not env.lines, "still in a queue"
+        assert not env.local_queues, "still in a queue"
         assert not env.operations.running, "not finished"
         hub = getattr(env, "_hub", None)
         assert hub is None or not hub._watches, "still watching"

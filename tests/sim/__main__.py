@@ -27,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {**WORKLOADS, **HOLES}
         if name not in known:
             return _complain(f"no workload is called {name}; see --list")
-        story = replay(known[name], read(schedule))
-        _say(story)
-        return FAILED if "\nViolation: " in story else DONE
+        attempt_events = replay(known[name], read(schedule))
+        _say(attempt_events)
+        return FAILED if "\nViolation: " in attempt_events else DONE
     unknown = [name for name in options.workload if name not in WORKLOADS]
     if unknown:
         return _complain(f"no workload is called {' or '.join(unknown)}; see --list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engines.file.flock import FlockHeld
+from holdfast.engines.file.flock import FlockHold
 from holdfast.errors import HoldfastError
 from holdfast.model import Record
 from sim.kernel import EXCLUSIVE, Inode, Process
@@ -89,7 +89,7 @@ class RecoveredFrom(Checker):
 
     def enters(self, world: World, who: Actor) -> None:
         held = who.held
-        if who.foreign or held is None or who.robbed or isinstance(held, FlockHeld):
+        if who.foreign or held is None or who.robbed or isinstance(held, FlockHold):
             return
         mine = held.record()
         inode = world.kernel.names.get(held.path)
@@ -194,7 +194,7 @@ class NothingLeft(Checker):
             "watches": list(process.watches),
             "process descriptors": list(process.pidfds),
             "holds": list(process.holds),
-            "lines": list(process.lines),
+            "lines": list(process.local_queues),
         }
         for what, found in left.items():
             if found:

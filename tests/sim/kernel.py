@@ -483,7 +483,7 @@ class Process:
         self.clock_shift = 0.0
         self.holds: dict[tuple[object, ...], Any] = {}
         self.swept: dict[str, float] = {}
-        self.lines: dict[str, Any] = {}
+        self.local_queues: dict[str, Any] = {}
         self.turns: dict[str, float] = {}
         self.operations = Operations(_thread.RLock())  # none is begun: an actor that is interrupted is killed
         self.files: dict[int, File] = {}

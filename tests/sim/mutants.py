@@ -14,7 +14,7 @@ import pytest
 
 from holdfast._platform.operations import let_go
 from holdfast.engines.file import acquire, fencing, flock, inspect, policy, publish, queue, remove, takeover, watched
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
 from holdfast.engines.file.steps import is_there, write_all
@@ -75,16 +75,16 @@ def no_claim_to_break_a_lock(patch: Patch) -> None:
 def nobody_looks_for_claims(patch: Patch) -> None:
     """T8: whoever has taken over enters, though somebody is about to remove the lock."""
 
-    def enter(_env: object, held: FileHeld) -> Any:
+    def enter(_env: object, held: FileHold) -> Any:
         yield from ()
         return held
 
-    patch.setattr(takeover, "_outlast_claims", enter)
+    patch.setattr(takeover, "_wait_for_claims", enter)
 
 
 def two_claims_at_once(patch: Patch) -> None:
     """T11: whoever has made a claim does not look for others."""
-    patch.setattr(takeover, "_others", lambda *_, **__: False)
+    patch.setattr(takeover, "_has_other", lambda *_, **__: False)
 
 
 def a_dead_claim_counts(patch: Patch) -> None:
@@ -102,7 +102,7 @@ def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
 def no_settling(patch: Patch) -> None:
     """T5."""
 
-    def enter(_env: object, held: FileHeld) -> Any:
+    def enter(_env: object, held: FileHold) -> Any:
         yield from ()
         return held
 
@@ -124,7 +124,7 @@ def published_by_renaming(patch: Patch) -> None:
 def marked_before_it_is_guarded(patch: Patch) -> None:
     """P2: the name appears, and the guard is taken afterwards."""
 
-    def publish_unnamed(env: Any, request: Any) -> FileHeld:
+    def publish_unnamed(env: Any, request: Any) -> FileHold:
         fd = env.open_unnamed(request.directory, request.mode)
         found = env.fstat(fd)
         data = request.compose(env, found.st_dev, guarded=True)
@@ -135,7 +135,7 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
             env.close(fd)
             raise
         env.guard(fd)
-        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, True)
+        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, True)
 
     patch.setattr(publish, "_publish_unnamed", publish_unnamed)
 
@@ -157,7 +157,7 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
         data = request.compose(env, found.st_dev, guarded=True)
         write_all(env, fd, data)
         env.chmod(fd, stat.S_IMODE(found.st_mode) & ~publish.UNFINISHED)
-        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, True)
+        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, True)
 
     patch.setattr(publish, "finish", finish)
     patch.setattr(takeover, "finish", finish)
@@ -213,39 +213,39 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
 
 def released_without_comparing(patch: Patch) -> None:
     """FH2: whatever is at the path is removed."""
-    patch.setattr(FileHeld, "_is_ours", lambda _self: True)
+    patch.setattr(FileHold, "_is_ours", lambda _self: True)
 
 
 def released_without_comparing_bytes(patch: Patch) -> None:
     """FH2: the inode is ours, the record another's."""
-    patch.setattr(FileHeld, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
+    patch.setattr(FileHold, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
 
 
 def unlocked_before_it_is_removed(patch: Patch) -> None:
     """FH1."""
-    real = FileHeld._remove
+    real = FileHold._remove
 
-    def remove_late(self: FileHeld) -> bool:
+    def remove_late(self: FileHold) -> bool:
         self.env.unguard(self.fd)
         return real(self)
 
-    patch.setattr(FileHeld, "_remove", remove_late)
+    patch.setattr(FileHold, "_remove", remove_late)
 
 
 def nothing_is_removed(patch: Patch) -> None:
     """A release that leaves the file behind."""
-    patch.setattr(FileHeld, "_remove", lambda _self: True)
+    patch.setattr(FileHold, "_remove", lambda _self: True)
 
 
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
     """Q4: who gives up leaves its ticket."""
 
-    def drop(self: queue.Place) -> None:
+    def drop(self: queue.QueueEntry) -> None:
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self.env.close(ticket._fd)
 
-    patch.setattr(queue.Place, "drop_ticket", drop)
+    patch.setattr(queue.QueueEntry, "drop_ticket", drop)
 
 
 def a_dead_ticket_counts(patch: Patch) -> None:
@@ -261,13 +261,13 @@ def nobody_loses_patience(patch: Patch) -> None:
 
 def the_next_task_is_not_told(patch: Patch) -> None:
     """Whoever leaves a line tells nobody."""
-    patch.setattr(queue.Line, "wake_first", lambda _self: None)
+    patch.setattr(queue.LocalQueue, "wake_first", lambda _self: None)
 
 
 def no_wait_for_rivals(patch: Patch) -> None:
     """Y1: whoever has published enters at once."""
 
-    def enter(_env: object, _request: object, held: FileHeld | None) -> Any:
+    def enter(_env: object, _request: object, held: FileHold | None) -> Any:
         yield from ()
         return held
 
@@ -277,7 +277,7 @@ def no_wait_for_rivals(patch: Patch) -> None:
 
 def no_look_after_the_rivals(patch: Patch) -> None:
     """Y1: whoever has waited for the rivals does not look whether it still has the lock."""
-    patch.setattr(FileHeld, "verify", lambda _self: True)
+    patch.setattr(FileHold, "verify", lambda _self: True)
 
 
 def a_number_is_a_process(patch: Patch) -> None:
@@ -407,7 +407,7 @@ def the_lock_of_the_kernel_is_taken_by_two(patch: Patch) -> None:
 
 def a_heart_does_not_beat(patch: Patch) -> None:
     """A long hold's record is never refreshed."""
-    patch.setattr(FileHeld, "beat", lambda _self: None)
+    patch.setattr(FileHold, "beat", lambda _self: None)
 
 
 def counted_without_the_counters_guard(patch: Patch) -> None:
@@ -442,7 +442,7 @@ def a_counter_begins_anew(patch: Patch) -> None:
 def counted_before_the_lock_is_taken(patch: Patch) -> None:
     """TK1: the number is fetched by all who come by, and not by those who have the lock."""
 
-    def fenced(env: Any, held: FileHeld) -> Any:
+    def fenced(env: Any, held: FileHold) -> Any:
         held.token = int(env.time() * 1_000_000)
         yield from ()
         return held

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._core.messages import Refusal
 from holdfast.engines.file.acquire import acquire, wait_until_free
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import HoldfastError, LockLost
@@ -43,17 +43,17 @@ def holder(
         if begins_after:
             me.sleep(begins_after)
         for _ in range(rounds):
-            share = _acquire(me, wanted, timeout, may_be_refused=may_be_refused)
-            if share is None:
+            ref = _acquire(me, wanted, timeout, may_be_refused=may_be_refused)
+            if ref is None:
                 continue
-            held = share.held
-            assert isinstance(held, FileHeld)
+            held = ref.held
+            assert isinstance(held, FileHold)
             me.enter(held.path, held.identity[1], held, shared=held.request.shared)
             _stay(me, held, inside_for, beat_every)
             me.leave()
             robbed, told = me.robbed, False
             try:
-                held.release(share)
+                held.release(ref)
             except LockLost:
                 told = True
             sure = robbed == me.robbed  # not in the midst of the release
@@ -66,7 +66,7 @@ def holder(
 
 def _acquire(
     me: Actor, wanted: tuple[FileRequest, ...], timeout: float | None, *, may_be_refused: bool
-) -> Share | None:
+) -> HoldRef | None:
     me.wants = wanted[0].target
     result = me.drive(acquire(me.process, wanted, timeout, me.context))
     me.wants = ""
@@ -78,7 +78,7 @@ def _acquire(
     return result
 
 
-def _stay(me: Actor, held: FileHeld, seconds: float, beat_every: float) -> None:
+def _stay(me: Actor, held: FileHold, seconds: float, beat_every: float) -> None:
     kernel = me.world.kernel
     until = kernel.now + seconds
     while beat_every and kernel.now + beat_every < until:
@@ -92,13 +92,13 @@ def filler(wanted: tuple[FileRequest, ...], slots: int) -> Program:
     """Take all slots, and release them."""
 
     def program(me: Actor) -> None:
-        shares = []
+        refs = []
         for _ in range(slots):
-            share = _acquire(me, wanted, 60.0, may_be_refused=False)
-            assert share is not None
-            shares.append(share)
-        for share in shares:
-            share.held.release(share)
+            ref = _acquire(me, wanted, 60.0, may_be_refused=False)
+            assert ref is not None
+            refs.append(ref)
+        for ref in refs:
+            ref.held.release(ref)
 
     return program
 
@@ -152,10 +152,10 @@ def command(wanted: tuple[FileRequest, ...], child_pid: int) -> Program:
     """Hold the lock for a child that inherits its descriptors, and may outlive us: `holdfast run`."""
 
     def program(me: Actor) -> None:
-        share = _acquire(me, wanted, None, may_be_refused=False)
-        assert share is not None
-        held = share.held
-        assert isinstance(held, FileHeld)
+        ref = _acquire(me, wanted, None, may_be_refused=False)
+        assert ref is not None
+        held = ref.held
+        assert isinstance(held, FileHold)
         me.enter(held.path, held.identity[1], held)
         child = me.world.process(f"{me.name}-child", child_pid)
         child.inherit(me.process)
@@ -164,7 +164,7 @@ def command(wanted: tuple[FileRequest, ...], child_pid: int) -> Program:
         work.inside, work.inode, work.held = held.path, held.identity[1], held
         while not work.over:
             me.sleep(0.01)
-        held.release(share)
+        held.release(ref)
         me.held, me.inode = None, -1
 
     return program

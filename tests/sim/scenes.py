@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.engines.file.queue import Place
+from holdfast.engines.file.queue import QueueEntry
 from holdfast.model import Identity, marker_text
 from sim import foreign
 from sim.checkers import (
@@ -401,7 +401,7 @@ def idle_first(world: World) -> None:
 
     def stopped(me: Actor) -> None:
         wanted = requests(7, LOCK)[0]
-        place = Place(me.process, wanted, me.world.kernel.now - 1.0)
+        place = QueueEntry(me.process, wanted, me.world.kernel.now - 1.0)
         place.is_first()
         place.queue_up(me.world.kernel.now)
         me.sleep(100.0)

@@ -343,7 +343,7 @@ def replay(workload: Workload, schedule: list[int]) -> str:
         end = "no promise is broken"
     except (Violation, Diverged) as error:
         end = f"{type(error).__name__}: {error}"
-    return f"{story(world)}\n{end}"
+    return f"{attempt_events(world)}\n{end}"
 
 
 @contextmanager
@@ -421,8 +421,8 @@ def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Ca
         while waiting or going:
             while waiting and len(going) < jobs:
                 left = seconds - (time.monotonic() - began)
-                share = max(1.0, left * jobs / len(waiting)) if len(waiting) >= jobs else max(1.0, left)
-                going.add(pool.submit(examine, waiting.pop(), share, seed))
+                ref = max(1.0, left * jobs / len(waiting)) if len(waiting) >= jobs else max(1.0, left)
+                going.add(pool.submit(examine, waiting.pop(), ref, seed))
             done, going = wait(going, return_when=FIRST_COMPLETED)
             for future in done:
                 report = future.result()
@@ -445,7 +445,7 @@ def _sum_up(reports: list[Report], took: float, tell: Callable[[str], None]) -> 
     )
 
 
-def story(world: World) -> str:
+def attempt_events(world: World) -> str:
     """The whole run, a step a line: time in milliseconds, who, what."""
     assert world.trace is not None
     width = max((len(who) for _, who, _ in world.trace), default=0)

@@ -28,6 +28,6 @@ def test_a_hole_that_is_described_is_open(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOLES)
 def test_a_schedule_shows_its_hole(name: str) -> None:
-    story = replay(HOLES[name], read(SCHEDULES[name]))
-    assert "\nViolation: " in story, story
-    assert "Diverged" not in story
+    attempt_events = replay(HOLES[name], read(SCHEDULES[name]))
+    assert "\nViolation: " in attempt_events, attempt_events
+    assert "Diverged" not in attempt_events

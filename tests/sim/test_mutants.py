@@ -37,8 +37,8 @@ def test_a_failure_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         assert failure is not None
         schedule = shrunk(workload, failure.schedule)
         assert len(schedule) < len(failure.schedule)
-        story = replay(workload, schedule)
-        assert story == replay(workload, schedule)
-        assert story.splitlines()[-1].startswith("Violation: ")
+        attempt_events = replay(workload, schedule)
+        assert attempt_events == replay(workload, schedule)
+        assert attempt_events.splitlines()[-1].startswith("Violation: ")
         assert f"--replay {workload.name} '" in str(failure)
     assert "Violation" not in replay(workload, schedule)

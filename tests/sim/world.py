@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 from greenlet import getcurrent, greenlet
 
 from holdfast._core.wait import Wait
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from sim.kernel import Crash, Footprint, Inode, Kernel, Mount, Process, both, traced
 
 Program = Callable[["Actor"], None]
@@ -95,7 +95,7 @@ class Actor:
         """The lock file that it is acquiring."""
         self.inside: str | None = None
         """The lock file that it holds, as it believes."""
-        self.held: FileHeld | None = None
+        self.held: FileHold | None = None
         self.inode = -1
         """Of that lock file."""
         self.shared = False
@@ -164,7 +164,7 @@ class Actor:
         """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
         self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
 
-    def enter(self, path: str, inode: int, held: FileHeld | None = None, *, shared: bool = False) -> None:
+    def enter(self, path: str, inode: int, held: FileHold | None = None, *, shared: bool = False) -> None:
         """Be inside, from here on: the checkers look whether that is right."""
         self.step("enter", path, self.world.kernel.critical.w)
         there = self.world.kernel.names.get(path)

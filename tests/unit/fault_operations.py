@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.asyncio import drive
@@ -26,7 +26,7 @@ from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import acquire, look, look_at_all, wait_until_free
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import HoldfastError
@@ -151,12 +151,12 @@ class Scene:
             (object(),),
         )
         result = self.run(steps, *others)
-        return result.held if isinstance(result, Share) else result
+        return result.held if isinstance(result, HoldRef) else result
 
-    def hold(self, **options: Any) -> FileHeld:
+    def hold(self, **options: Any) -> FileHold:
         """What another process holds."""
         held = self.acquire(self.env(), **options)
-        assert isinstance(held, FileHeld), held
+        assert isinstance(held, FileHold), held
         return held
 
     def leave_dead(self, lock_file: str | None = None) -> None:
@@ -180,7 +180,7 @@ class Scene:
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 
-    def require_held(self, held: FileHeld) -> None:
+    def require_held(self, held: FileHold) -> None:
         """Whoever says it holds the lock holds it exclusively."""
         if not held.verify():
             raise Wrong("a false success: the lock is not its own")
@@ -196,8 +196,8 @@ class Scene:
         left = {fd for fd in env._descriptors if hub is None or fd != hub.fd}
         if left:
             raise Wrong(f"descriptors are left: {sorted(map(self.tap.role, left))}")
-        if env.holds or env.lines:
-            raise Wrong(f"left: {env.holds or env.lines}")
+        if env.holds or env.local_queues:
+            raise Wrong(f"left: {env.holds or env.local_queues}")
         if hub is not None and (hub._watches or hub.waiting or hub.leaders):
             raise Wrong("a watch is left")
 
@@ -258,7 +258,7 @@ class Operation:
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         """Check what came of it, and bring the acting process to where it has nothing."""
-        if isinstance(result, FileHeld):
+        if isinstance(result, FileHold):
             scene.require_held(result)
             result.release()
         scene.require_nothing_left()
@@ -298,7 +298,7 @@ class AcquireFencedFirst(Operation):
         return scene.acquire(scene.acts)
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
-        token = result.token if isinstance(result, FileHeld) else self.last
+        token = result.token if isinstance(result, FileHold) else self.last
         super().after(scene, result, raised)
         following = scene.acquire(scene.env())
         if isinstance(following, Refusal):
@@ -351,7 +351,7 @@ class TakeOverInTask(TakeOverDead):
             return await drive(steps, lambda: None, in_threads=True)
 
         result = asyncio.run(go())
-        return result.held if isinstance(result, Share) else result
+        return result.held if isinstance(result, HoldRef) else result
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         super().after(scene, result, raised)
@@ -376,7 +376,7 @@ class Refused(_WithHolder):
 
     def act(self, scene: Scene) -> Any:
         refusal = scene.acquire(scene.acts)
-        if isinstance(refusal, FileHeld):
+        if isinstance(refusal, FileHold):
             raise Wrong("let in beside the holder")
         return refusal.status
 
@@ -397,7 +397,7 @@ class HandOver(_WithHolder):
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         if raised is not None and not self.holder.released and not self.holder.verify():
             raise Wrong("the holder was robbed")
-        if isinstance(result, FileHeld) and scene.late > LATE:
+        if isinstance(result, FileHold) and scene.late > LATE:
             raise Wrong(f"it was noticed only after {scene.late:.1f} s")
         super().after(scene, result, raised)
 
@@ -456,7 +456,7 @@ class WaitUntilFree(_WithHolder):
 class _Holding(Operation):
     def prepare(self, scene: Scene) -> None:
         self.held = scene.acquire(scene.acts)
-        assert isinstance(self.held, FileHeld)
+        assert isinstance(self.held, FileHold)
 
 
 class Release(_Holding):
@@ -471,7 +471,7 @@ class Release(_Holding):
         super().after(scene, result, raised)
 
 
-def again(scene: Scene, held: FileHeld) -> None:
+def again(scene: Scene, held: FileHold) -> None:
     """A release that has failed has released all the same; or else it can be done again."""
     if held.released:
         held.release()  # does nothing
@@ -501,7 +501,7 @@ class ReleaseToQueue(Release):
     def prepare(self, scene: Scene) -> None:
         holder = scene.hold()
         self.held = scene.acquire(scene.acts, holder.release, timeout=None)
-        assert self.held.place is not None
+        assert self.held.entry is not None
         self.next = scene.env()
         self.steps = acquire(self.next, scene.requests(), None, (object(),))
         for _ in range(3):
@@ -510,12 +510,12 @@ class ReleaseToQueue(Release):
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
         again(scene, self.held)
         begun = scene.clock
-        share = scene.run(self.steps)
+        ref = scene.run(self.steps)
         if scene.clock - begun > LATE:
             raise Wrong(f"who is next noticed it only after {scene.clock - begun:.1f} s")
-        if not share.held.verify():
+        if not ref.held.verify():
             raise Wrong("who is next does not hold it")
-        share.held.release()
+        ref.held.release()
         scene.require_nothing_left()
 
 
@@ -803,7 +803,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
 
 def summary(result: Any, scene: Scene) -> object:
     """What a result amounts to, to be compared with that of a run without a fault."""
-    if isinstance(result, FileHeld):
+    if isinstance(result, FileHold):
         return "held", result.guarded, result.request.method, result.recovered_from is not None
     if isinstance(result, Status):
         holder = result.holder.pid if result.holder is not None else None
@@ -880,11 +880,11 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
     held = scene.acquire(scene.env(), timeout=0.1)
     left = []
     announcement = scene.lock_file + ".reclaim"
-    if not isinstance(held, FileHeld) and scene.way != "unnamed" and os.path.exists(announcement):
+    if not isinstance(held, FileHold) and scene.way != "unnamed" and os.path.exists(announcement):
         left.append("announcement, for a minute")  # without kernel locks, age alone tells that its maker has died
         os.utime(announcement, (1000, 1000))
         held = scene.acquire(scene.env(), timeout=0.1)
-    if not isinstance(held, FileHeld):
+    if not isinstance(held, FileHold):
         if not ((always or word in {*ANSWERS, "full"}) and _counts_as_ours(scene)):
             raise Wrong(f"the next one is refused: {held.status.reason}; there is {there}")
         left.append("lock file")
@@ -894,7 +894,7 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
         scene.clock += 1  # who holds for longer than a moment removes what dead waiters left
         for _ in range((scene.slots or 1) - 1):  # what was left of another slot goes with the next one that has it
             another = scene.acquire(scene.env(), timeout=0.1)
-            if isinstance(another, FileHeld):
+            if isinstance(another, FileHold):
                 another.release()
         held.release()
     for name in scene.litter():

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import wait_for
 from holdfast.engines.file.acquire import acquire
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest, slots_of
 
 QUIET = frozenset(
@@ -145,7 +145,7 @@ class Contender:
         self.request = self.requests[0]
         self.waits: list[Wait] = []
         self.done = False
-        self.result: FileHeld | Refusal | None = None
+        self.result: FileHold | Refusal | None = None
         self.steps = acquire(env, self.requests, timeout, context or (object(),))
         env.contenders.append(self)
 
@@ -154,12 +154,12 @@ class Contender:
         try:
             wait = next(self.steps)
         except StopIteration as done:
-            self.done, self.result = True, done.value.held if isinstance(done.value, Share) else done.value
+            self.done, self.result = True, done.value.held if isinstance(done.value, HoldRef) else done.value
             return None
         self.waits.append(wait)
         return wait
 
-    def run(self) -> FileHeld | Refusal:
+    def run(self) -> FileHold | Refusal:
         """Go on until it ends, waiting whenever it wants to."""
         while (wait := self.step()) is not None:
             # The process may live by a clock that the test turns; the driver lives by the real one.
@@ -168,16 +168,16 @@ class Contender:
         assert self.result is not None
         return self.result
 
-    def get(self) -> FileHeld:
+    def get(self) -> FileHold:
         """Run to the end, which must be a hold."""
         result = self.run()
-        assert isinstance(result, FileHeld), f"not acquired: {result}"
+        assert isinstance(result, FileHold), f"not acquired: {result}"
         return result
 
     @property
     def inside(self) -> bool:
         """Whether this contender has been let in and has not left."""
-        return isinstance(self.result, FileHeld) and not self.result.released
+        return isinstance(self.result, FileHold) and not self.result.released
 
     def crash(self) -> None:
         self.env.crash()

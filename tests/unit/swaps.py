@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._drivers.sync import drive
 from holdfast._platform import inotify, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file.acquire import acquire
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.model import Identity, marker_text, temporary_name
 from unit import failing
@@ -225,11 +225,11 @@ def _described(found: os.stat_result) -> tuple[object, ...]:
     return found.st_mode, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns
 
 
-def taken(env: Any, path: Path) -> FileHeld:
+def taken(env: Any, path: Path) -> FileHold:
     """A free lock, acquired."""
-    share = drive(acquire(env, (FileRequest(path, {}),), 0, (object(),)))
-    assert isinstance(share, Share)
-    return share.held
+    ref = drive(acquire(env, (FileRequest(path, {}),), 0, (object(),)))
+    assert isinstance(ref, HoldRef)
+    return ref.held
 
 
 # -- what a path is exchanged for --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast._platform.interface import CHANGED, CLOSED, RECHECK
 from holdfast.engines.file.acquire import wait_until_free
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.errors import WouldDeadlock
@@ -36,7 +36,7 @@ def held(disk: Path, contend: Contend) -> Contender:
 
 
 def release(holder: Contender) -> None:
-    assert isinstance(holder.result, FileHeld)
+    assert isinstance(holder.result, FileHold)
     holder.result.release()
 
 
@@ -438,9 +438,9 @@ def test_an_owner_enters_its_own_lock_again(disk: Path, contend: Contend) -> Non
     hold = first.get()
     again = contend(disk / "l", first.env, owner=("job", 7))
     assert again.get() is hold
-    assert len(hold.shares) == 2
-    assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), FileHeld)
-    assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), FileHeld), "another process is another owner"
+    assert len(hold.refs) == 2
+    assert not isinstance(contend(disk / "l", first.env, owner=("job", 8)).run(), FileHold)
+    assert not isinstance(contend(disk / "l", owner=("job", 7)).run(), FileHold), "another process is another owner"
 
 
 def test_an_owner_acquires_a_lost_lock_anew(disk: Path, contend: Contend) -> None:

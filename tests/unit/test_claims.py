@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._drivers.sync import drive
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest
@@ -73,7 +73,7 @@ def test_of_two_with_and_without_kernel_locks_one_takes_over(
     losers: list[object] = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
-    assert not isinstance(losers[0], FileHeld)
+    assert not isinstance(losers[0], FileHold)
     assert claims(unguarded.parent) == []
 
 
@@ -92,8 +92,8 @@ def test_a_contender_slow_to_ask_does_not_write_over_a_new_hold(
             faster.get()
 
     slow.env.before["open_existing"] = overtaken
-    assert not isinstance(slow.run(), FileHeld)
-    assert isinstance(faster.result, FileHeld)
+    assert not isinstance(slow.run(), FileHold)
+    assert isinstance(faster.result, FileHold)
     assert faster.result.verify()
 
 
@@ -103,7 +103,7 @@ def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
     """T1: whoever cannot have the guard cannot know that another has not."""
     for env in (environments("flock"), environments(kind="generic")):
         contender = contend(guarded, env, stale=lambda _status: True)
-        assert not isinstance(contender.run(), FileHeld)
+        assert not isinstance(contender.run(), FileHold)
         assert claims(guarded.parent) == []
 
 
@@ -171,7 +171,7 @@ def test_a_stopped_claimant_keeps_its_claim(
     with pytest.raises(Crash):
         stopped.run()
     for env in (environments(), environments("flock")):
-        assert not isinstance(contend(unguarded, env).run(), FileHeld)
+        assert not isinstance(contend(unguarded, env).run(), FileHold)
     clear(unguarded.parent)
 
 
@@ -205,7 +205,7 @@ def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
     (claim,) = claims(unguarded.parent)
     os.utime(unguarded.parent / claim, (time.time() - age,) * 2)
     result = contend(unguarded, environments("flock")).run()
-    assert isinstance(result, FileHeld) is (age > 60)
+    assert isinstance(result, FileHold) is (age > 60)
     clear(unguarded.parent)
 
 
@@ -253,8 +253,8 @@ def test_a_forged_claim_does_not_keep_a_dead_lock_in_a_sticky_directory(
     assert len(claims(unguarded.parent)) == 1
     for env in (environments(), environments("flock")):
         result = contend(unguarded, env).run()
-        assert isinstance(result, FileHeld) is sticky
-        if isinstance(result, FileHeld):
+        assert isinstance(result, FileHold) is sticky
+        if isinstance(result, FileHold):
             break
     clear(unguarded.parent)
 
@@ -296,7 +296,7 @@ def test_the_guard_alone_is_enough_to_take_over_from_a_guarded_holder(
         try:
             return hold.recovered_from is not None
         finally:
-            hold._share.held.abandon()
+            hold._ref.held.abandon()
 
     assert elsewhere(try_it, user=NOBODY)
 
@@ -316,7 +316,7 @@ def test_a_reader_does_not_keep_a_dead_lock(guarded: Path, contend: Contend) -> 
         assert held.recovered_from.tag == "the dead one"
         assert os.fstat(fd).st_nlink == 0
         assert os.stat(guarded).st_ino != before
-        assert not isinstance(contend(guarded).run(), FileHeld)
+        assert not isinstance(contend(guarded).run(), FileHold)
     finally:
         os.close(fd)
 
@@ -379,7 +379,7 @@ def test_of_two_one_takes_over_what_others_read(guarded: Path, contend: Contend,
         losers: list[object] = []
         past_the_gates(first.env, lambda: losers.append(second.run()))
         assert first.get().verify()
-        assert not isinstance(losers[0], FileHeld)
+        assert not isinstance(losers[0], FileHold)
         assert claims(guarded.parent) == []
     finally:
         os.close(fd)
@@ -400,8 +400,8 @@ def test_a_contender_whose_guard_comes_too_late_does_not_enter(guarded: Path, co
 
     os.close(fd)
     second.env.before["open_existing"] = overtaken
-    assert not isinstance(second.run(), FileHeld)
-    assert isinstance(first.result, FileHeld)
+    assert not isinstance(second.run(), FileHold)
+    assert isinstance(first.result, FileHold)
     assert first.result.verify()
 
 
@@ -432,7 +432,7 @@ def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Conte
     """V1: it cannot be told from a guard that the dead one's child has inherited."""
     fd = reading(guarded, fcntl.LOCK_EX)
     try:
-        assert not isinstance(contend(guarded).run(), FileHeld)
+        assert not isinstance(contend(guarded).run(), FileHold)
     finally:
         os.close(fd)
     assert contend(guarded).get().recovered_from is not None

@@ -34,9 +34,9 @@ from holdfast._admin.clean import (
 from holdfast._admin.scan import Survey
 from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform.interface import Presence, Process
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import Place
+from holdfast.engines.file.queue import QueueEntry
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.model import temporary_name
@@ -113,7 +113,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
         if not other.done:
             break
         held = other.result
-        if isinstance(held, FileHeld):
+        if isinstance(held, FileHold):
             won += 1
             assert held.check(), f"robbed after step {number}, {env.steps[number]}"
             assert path.exists()
@@ -134,7 +134,7 @@ def test_a_newcomer_is_safe_from_a_foreign_removal_of_the_stale_lock(
     steps = remove_lock(env, request_of(str(stale), "sema"), SAFE)
     wait = next(steps)
     assert wait.deadline > time.monotonic()
-    assert not isinstance(newcomer.run(), FileHeld), "nobody may be inside yet"
+    assert not isinstance(newcomer.run(), FileHold), "nobody may be inside yet"
     stale.unlink()  # the foreign process, by its older look
     stale.write_bytes(theirs := sema_record(os.getpid(), time.time(), "theirs"))
     wait_for(wait)
@@ -328,7 +328,7 @@ def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environmen
     queue = disk / ".holdfast-l.lock.queue"
     queue.mkdir()
     assert names(env, disk) == [queue.name], "empty"
-    places = [Place(one, request, one.monotonic() - 1) for one in (crashed, living)]
+    places = [QueueEntry(one, request, one.monotonic() - 1) for one in (crashed, living)]
     for place in places:
         place.is_first()
         place.queue_up(place.env.monotonic())

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast._core.wait import Wait
 from holdfast._platform import environment, inotify, linux
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from unit.stepping import Contend, Contender, Stepped
 from unit.test_rivals import temporary
 
@@ -61,7 +61,7 @@ def test_a_rival_that_came_before_our_file_is_waited_for(
     assert isinstance(contender.step(), Wait)
     assert not contender.inside
     made[0].rename(disk / name)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
 
 
 def test_a_rival_that_has_renamed_before_we_look_is_noticed(disk: Path, logging: Callable[..., Contender]) -> None:
@@ -70,7 +70,7 @@ def test_a_rival_that_has_renamed_before_we_look_is_noticed(disk: Path, logging:
     made: list[Path] = []
     contender.env.once(contender.env.before, "link_unnamed", lambda: made.append(temporary(disk / "l", os.getpid())))
     contender.env.once(contender.env.after, "link_unnamed", lambda: made[0].rename(disk / "l"))
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert lists(contender)
 
 
@@ -94,7 +94,7 @@ def test_another_directory_of_that_name_is_listed(disk: Path, logging: Callable[
     try:
         temporary(disk / "l", os.getpid())
         contender = logging(timeout=0)
-        assert not isinstance(contender.run(), FileHeld)
+        assert not isinstance(contender.run(), FileHold)
         assert lists(contender)
     finally:
         for path in disk.iterdir():
@@ -135,7 +135,7 @@ def test_what_was_read_and_not_noted_makes_the_log_uncertain(
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     contender = logging(timeout=0)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert lists(contender)
 
 

@@ -21,8 +21,8 @@ import pytest
 import holdfast
 from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, WouldDeadlock, acquire_all, events
 from holdfast._core import attempt
-from holdfast._core.attempt import Story
-from holdfast.engines.file.hold import FileHeld
+from holdfast._core.attempt import AttemptEvents
+from holdfast.engines.file.hold import FileHold
 from holdfast.events import Event, listen
 from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, run_on
@@ -292,7 +292,7 @@ def test_threads_that_end_a_hold_together_tell_it_once(path: Path, contend: Cont
         path.write_bytes(sema_record(1, 1))
         start = threading.Barrier(4)
 
-        def end(held: FileHeld = held, start: threading.Barrier = start, release: bool = False) -> None:
+        def end(held: FileHold = held, start: threading.Barrier = start, release: bool = False) -> None:
             start.wait(PATIENCE)
             with contextlib.suppress(LockLost):
                 held.release() if release else held.check()
@@ -427,15 +427,15 @@ def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
 
 def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
     """AE2: another thread uses the very hold, while the callback waits for it."""
-    made: list[FileHeld] = []
+    made: list[FileHold] = []
     done: list[str] = []
-    stories: list[Story] = []
+    stories: list[AttemptEvents] = []
 
     def look(event: Event) -> None:
         for held in [held for held in lock._env.holds.values() if held.path == str(path)]:
             made.append(held)
-            if held.story is not None:
-                stories.append(held.story)
+            if held.attempt_events is not None:
+                stories.append(held.attempt_events)
 
         def use() -> None:
             for held in set(made):
@@ -455,8 +455,8 @@ def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
     end = listen(look)  # not on_event: the keeper would find the loss as well, at its own time
     lock = Lock(path, owner="me")
     hold = lock.acquire()
-    shares = made[0].shares
-    del shares[1:]
+    refs = made[0].refs
+    del refs[1:]
     path.unlink()
     assert hold.lost
     with pytest.raises(LockLost):
@@ -509,9 +509,9 @@ def test_without_a_listener_no_event_is_made(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(attempt, "Event", made)
     with Lock(path), pytest.raises(AcquireTimeout):
         Lock(path).acquire(timeout=0.3)
-    monkeypatch.setattr(Story, "__init__", made)
+    monkeypatch.setattr(AttemptEvents, "__init__", made)
     with Lock(path) as hold:
-        assert hold._held.story is None
+        assert hold._held.attempt_events is None
 
 
 def test_a_child_reports_its_own_holds_only(path: Path, disk: Path, told: list[Event]) -> None:
@@ -527,7 +527,7 @@ def test_a_child_reports_its_own_holds_only(path: Path, disk: Path, told: list[E
             hold.release()
             hold._held.check()
             hold._held.give_back()
-            assert hold._held.story is None or hold._held.story.undone(hold._held) is None
+            assert hold._held.attempt_events is None or hold._held.attempt_events.undone(hold._held) is None
             with Lock(disk / "mine"):
                 pass
             return [(event.kind, Path(event.path).name, event.pid == os.getpid()) for event in told[before:]]

@@ -16,7 +16,7 @@ import pytest
 
 import places
 from holdfast._core.messages import Refusal
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from unit import faults_table
 from unit.failing import DOCUMENTED, Tap, error, tapped
 from unit.fault_operations import NOBODY, OPERATIONS, Acquire, Operation, Scene, TakeOverDead, once
@@ -101,7 +101,7 @@ def test_a_failed_release_with_a_guard_lets_the_next_one_in(memory: Path, tap: T
     assert held.released
     assert scene.litter() == ["l"]
     again = scene.acquire(scene.env())
-    assert isinstance(again, FileHeld)
+    assert isinstance(again, FileHold)
     again.release()
     scene.dispose()
 
@@ -132,7 +132,7 @@ def test_a_takeover_on_a_full_disk_leaves_a_lock_that_can_be_acquired(way: str, 
     with pytest.raises(OSError, match="No space left"):
         scene.acquire(scene.acts)
     tap.open = False
-    assert isinstance(scene.acquire(scene.env()), FileHeld)
+    assert isinstance(scene.acquire(scene.env()), FileHold)
     scene.dispose()
 
 

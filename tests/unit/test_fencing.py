@@ -20,7 +20,7 @@ from holdfast._admin.scan import Survey
 from holdfast._platform import environment
 from holdfast.engines.file import fencing
 from holdfast.engines.file.fencing import is_counter
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from unit.elsewhere import NOBODY, elsewhere, needs_root
@@ -322,7 +322,7 @@ def test_a_robbed_contender_and_its_successor_count_one_after_the_other(disk: Pa
     (disk / "l.token").write_bytes(written(3, 4))
     robbed.env.instead["read"] = read
     assert robbed.step() is None or got
-    assert not isinstance(robbed.result, FileHeld)
+    assert not isinstance(robbed.result, FileHold)
     held = successor.get()
     assert held.token == 6  # 5 was counted by the other, and never given
     held.release()
@@ -396,7 +396,7 @@ def test_an_interruption_after_a_counter_was_made_anew_leaves_nothing(
     monkeypatch.setattr(env, "open_new", interrupted)
     old = os.open(path, os.O_RDWR)
     with pytest.raises(KeyboardInterrupt):
-        fencing._renew(env, request, str(path), old)
+        fencing._replace_claimed(env, request, str(path), old)
     os.close(old)
     env.operations.abort(operation)
     assert os.listdir(disk) == ["l.token"]
@@ -419,7 +419,7 @@ def test_a_stopped_robbed_contender_neither_lowers_the_counter_nor_blocks_it(dis
                 tokens.append(held.token)
 
     robbed.env.before["write"] = others
-    assert not isinstance(robbed.run(), FileHeld)
+    assert not isinstance(robbed.run(), FileHold)
     (disk / "l").unlink()
     last = contend(disk / "l", fencing=True).get().token
     assert tokens == [5, 6, 7]

@@ -14,7 +14,7 @@ from holdfast._platform import portable as portable_system
 from holdfast._platform.interface import Presence, Process
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file.acquire import look
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, Liveness, marker_text
 from unit.stepping import Contend, Contender, Crash, Stepped, device_in, sema_record
 
@@ -53,7 +53,7 @@ def test_one_of_two_contenders_claims_a_record(
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     assert first.get().recovered_from is not None
-    assert not isinstance(losers[0], FileHeld)
+    assert not isinstance(losers[0], FileHold)
     assert claims(dead.parent) == []
 
 
@@ -67,7 +67,7 @@ def test_one_of_two_contenders_claims_a_record_by_two_names(
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     first.get()
-    assert not isinstance(losers[0], FileHeld)
+    assert not isinstance(losers[0], FileHold)
 
 
 def test_a_claim_on_one_lock_does_not_block_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
@@ -93,7 +93,7 @@ def test_a_living_claimant_is_waited_for_and_a_dead_one_succeeded(
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
     held = first.get()
-    assert not isinstance(losers[0], FileHeld)
+    assert not isinstance(losers[0], FileHold)
     assert claims(dead.parent) == []
     held.release()
 
@@ -102,7 +102,7 @@ def test_a_living_claimant_is_waited_for_and_a_dead_one_succeeded(
     past_the_gates(stalled.env, stalled.crash)
     with pytest.raises(Crash):
         stalled.run()
-    assert not isinstance(portable(dead).run(), FileHeld)
+    assert not isinstance(portable(dead).run(), FileHold)
     for name in claims(dead.parent):
         (dead.parent / name).unlink()
 
@@ -118,9 +118,9 @@ def test_a_late_claimant_leaves_the_new_record(dead: Path, portable: Contend) ->
             faster.get()
 
     late.env.before["open_existing"] = overtaken
-    assert not isinstance(late.run(), FileHeld)
+    assert not isinstance(late.run(), FileHold)
     assert faster.inside
-    assert isinstance(faster.result, FileHeld)
+    assert isinstance(faster.result, FileHold)
     assert faster.result.verify()
     assert claims(dead.parent) == []
 
@@ -152,7 +152,7 @@ def test_portable_locks_exclude_each_other(without: tuple[str, ...], disk: Path,
     first, second = portable(disk / "l", *without), portable(disk / "l", *without, timeout=0.05)
     held = first.get()
     assert not held.guarded
-    assert not isinstance(second.run(), FileHeld)
+    assert not isinstance(second.run(), FileHold)
     status = look(second.env, second.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "process")
     held.release()
@@ -164,10 +164,10 @@ def test_a_portable_holder_and_one_with_a_guard_exclude_each_other(
     disk: Path, portable: Contend, contend: Contend
 ) -> None:
     held = portable(disk / "l").get()
-    assert not isinstance(contend(disk / "l").run(), FileHeld)
+    assert not isinstance(contend(disk / "l").run(), FileHold)
     held.release()
     guarded = contend(disk / "l").get()
-    assert not isinstance(portable(disk / "l").run(), FileHeld)
+    assert not isinstance(portable(disk / "l").run(), FileHold)
     guarded.release()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.file.acquire import look
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.errors import LockLost, NotHeld
 from holdfast.model import Liveness
 from unit.elsewhere import elsewhere
@@ -21,16 +21,16 @@ FOREIGN = sema_record(1, 9_000_000_000)
 
 
 @pytest.fixture
-def held(place: Path, contend: Contend) -> FileHeld:
+def held(place: Path, contend: Contend) -> FileHold:
     return contend(place / "l").get()
 
 
-def steps_of(held: FileHeld) -> list[str]:
+def steps_of(held: FileHold) -> list[str]:
     assert isinstance(held.env, Stepped)
     return held.env.steps
 
 
-def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHeld) -> None:
+def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHold) -> None:
     """H1: there, every step does nothing or says why."""
     before = Path(held.path).read_bytes()
 
@@ -48,14 +48,14 @@ def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHeld) -> None:
     assert held.verify()
 
 
-def test_a_child_leaves_its_parents_guard_locked(held: FileHeld, contend: Contend) -> None:
+def test_a_child_leaves_its_parents_guard_locked(held: FileHold, contend: Contend) -> None:
     """H1: closing its copies of the descriptors is all that it does."""
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
 
 
-def test_a_second_release_does_nothing(held: FileHeld, contend: Contend) -> None:
+def test_a_second_release_does_nothing(held: FileHold, contend: Contend) -> None:
     """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
     held.release()
     after = contend(held.path)
@@ -67,24 +67,24 @@ def test_a_second_release_does_nothing(held: FileHeld, contend: Contend) -> None
 
 
 def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
-    held: FileHeld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    held: FileHold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H2: released between the check and the write of a heartbeat."""
-    check = FileHeld.check
+    check = FileHold.check
 
-    def check_and_lose_the_race(self: FileHeld) -> bool:
+    def check_and_lose_the_race(self: FileHold) -> bool:
         ours = check(self)
         self.release()
         self.fd = os.open(tmp_path / "innocent", os.O_RDWR | os.O_CREAT)
         return ours
 
-    monkeypatch.setattr(FileHeld, "check", check_and_lose_the_race)
+    monkeypatch.setattr(FileHold, "check", check_and_lose_the_race)
     held.beat()
     os.close(held.fd)
     assert (tmp_path / "innocent").read_bytes() == b""
 
 
-def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHeld, contend: Contend) -> None:
+def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHold, contend: Contend) -> None:
     """FH1: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -99,7 +99,7 @@ def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHeld, contend: Co
     assert not env.open_descriptors()
 
 
-def test_a_copy_of_the_descriptor_does_not_keep_the_lock(held: FileHeld, contend: Contend) -> None:
+def test_a_copy_of_the_descriptor_does_not_keep_the_lock(held: FileHold, contend: Contend) -> None:
     """FH1: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
     copy = os.dup(held.fd)
     try:
@@ -151,7 +151,7 @@ def test_a_lost_lock_is_noticed_and_its_thief_left_alone(how: str, place: Path, 
     assert len(told) == 1
 
 
-def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHeld) -> None:
+def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHold) -> None:
     """FH2: removed by somebody between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -163,7 +163,7 @@ def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHeld) -> None:
 
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
-def test_a_failing_release_drops_the_guard(step: str, held: FileHeld, contend: Contend) -> None:
+def test_a_failing_release_drops_the_guard(step: str, held: FileHold, contend: Contend) -> None:
     """FH3: whatever fails, the guard goes, so that the file that stays is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
@@ -199,7 +199,7 @@ def test_a_crash_within_a_release_does_not_block_the_lock(place: Path, contend: 
         after.release()
 
 
-def test_a_heartbeat_is_written_and_keeps_the_lock(held: FileHeld) -> None:
+def test_a_heartbeat_is_written_and_keeps_the_lock(held: FileHold) -> None:
     env = held.env
     assert isinstance(env, Stepped)
     before = Path(held.path).read_bytes()
@@ -214,7 +214,7 @@ def test_a_heartbeat_is_written_and_keeps_the_lock(held: FileHeld) -> None:
     assert not os.path.exists(held.path)
 
 
-def test_a_heartbeat_leaves_another_processs_record(held: FileHeld) -> None:
+def test_a_heartbeat_leaves_another_processs_record(held: FileHold) -> None:
     Path(held.path).write_bytes(FOREIGN)
     held.beat()
     assert Path(held.path).read_bytes() == FOREIGN

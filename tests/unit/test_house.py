@@ -335,8 +335,8 @@ def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
 
 
 def test_every_option_that_is_explained_exists() -> None:
-    explained = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
-    assert explained == set(Options.__annotations__)
+    with_hint = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
+    assert with_hint == set(Options.__annotations__)
 
 
 def _options_of(kind: type) -> dict[str, tuple[object, object]]:

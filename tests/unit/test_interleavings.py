@@ -14,7 +14,7 @@ from pathlib import Path
 import greenlet
 import pytest
 
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, marker_text
 from unit.stepping import Contender, Stepped, device_in, sema_record
 
@@ -104,7 +104,7 @@ class Stage:
             contender.request.method = self.way
         return contender
 
-    def held(self) -> list[FileHeld]:
+    def held(self) -> list[FileHold]:
         return [held for env in self.envs for held in env.real.holds.values()]
 
     def clear(self) -> None:
@@ -185,7 +185,7 @@ def test_one_of_two_contenders_is_inside_under_every_schedule(
         contenders = [stage.contender(which) for which in (0, 1)]
         players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
         turns.play(players, switch, back)
-        inside = [contender for contender in contenders if isinstance(contender.result, FileHeld)]
+        inside = [contender for contender in contenders if isinstance(contender.result, FileHold)]
         assert len(inside) <= 1, f"{where}: both are inside"
         for contender in inside:
             assert contender.result.verify(), f"{where}: the winner has no lock"  # type: ignore[union-attr]
@@ -204,7 +204,7 @@ def test_a_release_leaves_the_next_holders_lock_under_every_schedule(stage: Stag
         holder, following = stage.contender(0), stage.contender(1)
         run(holder)
         held = holder.result
-        assert isinstance(held, FileHeld)
+        assert isinstance(held, FileHold)
         players = [Player(holder.env, held.release), Player(following.env, lambda c=following: run(c))]
         turns.play(players, switch, back)
         if following.inside:

@@ -19,7 +19,7 @@ from holdfast._drivers import background as keeping
 from holdfast._drivers.background import Keeper
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import inotify
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.errors import LockLost
 from unit.elsewhere import elsewhere
 from unit.stepping import Contend, Stepped
@@ -52,14 +52,14 @@ def keeper(env: Stepped) -> Iterator[Keeper]:
 
 
 @pytest.fixture
-def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., FileHeld]:
-    def make(name: str = "l", **options: object) -> FileHeld:
+def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., FileHold]:
+    def make(name: str = "l", **options: object) -> FileHold:
         return contend(disk / name, env, **options).get()
 
     return make
 
 
-def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
     """K1: none before the first hold, none after the last; and one again for the next."""
     assert keeper._thread is None
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[
         assert keeper._thread is None
 
 
-def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K1: a steady stream of them neither wakes it nor starts it anew."""
     started = set()
     rung = []
@@ -92,7 +92,7 @@ def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHe
     assert not rung
 
 
-def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K2: a hold that is due earlier wakes the thread."""
     beaten = threading.Event()
     keeper.keep(hold("slow"), 3600)
@@ -102,7 +102,7 @@ def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., Fi
     assert beaten.wait(SOON)
 
 
-def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K2: those that are nearly due come with the one that is due; the others do not."""
     due, nearly, later = hold("due"), hold("nearly"), hold("later")
     beaten: dict[int, threading.Event] = {held.fd: threading.Event() for held in (due, nearly, later)}
@@ -123,7 +123,7 @@ def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[
 
 
 def test_all_watched_holds_share_one_wait(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, disk: Path
 ) -> None:
     """K3: all of them make one wait, and each is told of its own loss."""
     told: dict[str, threading.Event] = {f"l{i}": threading.Event() for i in range(20)}
@@ -137,7 +137,7 @@ def test_all_watched_holds_share_one_wait(
     assert [name for name, event in told.items() if event.is_set()] == ["l7", "l13"]
 
 
-def test_each_beat_sets_the_next(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_each_beat_sets_the_next(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K2."""
     beats = []
     third = threading.Event()
@@ -150,7 +150,7 @@ def test_each_beat_sets_the_next(keeper: Keeper, hold: Callable[..., FileHeld], 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
 def test_a_loss_is_reported_at_once(
-    how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
+    how: str, keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: events tell it at once, long before any beat or look is due; and once."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 3600.0)
@@ -175,7 +175,7 @@ def test_a_loss_is_reported_at_once(
 
 
 def test_a_loss_without_events_is_reported(
-    keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
+    keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
 ) -> None:
     """K3: where no events arrive it is looked at, once a second; here, more often."""
     assert keeping._LOOK_EVERY == 1.0
@@ -191,7 +191,7 @@ def test_a_loss_without_events_is_reported(
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_lock_lost_before_it_is_watched_is_reported(
-    how: str, keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch, disk: Path
+    how: str, keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
     """K3: removed between the acquisition and the watch."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
@@ -204,7 +204,7 @@ def test_a_lock_lost_before_it_is_watched_is_reported(
     assert told.wait(SOON)
 
 
-def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
     """K4: there, nothing is kept and no thread runs; its own holds start a new one."""
     keeper.keep(hold(), 3600)
 
@@ -219,7 +219,7 @@ def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[...
 
 
 def test_a_failing_beat_is_logged_and_tried_again(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is reported, and tried again at the next turn."""
     failed, beaten = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ def test_a_failing_beat_is_logged_and_tried_again(
 
 
 def test_a_failing_callback_does_not_end_the_thread(
-    keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHold], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: whatever the caller's `on_lost` raises."""
     told, beaten = threading.Event(), threading.Event()
@@ -265,7 +265,7 @@ def test_a_failing_callback_does_not_end_the_thread(
 
 
 def test_a_slow_callback_does_not_hold_up_the_beats_of_other_holds(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, disk: Path
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, disk: Path
 ) -> None:
     """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
     told, beaten, end = threading.Event(), threading.Event(), threading.Event()
@@ -282,7 +282,7 @@ def test_a_slow_callback_does_not_hold_up_the_beats_of_other_holds(
 
 def test_a_full_descriptor_table_does_not_end_the_thread(
     keeper: Keeper,
-    hold: Callable[..., FileHeld],
+    hold: Callable[..., FileHold],
     env: Stepped,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +315,7 @@ def test_a_full_descriptor_table_does_not_end_the_thread(
     assert beaten.wait(SOON)
 
 
-def test_signals_do_not_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., FileHeld]) -> None:
+def test_signals_do_not_land_in_the_keepers_thread(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
     keeper.keep(hold(), 3600)
     thread = keeper._thread
     assert thread is not None
@@ -326,7 +326,7 @@ def test_signals_do_not_land_in_the_keepers_thread(keeper: Keeper, hold: Callabl
 
 
 def test_the_locks_are_released_after_the_children_have_ended(
-    keeper: Keeper, hold: Callable[..., FileHeld], monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K6: behind all of multiprocessing's finalizers, once in a process, and anew in a forked one."""
     finalizers: list[tuple[Callable[[], None], int]] = []
@@ -352,7 +352,7 @@ def test_the_locks_are_released_after_the_children_have_ended(
 
 
 def test_the_exit_goes_on_after_a_lock_that_was_lost(
-    keeper: Keeper, hold: Callable[..., FileHeld], disk: Path, capsys: pytest.CaptureFixture[str]
+    keeper: Keeper, hold: Callable[..., FileHold], disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost, held = hold("lost"), hold("held")
     (disk / "lost").unlink()
@@ -366,7 +366,7 @@ def test_the_exit_goes_on_after_a_lock_that_was_lost(
 
 
 def test_a_hold_that_ends_while_it_is_entered_is_not_kept(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped
 ) -> None:
     """K3: released by another thread, or found lost, between two steps of the entry."""
     for step, lost in (("events_reach", False), ("stat", False), ("stat", True)):
@@ -374,7 +374,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_not_kept(
         real = getattr(env.real, step)
 
         def ended(
-            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: FileHeld = held
+            path: str, step: str = step, lost: bool = lost, real: Callable[..., object] = real, held: FileHold = held
         ) -> object:
             del env.instead[step]
             keeper.forget(held)
@@ -386,7 +386,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_not_kept(
         held.release()
 
 
-def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped) -> None:
+def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K3, K5: whether it is lost already cannot be known, so it is looked at each second, events or not."""
     held = hold(on_lost=lambda _lost: None)
 
@@ -402,7 +402,7 @@ def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileH
 
 
 def test_a_full_descriptor_table_does_not_end_an_acquisition(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, caplog: pytest.LogCaptureFixture
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K5: it is held, but not kept fresh, which is said; the next hold tries again."""
 
@@ -425,7 +425,7 @@ def test_a_full_descriptor_table_does_not_end_an_acquisition(
 
 
 def test_the_end_of_the_interpreter_is_not_complained_about(
-    keeper: Keeper, hold: Callable[..., FileHeld], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Python that is about to end starts no thread any more (3.12)."""
 
@@ -451,7 +451,7 @@ def test_a_full_doorbell_can_be_rung(keeper: Keeper, env: Stepped) -> None:
 
 
 def test_a_watch_without_a_descriptor_is_polled(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: the descriptor table is full, so what is watched is looked at each second."""
     held = hold(on_lost=lambda _lost: None)
@@ -466,7 +466,7 @@ def test_a_watch_without_a_descriptor_is_polled(
 
 
 def test_the_thread_ends_in_a_forked_process(
-    keeper: Keeper, hold: Callable[..., FileHeld], env: Stepped, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4."""
     asleep = threading.Event()

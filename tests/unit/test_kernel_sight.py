@@ -17,7 +17,7 @@ from holdfast._core.messages import Refusal, refused, sentence
 from holdfast._core.wait import Wait
 from holdfast._platform.interface import LockOwner
 from holdfast.engines.file.acquire import look, wait_until_free
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import FileRequest
@@ -65,7 +65,7 @@ def foreigner(path: Path) -> Iterator[Callable[..., int]]:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, FileHeld)
+    assert isinstance(contender.result, FileHold)
     contender.result.release()
 
 

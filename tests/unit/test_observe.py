@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.file.acquire import look
-from holdfast.engines.file.hold import FileHeld
-from holdfast.engines.file.inspect import explained
+from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.inspect import with_hint
 from holdfast.errors import InvalidPath
 from unit.stepping import Contend, sema_record
 
@@ -36,15 +36,15 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
     contender = contend(disk / "l")
     contender.env.instead["open_limit"] = lambda: 77
     plain = OSError(number, os.strerror(number), "elsewhere")
-    error = explained(plain, contender.request, contender.env)  # type: ignore[arg-type]
+    error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
     assert type(error) is OSError
     assert (error.errno, error.filename) == (number, str(disk / "l"))
     assert os.strerror(number) in str(error)
     for word in words:
         assert word in str(error)
     contender.env.instead["open_limit"] = lambda: None
-    assert "None" not in str(explained(plain, contender.request, contender.env))  # type: ignore[arg-type]
-    assert explained(plain, contender.request) is plain
+    assert "None" not in str(with_hint(plain, contender.request, contender.env))  # type: ignore[arg-type]
+    assert with_hint(plain, contender.request) is plain
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +102,7 @@ def test_a_half_refreshed_timestamp_does_not_cost_its_holder_the_lock(
             path.write_bytes(whole)
 
     contender.env.before["open_existing"] = finish_writing
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert judged == [True], "the torn record was not even called stale: this test tests nothing"
     assert path.read_bytes() == whole
 

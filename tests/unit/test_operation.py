@@ -86,7 +86,7 @@ def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None
     entered: list[Hold] = []
     waiting = threading.Thread(target=lambda: entered.append(Lock(path).acquire(timeout=60)))
     waiting.start()
-    while not env.lines:
+    while not env.local_queues:
         pass
     operation = env.operations.begin(env)
     fd = env.open_new(str(shm / "mine"), 0o600)
@@ -186,11 +186,11 @@ def test_a_release_that_begins_while_another_is_begun_finishes_with_it(call: str
     """J3, J5: what was broken off keeps a `with` alive, which releases when that is forgotten."""
     path = str(shm / "l")
     hold = Lock(path).acquire()
-    held, share = hold._held, hold._share
+    held, ref = hold._held, hold._ref
 
     class Statement:
         def __del__(self) -> None:
-            held.release(share)
+            held.release(ref)
 
     def broken_off(_statement: Statement) -> FrameType:
         return sys._getframe()

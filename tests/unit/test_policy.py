@@ -13,7 +13,7 @@ import pytest
 
 from holdfast._platform.interface import Presence, Process
 from holdfast.engines.file.acquire import look, wait_until_free
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockStale
 from holdfast.model import Identity, Liveness, Status, marker_text
@@ -32,7 +32,7 @@ def test_a_holder_with_its_guard_is_not_robbed(stale: object, disk: Path, conten
     held = holder.get()
     before = held.data
     contender = contend(disk / "l", stale=stale)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert (disk / "l").read_bytes() == before
     assert held.verify()
     status = look(contender.env, contender.request)
@@ -49,7 +49,7 @@ def test_a_record_that_cannot_be_read_is_not_reclaimed(
     path.write_bytes(content)
     os.utime(path, (0, 0))
     contender = contend(path, stale=stale)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert path.read_bytes() == content
     assert "held" in look(contender.env, contender.request).reason
 
@@ -79,7 +79,7 @@ def test_a_file_of_data_is_not_reclaimed(
     os.utime(path, (0, 0))
     before = path.stat()
     contender = contend(path, protocol=protocol, stale=stale)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert path.read_bytes() == content % dead_pid
     assert (path.stat().st_mtime, path.stat().st_ino, path.stat().st_mode) == (
         before.st_mtime,
@@ -101,7 +101,7 @@ def test_what_a_later_writer_adds_does_not_keep_a_dead_lock(
 ) -> None:
     """V6: unknown keys are ignored, as the specification has it."""
     (disk / "l").write_bytes(b"pid=%d\ntimestamp=1000\n" % dead_pid + more)
-    assert isinstance(contend(disk / "l").run(), FileHeld)
+    assert isinstance(contend(disk / "l").run(), FileHold)
 
 
 def test_the_rest_of_an_older_tag_does_not_keep_a_dead_lock(disk: Path, contend: Contend) -> None:
@@ -111,7 +111,7 @@ def test_the_rest_of_an_older_tag_does_not_keep_a_dead_lock(disk: Path, contend:
     holder.crash()
     with (disk / "l").open("ab") as file:
         file.write(b"the end of a long tag\n")
-    assert isinstance(contend(disk / "l").run(), FileHeld)
+    assert isinstance(contend(disk / "l").run(), FileHold)
 
 
 @policies
@@ -124,7 +124,7 @@ def test_an_unreadable_file_is_not_reclaimed(stale: object, disk: Path, contend:
         raise PermissionError(13, "Permission denied", path)
 
     contender.env.instead["open_existing"] = refuse
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert (disk / "l").read_bytes() == sema_record(1, OLD)
 
 

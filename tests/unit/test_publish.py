@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.engines.file.acquire import look
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.model import Identity, Liveness, temporary_name
 from unit.stepping import Contend, Contender, Crash, Stepped
@@ -43,11 +43,11 @@ def test_one_of_two_publishers_succeeds(way: str, place: Path, publisher: Conten
     """P1: the second finds the name taken, however late the first one was overtaken."""
     path = place / "l"
     first, second = (publisher(way, path) for _ in range(2))
-    winner: list[FileHeld] = []
+    winner: list[FileHold] = []
     first.env.once(first.env.before, CREATING[way], lambda: winner.append(second.get()))
     result = first.run()
     assert winner
-    assert not isinstance(result, FileHeld)
+    assert not isinstance(result, FileHold)
     assert first.request.method == way
     assert winner[0].verify()
     assert path.read_bytes() == winner[0].data
@@ -208,7 +208,7 @@ def test_a_creator_does_not_enter_after_a_contender_has_finished_its_file(disk: 
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
     creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
-    assert not isinstance(creator.run(), FileHeld)
+    assert not isinstance(creator.run(), FileHold)
     assert got[0].verify()
 
 
@@ -246,7 +246,7 @@ def test_a_creator_waits_while_a_contender_has_the_guard(disk: Path, publisher: 
             os.close(other)
 
     creator.env.once(creator.env.before, "guard", pause_contender)
-    assert not isinstance(creator.run(), FileHeld)
+    assert not isinstance(creator.run(), FileHold)
     assert paused == [True]
     assert contender.inside
 
@@ -270,7 +270,7 @@ def test_a_creator_does_not_enter_through_a_file_no_longer_at_the_path(disk: Pat
         path.write_bytes(b"pid=1\ntimestamp=99999999999\n")
 
     creator.env.once(creator.env.after, "open_new", replace)
-    assert not isinstance(creator.run(), FileHeld)
+    assert not isinstance(creator.run(), FileHold)
     assert path.read_bytes() == b"pid=1\ntimestamp=99999999999\n"
 
 
@@ -296,7 +296,7 @@ def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, conten
     path.touch()
     os.utime(path, (0, 0))
     for stale in ("safe", "protocol", lambda _status: True):
-        assert not isinstance(contend(path, stale=stale).run(), FileHeld)
+        assert not isinstance(contend(path, stale=stale).run(), FileHold)
     assert path.read_bytes() == b""
 
 
@@ -314,7 +314,7 @@ def test_an_empty_file_that_came_in_between_is_not_taken(disk: Path, contend: Co
     looked = contender.env.before
     contender.env.before["open_existing"] = lambda _path, write: replace() if write else None
     assert looked
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert path.read_bytes() == b""
 
 
@@ -340,7 +340,7 @@ def test_a_hidden_proc_does_not_make_publishing_impossible(
     assert contender.get().guarded
     assert contender.request.method == "unnamed"
     rival = contend(place / "l", environments("proc"))
-    assert not isinstance(rival.run(), FileHeld)
+    assert not isinstance(rival.run(), FileHold)
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
@@ -436,5 +436,5 @@ def test_of_a_creator_without_kernel_locks_and_a_finisher_one_is_inside(
     held = creator.get()
     assert held.verify()
     assert losers
-    assert not isinstance(losers[0], FileHeld)
+    assert not isinstance(losers[0], FileHold)
     assert path.stat().st_mode & stat.S_ISVTX == 0

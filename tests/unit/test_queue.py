@@ -14,7 +14,7 @@ import pytest
 
 from holdfast._platform.interface import CLOSED, RECHECK
 from holdfast.engines.file import queue as queues
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import MOMENT, PATIENCE
 from unit.stepping import Clock, Contend, Contender, Crash, Stepped
@@ -50,7 +50,7 @@ def woken(contender: Contender) -> bool:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, FileHeld)
+    assert isinstance(contender.result, FileHold)
     contender.result.release()
 
 
@@ -118,7 +118,7 @@ def test_within_a_process_waiters_are_woken_by_a_signal(
         holder = waiting.pop(0)
         assert holder.step() is None
     release(holder)
-    assert env.real.lines == {}
+    assert env.real.local_queues == {}
 
 
 def test_the_next_one_sleeps_through_releases_within_a_slice(
@@ -568,10 +568,10 @@ def test_an_owner_inside_is_joined_by_its_own_waiters(
     assert first.step() is None
     assert woken(same)
     assert same.step() is None
-    assert isinstance(first.result, FileHeld)
+    assert isinstance(first.result, FileHold)
     assert same.result is first.result
     for held in list(env.real.holds.values()):
-        held.shares.pop()
+        held.refs.pop()
     release(first)
     assert woken(stranger)
 

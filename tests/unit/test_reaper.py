@@ -13,7 +13,7 @@ import pytest
 from holdfast._admin.reaper import Reaper
 from holdfast._drivers.sync import wait_for
 from holdfast._platform.interface import RECHECK
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from unit.stepping import Contend, Contender, Stepped, sema_record
 
 Environments = Callable[..., Stepped]
@@ -121,7 +121,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
         one.steps.close()
         if not other.done:
             break
-        if isinstance(other.result, FileHeld):
+        if isinstance(other.result, FileHold):
             won += 1
             assert other.result.check(), f"robbed after step {number}, {one.env.steps[number]}"
             other.result.release()

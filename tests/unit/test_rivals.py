@@ -13,7 +13,7 @@ import pytest
 from holdfast._core.messages import Refusal, refused, waiting
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from unit.stepping import Contend, Contender, Crash, Stepped
 
 SIDECAR = {"protocol": "sidecar", "timeout": 0}
@@ -61,7 +61,7 @@ def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Conten
     for _ in range(3):
         assert contender.step() is not None
     rival.rename(disk / "l")
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
 
 
@@ -139,7 +139,7 @@ def test_a_wait_for_a_rival_is_announced(disk: Path, contend: Contend) -> None:
 def test_a_lock_is_not_taken_over_while_another_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: whoever finds the directory there goes back to waiting."""
     leave(reclaim, age=50)
-    assert not isinstance(contend(dead, **SIDECAR).run(), FileHeld)
+    assert not isinstance(contend(dead, **SIDECAR).run(), FileHold)
     assert reclaim.exists()
     reclaim.rmdir()
     contend(dead, **SIDECAR).get()
@@ -268,7 +268,7 @@ def test_a_new_lock_beside_an_announcement_is_entered_only_when_that_is_gone(
         lock.unlink()
         lock.write_text('{"pid": 1}')
     reclaim.rmdir()
-    assert isinstance(contender.run(), FileHeld) != removed
+    assert isinstance(contender.run(), FileHold) != removed
 
 
 def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, reclaim: Path, contend: Contend) -> None:
@@ -305,7 +305,7 @@ def test_without_guards_a_takeover_is_announced(
             leave(reclaim, age=age, sticky=age == 1)
         contender = contend(disk / "target", env, stale=lambda _: True, **SIDECAR)
         result = contender.run()
-        assert isinstance(result, FileHeld) != there
+        assert isinstance(result, FileHold) != there
         assert reclaim.exists() == there
         if there:
             reclaim.rmdir()

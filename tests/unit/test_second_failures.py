@@ -19,7 +19,7 @@ import pytest
 
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
 from holdfast import lock as handles
-from holdfast._core.attempt import Story
+from holdfast._core.attempt import AttemptEvents
 from holdfast._core.messages import sentence
 from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
@@ -27,8 +27,8 @@ from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.file import takeover
 from holdfast.engines.file.acquire import give_back
-from holdfast.engines.file.flock import FlockHeld, WatchedFlock
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.flock import FlockHold, WatchedFlock
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.publish import sweep
@@ -228,12 +228,12 @@ def test_an_interruption_of_a_win_gives_the_lock_back(
     held = holder.get()
     assert waiter.step() is not None
 
-    def interrupted(_held: FileHeld, _context: object) -> None:
+    def interrupted(_held: FileHold, _context: object) -> None:
         raise KeyboardInterrupt
 
     held.release()
     with monkeypatch.context() as changed:
-        changed.setattr(FileHeld, "share", interrupted)
+        changed.setattr(FileHold, "ref", interrupted)
         with pytest.raises(KeyboardInterrupt):
             waiter.run()
     assert not path.exists()
@@ -246,11 +246,11 @@ def test_an_interruption_of_a_tagged_hold_removes_its_tag(
     """F5."""
     contender = contend(path, protocol="flock", tag="why")
 
-    def interrupted(_held: FileHeld) -> None:
+    def interrupted(_held: FileHold) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(FlockHeld, "_enrol", interrupted)
+        changed.setattr(FlockHold, "_enrol", interrupted)
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     assert "write" in contender.env.steps
@@ -261,10 +261,10 @@ def test_an_interruption_of_a_tagged_hold_removes_its_tag(
 def test_what_is_given_back_twice_is_given_back_once(path: Path, contend: Contend) -> None:
     contender = contend(path)
     held = contender.get()
-    (share,) = held.shares
-    give_back(share)
+    (ref,) = held.refs
+    give_back(ref)
     other = contend(path).get()
-    give_back(share)
+    give_back(ref)
     assert held.released
     assert other.verify()
 
@@ -333,16 +333,16 @@ def test_a_block_that_another_thread_leaves_is_unlocked(path: Path) -> None:
 
 def test_a_look_that_fails_does_not_keep_a_wait_from_being_reported(path: Path, environments: Environments) -> None:
     heard: list[Event] = []
-    story = Story(environments(), FileRequest(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
+    attempt_events = AttemptEvents(environments(), FileRequest(str(path), {"on_event": heard.append}), (object(),))  # type: ignore[arg-type]
 
     def failing() -> None:
         raise PermissionError(1, "refused")
 
-    story.waiting(failing)
-    story.waiting(failing)
-    story.gave_up(failing)
-    story.gave_up()
-    story.joined()
+    attempt_events.waiting(failing)
+    attempt_events.waiting(failing)
+    attempt_events.gave_up(failing)
+    attempt_events.gave_up()
+    attempt_events.joined()
     assert [(event.kind, event.holder) for event in heard] == [("waiting", None), ("gave-up", None)]
 
 
@@ -351,17 +351,17 @@ def test_an_end_is_reported_once_and_not_by_a_child(path: Path, contend: Contend
     heard: list[Event] = []
     contender = contend(path, on_event=heard.append)
     held = contender.get()
-    story = Story.of(held)
+    attempt_events = AttemptEvents.of(held)
     held.lost = True
     contender.env.real.generation += 1
-    story.lost(held)
-    story.released(held)
+    attempt_events.lost(held)
+    attempt_events.released(held)
     assert heard == []
     contender.env.real.generation -= 1
     held.lost = False
-    story.released(held)
-    story.released(held)
-    story._end_without("gave-up")
+    attempt_events.released(held)
+    attempt_events.released(held)
+    attempt_events._end_without("gave-up")
     assert [event.kind for event in heard] == ["released"]
     held.release()
 
@@ -514,7 +514,7 @@ def test_a_child_leaves_its_parents_place_alone(path: Path, contend: Contend) ->
     held = holder.get()
     waiter = contend(path, timeout=None, fair=True)
     assert waiter.step() is not None
-    (line,) = waiter.env.lines.values()
+    (line,) = waiter.env.local_queues.values()
     (place,) = line.places
     waiter.env.real.generation += 1
     place.leave()
@@ -530,7 +530,7 @@ def test_a_place_left_while_it_is_woken_wakes_the_next_one(path: Path, contend: 
     waiters = [contend(path, holder.env, timeout=None, fair=True) for _ in range(2)]
     for waiter in waiters:
         assert waiter.step() is not None
-    (line,) = holder.env.lines.values()
+    (line,) = holder.env.local_queues.values()
     first, second = line.places
 
     def left() -> None:
@@ -574,7 +574,7 @@ def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, cont
     path.chmod(0o1644)
     contender = contend(path)
     contender.env.instead["open_existing"] = unwritable(contender.env)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert path.read_bytes() == b""
 
 
@@ -584,7 +584,7 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dea
     contender.env.instead["open_existing"] = unwritable(contender.env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(takeover, "make_claim", lambda *_args, **_options: None)
-        assert not isinstance(contender.run(), FileHeld)
+        assert not isinstance(contender.run(), FileHold)
     assert dead.exists()
     other = contend(dead)
     other.env.instead["open_existing"] = unwritable(other.env)
@@ -618,8 +618,8 @@ def test_an_interruption_of_a_story_does_not_keep_the_rest_from_being_reported(p
     """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()
-    story = Story.of(held)
-    mutex, entries = story._mutex, [0]
+    attempt_events = AttemptEvents.of(held)
+    mutex, entries = attempt_events._mutex, [0]
 
     class Interrupted:
         def __enter__(self) -> None:
@@ -631,11 +631,11 @@ def test_an_interruption_of_a_story_does_not_keep_the_rest_from_being_reported(p
         def __exit__(self, *_error: object) -> None:
             mutex.release()
 
-    story._mutex = Interrupted()  # type: ignore[assignment]
+    attempt_events._mutex = Interrupted()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
-        story.lost(held)
+        attempt_events.lost(held)
     assert heard == []
-    story.released(held)
+    attempt_events.released(held)
     assert [event.kind for event in heard] == ["lost", "released"]
     held.release()
 
@@ -656,7 +656,7 @@ def test_two_threads_that_hold_for_the_first_time_share_one_keeper(
     monkeypatch.setattr(handles, "_keeper", None)
     monkeypatch.setattr(handles, "forking", Overtaken())
     held = contend(path, heartbeat=0).get()
-    handles.keep(held.env, held.shares[0])  # type: ignore[arg-type]
+    handles.keep(held.env, held.refs[0])  # type: ignore[arg-type]
     assert handles._keeper is other
     assert prepared == [other]
     held.release()

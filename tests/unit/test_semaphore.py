@@ -426,7 +426,7 @@ def test_an_error_at_one_slot_leaves_none_held(
     semaphore, env = Semaphore(base, 2), environments()
     semaphore._env = env  # type: ignore[assignment]
 
-    def fail(_env: object, _share: object) -> None:
+    def fail(_env: object, _ref: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:

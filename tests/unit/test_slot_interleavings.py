@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, marker_text
 from unit.stepping import Contender, Stepped, device_in, sema_record
 from unit.test_interleavings import GONE, TAKEOVERS, WAYS, Player, Schedules, run
@@ -95,7 +95,7 @@ def test_a_slot_is_held_by_one_under_every_schedule(
         contenders = [stage.contender(which) for which in (0, 1)]
         players = [Player(c.env, lambda c=c: run(c)) for c in contenders]
         turns.play(players, switch, back)
-        inside = [contender.result for contender in contenders if isinstance(contender.result, FileHeld)]
+        inside = [contender.result for contender in contenders if isinstance(contender.result, FileHold)]
         assert len(inside) == free, f"{where}: {len(inside)} are inside"
         assert len({held.path for held in inside}) == free, f"{where}: two are in one slot"
         for held in inside:

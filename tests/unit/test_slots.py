@@ -11,7 +11,7 @@ import pytest
 
 from holdfast._core.messages import Refusal
 from holdfast._platform.interface import RECHECK
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import MOMENT, PATIENCE
 from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
@@ -47,7 +47,7 @@ def slot(contender: Contender) -> int | None:
 
 
 def slot_of(contender: Contender) -> int | None:
-    assert isinstance(contender.result, FileHeld)
+    assert isinstance(contender.result, FileHold)
     return contender.result.request.slot
 
 
@@ -60,7 +60,7 @@ def woken(contender: Contender) -> bool:
 
 
 def release(contender: Contender) -> None:
-    assert isinstance(contender.result, FileHeld)
+    assert isinstance(contender.result, FileHold)
     contender.result.release()
 
 
@@ -94,7 +94,7 @@ def test_the_slot_of_a_crashed_holder_is_taken_over_at_once(arrive: Contend, opt
     killed.crash()
     heir = arrive(slots=3, **options)
     assert slot(heir) == 0
-    assert isinstance(heir.result, FileHeld)
+    assert isinstance(heir.result, FileHold)
     assert heir.result.recovered_from is not None
     assert heir.result.recovered_from.tag == "killed"
 

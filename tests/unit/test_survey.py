@@ -18,7 +18,7 @@ from holdfast._admin.detect import BEADS_NAME
 from holdfast._admin.scan import Found, Survey, Unreadable
 from holdfast._platform import proc_locks, procfs
 from holdfast._platform.portable import NoProcLocks
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
 from unit.elsewhere import NOBODY, elsewhere, needs_root
@@ -190,7 +190,7 @@ def test_an_empty_file_of_flock_is_not_free_for_other_protocols(
     os.utime(disk / "l.lock", (NOW - 9999, NOW - 9999))
     env = environments()
     assert conditions(env, disk) == {"l.lock": ("", "empty")}
-    assert not isinstance(contend(disk / "l.lock").run(), FileHeld)
+    assert not isinstance(contend(disk / "l.lock").run(), FileHold)
     for approved in (False, True):
         assert list(leftovers(env, Survey(env), str(disk), approved=approved)) == []
     held = contend(disk / "l.lock", protocol="flock").get()

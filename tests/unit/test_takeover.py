@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.takeover import SETTLE
 from holdfast.model import marker_text
 from holdfast.protocols import get
@@ -44,7 +44,7 @@ def test_one_of_two_contenders_takes_over_a_dead_lock(dead: Path, contend: Conte
     past_the_gates(first.env, lambda: results.append(second.run()))
     assert first.get().verify()
     assert results
-    assert not isinstance(results[0], FileHeld)
+    assert not isinstance(results[0], FileHold)
     assert second.env.steps.count("guard") == 1, (
         "its own, unnamed file: whoever sees the guard held sees a living holder"
     )
@@ -61,7 +61,7 @@ def test_of_two_that_judged_before_either_had_the_guard_one_takes_over(dead: Pat
             second.get()
 
     first.env.before["open_existing"] = judged
-    assert not isinstance(first.run(), FileHeld)
+    assert not isinstance(first.run(), FileHold)
     assert second.inside
 
 
@@ -82,7 +82,7 @@ def test_a_holder_that_came_back_is_not_robbed(stale: Path, contend: Contend, pa
         contender = contend(stale)
         past_the_gates(contender.env, lambda changed=changed: stale.write_bytes(changed))
         before = stale.stat().st_ino
-        assert not isinstance(contender.run(), FileHeld)
+        assert not isinstance(contender.run(), FileHold)
         assert stale.read_bytes() == changed
         assert stale.stat().st_ino == before
         stale.write_bytes(sema_record(2**22 + 5, 1000))
@@ -99,7 +99,7 @@ def test_a_new_holder_at_the_same_path_is_not_robbed(stale: Path, contend: Conte
         contender.env.instead["time"] = lambda: 1001.0  # by which the new one is not stale
 
     past_the_gates(contender.env, replace)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert stale.read_bytes() == content
 
 
@@ -156,7 +156,7 @@ def test_a_lock_removed_under_the_takeover_is_not_entered(
         assert held.recovered_from is None
         assert held.verify()
     else:
-        assert not isinstance(contender.run(), FileHeld)
+        assert not isinstance(contender.run(), FileHold)
         assert path.read_bytes() == content
 
 
@@ -202,10 +202,10 @@ def test_a_lock_taken_while_settling_is_not_entered(how: str, stale: Path, conte
         stale.write_bytes(FOREIGN)
     result = contender.run()
     if how == "removed":
-        assert isinstance(result, FileHeld)
+        assert isinstance(result, FileHold)
         assert result.recovered_from is None, "published anew"
     else:
-        assert not isinstance(result, FileHeld)
+        assert not isinstance(result, FileHold)
         assert stale.read_bytes() == FOREIGN
 
 
@@ -253,9 +253,9 @@ def test_a_faster_contender_is_not_robbed_by_a_slower_that_may_only_remove(dead:
     """T6: between removal and publishing anew, another may come; also T1 and T2 hold on this way."""
     contender, faster = contend(dead), contend(dead)
     forbid_writing(contender.env)
-    got: list[FileHeld] = []
+    got: list[FileHold] = []
     contender.env.once(contender.env.after, "unlink", lambda: got.append(faster.get()))
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert got[0].verify()
     got[0].release()
 
@@ -272,7 +272,7 @@ def test_a_removal_hits_only_the_judged_lock(how: str, stale: Path, contend: Con
         stale.write_bytes(FOREIGN)
 
     past_the_gates(contender.env, change)
-    assert not isinstance(contender.run(), FileHeld)
+    assert not isinstance(contender.run(), FileHold)
     assert stale.read_bytes() == FOREIGN
 
 
@@ -289,7 +289,7 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path,
 
         contender.env.instead["unlink"] = refuse
         result = contender.run()
-        assert not isinstance(result, FileHeld)
+        assert not isinstance(result, FileHold)
         assert "neither write to the lock file nor remove it" in result.status.reason
         assert result.status.locked
         assert result.status.holder is not None

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.file.hold import FileHeld
+from holdfast.engines.file.hold import FileHold
 from holdfast.errors import HoldfastError
 from unit.failing import Tap
 from unit.fault_operations import OPERATIONS, AcquireFenced, Operation, Scene, TakeOverDead, Wrong, die
@@ -175,10 +175,10 @@ def _require_one_holder(scene: Scene, result: Any, swapped: list[str]) -> None:
         id(held): held
         for env in scene.environments
         for held in env.holds.values()
-        if isinstance(held, FileHeld) and not held.released and held.path == scene.lock_file and not held.request.shared
+        if isinstance(held, FileHold) and not held.released and held.path == scene.lock_file and not held.request.shared
     }
     assert len([held for held in held.values() if held.verify()]) <= 1, f"two holders after {swapped}"
-    if isinstance(result, FileHeld) and not swapped:
+    if isinstance(result, FileHold) and not swapped:
         assert result.verify()
 
 

@@ -90,7 +90,7 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
         try:
             pending.extend(reversed(subdirectories(env, tables, where)))
         except OSError:
-            continue  # whoever looks for locks in there hears of it
+            continue  # the look for locks in there will tell
 
 
 def leftovers(
@@ -212,7 +212,7 @@ def _is_abandoned(env: Environment, queue: queue.Queue, name: str) -> bool:
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file or a claim of ours is nobody's (M11, M12)."""
+    """Why a temporary file or a claim of ours is an orphan (M11, M12)."""
     if is_claim(name):
         return why_over(env, joined(where, name))
     who = env.identity()
@@ -223,7 +223,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
 
 
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file of semats is nobody's (M11): by its name, its age and its content."""
+    """Why a temporary file of semats is an orphan (M11): by its name, its age and its content."""
     path = joined(where, name)
     base = name.rsplit(".", 3)[0]
     pid = get("semats").rival(name, base)
@@ -431,7 +431,7 @@ class PinnedEnvironment:
         if where in self._fds:
             return
         env = self._env
-        fd = env.open_directory(f"{top}/.")  # whoever named it may have named a link
+        fd = env.open_directory(f"{top}/.")  # the caller may have named a link
         try:
             for name in filter(None, where.removeprefix(top).split("/")):
                 way = env.way_to(fd)

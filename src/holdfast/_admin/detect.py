@@ -1,7 +1,7 @@
 """Whose lock file a file is, when nobody says: by its content, its name and its mode. For showing.
 
-A protocol is chosen by whoever acquires, never by this. Two implementations write the same records: what only its owner
-may read is taken for one of `semats`, which makes its files so, else for one of `sema`.
+A protocol is chosen by the caller that acquires, never by this. Two implementations write the same records: what only
+its owner may read is taken for one of `semats`, which makes its files so, else for one of `sema`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_beside(name: str) -> bool:
 
 
 def is_queue(name: str) -> bool:
-    """Whether a name is that of a directory of those who wait."""
+    """Whether a name is that of a queue's directory."""
     return name.startswith(_HIDDEN) and name.endswith(QUEUE)
 
 

@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
 from .._platform.interface import LockOwner, ProcLocks, Stat, Surroundings
+from .._platform.portable import NoProcLocks
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
@@ -206,10 +207,10 @@ class PassiveEnvironment:
         return self._latest
 
 
-class _KernelLocksOnly:
+class _KernelLocksOnly(NoProcLocks):
     """Asks the tables only about what may be a lock of the kernel alone.
 
-    Reading the table of locks stops whoever takes one, anywhere, meanwhile; a walk through all processes takes long.
+    While the table of locks is read, nobody on this machine can take one; a walk through all processes takes long.
     """
 
     def __init__(
@@ -219,23 +220,11 @@ class _KernelLocksOnly:
         self._kernel_locks = kernel_locks
         self._blank = blank
 
-    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        return False
-
-    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
-        return frozenset()
-
-    def user(self, pid: int) -> int | None:  # noqa: ARG002
-        return None
-
     def is_locked(self, identity: tuple[int, int]) -> bool:
         return (identity in self._kernel_locks or identity in self._blank) and self._env.is_locked(identity)
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         return self._env.table().owners(identity)
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
-        return []
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
         return identity in self._kernel_locks
@@ -450,7 +439,7 @@ class WaiterTracker:
         self._queues: dict[str, str] = {}
         """The lock of each queue, as far as its name tells."""
         self._inside: set[TicketId] = set()
-        """Tickets of those who have got in; they are kept until the release."""
+        """Tickets whose owners have got in; they are kept until the release."""
 
         self._writes: dict[TicketId, int] = {}
         """How often each ticket was written: with its record, and again when its owner has got in."""
@@ -569,7 +558,7 @@ class WaiterTracker:
         return None if wait is None else max(0.0, now - wait.since)
 
     def waiting(self) -> list[SeenWait]:
-        """Those who wait still, by arrival."""
+        """Those that wait still, by arrival."""
         return sorted(
             [wait for ticket, wait in self.waits.items() if ticket not in self._inside], key=lambda wait: wait.since
         )
@@ -577,7 +566,7 @@ class WaiterTracker:
     # -- the kernel's table --------------------------------------------------------------------------------------------
 
     def of_kernel(self, one: Found, *, first_look: bool = False) -> list[LockEvent]:
-        """Who waits in the kernel, or (at the first look) watches the file."""
+        """The waiters in the kernel, or (at the first look) those that watch the file."""
         path, out = one.status.path, []
         seen: dict[TicketId, Waiter] = {
             (path, str(waiter.pid)): waiter for waiter in one.status.waiters if waiter.position is None

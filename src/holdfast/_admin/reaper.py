@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SOON, _SOON_LAST = 0.001, 0.1
 """Seconds between looks after an event (RP2)."""
 _GRACE = 0.1
-"""Seconds for those who wait by holdfast (RP5)."""
+"""Seconds for the waiters of holdfast (RP5)."""
 _AGAIN = 0.25
 """Seconds between looks for a directory that is not there."""
 _LIST_PAUSE = 0.02

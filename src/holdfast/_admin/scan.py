@@ -299,7 +299,7 @@ class Survey:
         return self._by_the_kernel(path, Seen(self._env.stat(path)), None)
 
     def alone(self, path: str) -> Found | None:
-        """The same, without those who queue for it."""
+        """The same, without its queue."""
         where, _, name = path.rpartition("/")
         return self._look(where, name, path, self._env.stat(path), frozenset())
 
@@ -388,7 +388,7 @@ class Survey:
     # -- files that say little -----------------------------------------------------------------------------------------
 
     def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
-        """A lock of the kernel alone: who holds it, and who waits, by the tables."""
+        """A lock of the kernel alone: its holders and waiters, by the tables."""
         owners = self._tables.owners(seen.identity)
         holding = [owner for owner in owners if not owner.waiting]
         if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
@@ -468,7 +468,7 @@ class Survey:
         )  # fmt: skip
         return self._found(status, MALFORMED, seen)
 
-    # -- who waits -----------------------------------------------------------------------------------------------------
+    # -- waiters -------------------------------------------------------------------------------------------------------
 
     def _with_waiters(self, where: str, name: str, one: Found, queues: frozenset[str]) -> Found:
         waiting: list[Waiter] = []
@@ -492,7 +492,7 @@ class Survey:
         return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)
 
     def _queues_of(self, where: str, name: str) -> list[str]:
-        """Where those queue who wait for this lock; and if it is a slot's, those who wait for any slot."""
+        """The queue of this lock; and if it is a slot's, the one for any slot."""
         slot = detect.slot_of(name)
         return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
 

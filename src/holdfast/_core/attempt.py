@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         @property
         def request(self) -> Request: ...
 
-        shares: list[Any]
+        refs: list[Any]
         acquired: float
         lost: bool
         recovered_from: Record | None
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class Story:
+class AttemptEvents:
     """One acquisition, from its first step until its hold has ended."""
 
     __slots__ = (
@@ -82,12 +82,12 @@ class Story:
         self._waited: float | None = 0.0
 
     @classmethod
-    def of(cls, held: Told) -> Story:
+    def of(cls, held: Told) -> AttemptEvents:
         """The rest of the story of a hold that was acquired while there was no listener."""
-        shares = held.shares.copy()
-        story = cls(held.env, held.request, shares[0].context if shares else ())
-        story._acquired, story._since, story._waited = True, held.acquired, None
-        return story
+        refs = held.refs.copy()
+        attempt_events = cls(held.env, held.request, refs[0].context if refs else ())
+        attempt_events._acquired, attempt_events._since, attempt_events._waited = True, held.acquired, None
+        return attempt_events
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -96,9 +96,9 @@ class Story:
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
-        self._look(who, "waiting")
+        self._find_holder(who, "waiting")
         with self._mutex:
-            self._put("waiting")
+            self._enqueue("waiting")
         self._deliver()
 
     def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
@@ -106,7 +106,7 @@ class Story:
         if self._ended or self._is_inherited():
             return
         if who is not None:
-            self._look(who, "gave-up")
+            self._find_holder(who, "gave-up")
         self._end_without("gave-up")
 
     def joined(self) -> None:
@@ -141,7 +141,7 @@ class Story:
             self._begin(held)
             if not self._ended:
                 self._ended = True
-                self._put("released", held)
+                self._enqueue("released", held)
         self._deliver()
 
     def undone(self, held: Told) -> None:
@@ -185,7 +185,7 @@ class Story:
     def _is_heard(self, kind: Kind) -> bool:
         return is_heard(kind, self._request.on_event)
 
-    def _look(self, who: Callable[[], Holder | None], kind: Kind) -> None:
+    def _find_holder(self, who: Callable[[], Holder | None], kind: Kind) -> None:
         if self._is_heard(kind):
             try:
                 self._holder = who()
@@ -199,24 +199,24 @@ class Story:
         self._waited = self._since - self._started if self._waiting or held.recovered_from is not None else 0.0
         self._acquired = True
         if held.recovered_from is not None:
-            self._put("reclaimed", held)
-        self._put("acquired", held)
+            self._enqueue("reclaimed", held)
+        self._enqueue("acquired", held)
 
     def _lose(self, held: Told) -> None:
         self._begin(held)
         if not self._lost and not self._ended:
             self._lost = True
-            self._put("lost", held)
+            self._enqueue("lost", held)
 
     def _end_without(self, kind: Kind) -> None:
         """The end of a story without a hold."""
         with self._mutex:
             if not self._acquired and not self._ended:
                 self._ended = True
-                self._put(kind)
+                self._enqueue(kind)
         self._deliver()
 
-    def _put(self, kind: Kind, held: Told | None = None) -> None:
+    def _enqueue(self, kind: Kind, held: Told | None = None) -> None:
         if self._is_heard(kind):
             self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
 

@@ -29,7 +29,7 @@ from .._platform.operations import Operation
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import is_heard
 from ..model import Record
-from .attempt import Story
+from .attempt import AttemptEvents
 from .options import Request
 from .wait import Wait
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-class Share:
+class HoldRef:
     """One handle's part in a hold. If its `operation` fails to deliver it, it is given back."""
 
     __slots__ = ("context", "dropped", "held", "operation")
 
-    def __init__(self, held: Held, context: tuple[object, ...], operation: int) -> None:
+    def __init__(self, held: HoldState, context: tuple[object, ...], operation: int) -> None:
         self.held = held
         self.context = context
         self.operation = operation
@@ -51,11 +51,17 @@ class Share:
         """Whether its handle was collected, so that it cannot be released; None if a `with` or a face will (H3)."""
 
 
-class Held:
+class HoldState:
     """The engine's side of a hold. `Hold` is the caller's handle on it; re-entrant handles share one."""
 
     __slots__ = (
         "acquired",
+        "attempt_events",
+        "attempt_events",
+        "attempt_events",
+        "attempt_events",
+        "attempt_events",
+        "attempt_events",
         "env",
         "frame",
         "generation",
@@ -67,10 +73,9 @@ class Held:
         "outer",
         "path",
         "recovered_from",
+        "refs",
         "released",
         "request",
-        "shares",
-        "story",
         "token",
     )
 
@@ -85,7 +90,7 @@ class Held:
         self.request = request
         self.path = request.path
         self.generation = env.generation
-        self.shares: list[Share] = []
+        self.refs: list[HoldRef] = []
         self.lost = False
         self.released = False
         self.recovered_from: Record | None = None
@@ -96,7 +101,7 @@ class Held:
         self.acquired = env.monotonic()
         self.token: int | None = None
         """The fencing token, where there is one."""
-        self.story: Story | None = None  # the events of this hold
+        self.attempt_events: AttemptEvents | None = None  # the events of this hold
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
         self._enrol()
@@ -104,11 +109,11 @@ class Held:
     # -- what an engine does -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def release(self, share: Share | None = None) -> None:
+    def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours."""
 
     @abstractmethod
-    def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
         """The same, for a hold whose release waits."""
 
     @abstractmethod
@@ -141,19 +146,19 @@ class Held:
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
-    def share(self, context: tuple[object, ...]) -> Share:
+    def ref(self, context: tuple[object, ...]) -> HoldRef:
         """The first handle's share; or a further one, for a caller that has made sure that this is allowed."""
-        share = Share(self, context, self.env.operations.number() if self.shares else self.operation)
-        self.shares.append(share)
-        return share
+        ref = HoldRef(self, context, self.env.operations.number() if self.refs else self.operation)
+        self.refs.append(ref)
+        return ref
 
-    def join(self, context: tuple[object, ...]) -> Share | None:
+    def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """A share in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
-            if self.released or not self.shares:
+            if self.released or not self.refs:
                 return None
             if self.verify():
-                return None if self.released else self.share(context)
+                return None if self.released else self.ref(context)
         self.check()  # reports the loss, without the mutex
         return None
 
@@ -250,32 +255,32 @@ class Held:
             if tell is not None:
                 tell(self.lost_error())
         finally:
-            if self.story is not None or is_heard("lost", self.request.on_event):
-                self._story().lost(self)
+            if self.attempt_events is not None or is_heard("lost", self.request.on_event):
+                self._attempt_events().lost(self)
 
-    def _story(self) -> Story:
+    def _attempt_events(self) -> AttemptEvents:
         with self.mutex:
-            if self.story is None:
-                self.story = Story.of(self)
-            return self.story
+            if self.attempt_events is None:
+                self.attempt_events = AttemptEvents.of(self)
+            return self.attempt_events
 
     def give_back_of(self, operation: int) -> None:
         """Undo what this operation has acquired of it."""
-        for share in self.shares.copy():
-            if share.operation == operation:
-                give_back(share)
-        if self.operation == operation and not self.shares:
+        for ref in self.refs.copy():
+            if ref.operation == operation:
+                give_back(ref)
+        if self.operation == operation and not self.refs:
             self.give_back()  # it was not finished
 
 
-def give_back(share: Share) -> None:
+def give_back(ref: HoldRef) -> None:
     """Undo a share that the caller never got. May be interrupted, and called again (operations.py, J3)."""
-    held = share.held
+    held = ref.held
     with held.mutex:
-        if share in held.shares and held.shares != [share]:
-            held.shares.remove(share)
+        if ref in held.refs and held.refs != [ref]:
+            held.refs.remove(ref)
             return
-        if share in held.shares:
+        if ref in held.refs:
             held.give_back()
-    if held.released and held.story is not None:
-        held.story.undone(held)
+    if held.released and held.attempt_events is not None:
+        held.attempt_events.undone(held)

@@ -12,8 +12,8 @@ from ..errors import AcquireTimeout, LockStale, WouldDeadlock
 from ..events import Event
 from ..model import Holder, Liveness, Status
 from ..protocols import is_persistent
-from .attempt import Story
-from .hold import Held, Share
+from .attempt import AttemptEvents
+from .hold import HoldRef, HoldState
 from .options import Request
 
 
@@ -29,14 +29,14 @@ class Refusal:
         target: str,
         waited: float,
         look: Callable[[], tuple[Status, ...]],
-        story: Story,
-        own: Sequence[Share] = (),
+        attempt_events: AttemptEvents,
+        own: Sequence[HoldRef] = (),
     ) -> None:
         self.target = target
         self.waited = waited
         self.own = own
         self._look = look
-        self._story = story
+        self._attempt_events = attempt_events
         self._statuses: tuple[Status, ...] | None = None
 
     @property
@@ -51,14 +51,14 @@ class Refusal:
 
     def event(self) -> Event:
         """The `waiting` event with the current holder."""
-        return self._story.describe("waiting", None, self.status.holder)
+        return self._attempt_events.describe("waiting", None, self.status.holder)
 
 
-def deadlock(request: Request, slots: int, own: Sequence[Share]) -> WouldDeadlock:
+def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadlock:
     """The error for a caller that holds the lock, or all slots, itself and would wait for ever; `own`: its shares."""
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
-    if own and all(share.dropped for share in own):
+    if own and all(ref.dropped for ref in own):
         why = "by a handle that was dropped without release(), and would wait for itself for ever. Keep the handle and "
         why += "release it, or use `with`."
     else:
@@ -97,8 +97,9 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     within = f"within {timeout:g} s" if timeout else "at once"
     all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
+    step = _advice_to_itself(refusal) or _next_step(refusal)
     return AcquireTimeout(
-        f"could not get {what} {within}: {situation(refusal)}. {_by_itself(refusal) or _way_out(refusal)}{all_or_none}",
+        f"could not get {what} {within}: {situation(refusal)}. {step}{all_or_none}",
         path=refusal.target,
         protocol=status.protocol,
         holder=status.holder,
@@ -120,7 +121,7 @@ def stale(refusal: Refusal) -> LockStale:
 
 def waiting(refusal: Refusal) -> str:
     """The line that announces a wait of more than a second."""
-    itself = _by_itself(refusal)
+    itself = _advice_to_itself(refusal)
     return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
 
 
@@ -135,11 +136,11 @@ def situation(refusal: Refusal) -> str:
     return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
 
 
-def _by_itself(refusal: Refusal) -> str | None:
+def _advice_to_itself(refusal: Refusal) -> str | None:
     """What to do, for a process that is in its own way; None if others are."""
-    holds: dict[Held, bool] = {}
-    for share in refusal.own:
-        holds[share.held] = bool(share.dropped) and holds.get(share.held, True)
+    holds: dict[HoldState, bool] = {}
+    for ref in refusal.own:
+        holds[ref.held] = bool(ref.dropped) and holds.get(ref.held, True)
     dropped = sum(holds.values())
     if len(refusal.statuses) > 1:
         if not dropped:
@@ -159,7 +160,7 @@ def _by_itself(refusal: Refusal) -> str | None:
     return "This very process holds it, by another handle: wait until that is released, or release it first"
 
 
-def _way_out(refusal: Refusal) -> str:
+def _next_step(refusal: Refusal) -> str:
     """The next step. The slot to act on is one whose holder may be gone."""
     statuses = refusal.statuses
     if len(statuses) == 1:

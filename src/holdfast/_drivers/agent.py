@@ -1,9 +1,9 @@
-"""One thread of this process that runs generators side by side: what keeps the holds on servers, and cleans up.
+"""One thread of this process that runs generators side by side: they keep the holds on servers, and clean up.
 
-EG1  A generator runs in this thread only, one step at a time; nobody else resumes or closes it. Who wants it to end
-     says so (`Job.stop`), and the thread closes it.
+EG1  A generator runs in this thread only, one step at a time; nothing else resumes or closes it. To end it, call
+     `Job.stop`; the thread then closes it.
 EG2  The thread starts with the first job and ends when there has been none for a while. It is a daemon: it never keeps
-     a process from ending, and what must be done before that is done by those who wait for it.
+     a process from ending, and what must be done before that, its callers wait for.
 EG3  A job that raises is reported, and ends; the others go on.
 EG4  In a forked child there is no thread, and the jobs are its parent's: they are neither resumed nor closed there, and
      stay referenced, because collecting a generator closes it.
@@ -309,7 +309,7 @@ class _Waits:
             self._selector.register(fd, mask)
             self._registered.add(fd)
         except OSError:
-            pass  # closed by whoever gave the job up, and has told it to stop; else its deadline comes
+            pass  # closed by the caller that has stopped the job; else its deadline comes
 
 
 _agent: Agent | None = None

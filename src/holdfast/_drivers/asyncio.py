@@ -3,7 +3,7 @@
 A step of the engine is microseconds of system calls, and runs on the loop. Cleaning up never yields, so it cannot be
 cancelled half-way. Only where a step may take long (a network filesystem, `fsync`) each runs in a thread of its own:
 
-B1  Nobody resumes or closes the generator while a step of it runs. Who is cancelled meanwhile waits for its end, then
+B1  Nothing resumes or closes the generator while a step of it runs. A task cancelled meanwhile waits for its end, then
     cleans up in a thread as well, and only then lets the cancellation go on, however often it was cancelled.
 B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
     it cleans up in the end.

@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .._core.hold import Held
+from .._core.hold import HoldState
 from .._core.wait import Signal, Wait
 from .._platform.interface import Environment, WatchSet
 from .sync import wait_for
@@ -57,13 +57,13 @@ class Keeper:
     def _reset(self) -> None:
         # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
         self._mutex = threading.RLock()
-        self._kept: dict[Held, int | None] = {}
+        self._kept: dict[HoldState, int | None] = {}
         """All that are kept, with their keys among the watches."""
         self._due = math.inf
         """No beat is due earlier."""
         self._watches: WatchSet | None = None
-        self._watched: dict[int, Held] = {}
-        self._unwatched: dict[Held, None] = {}
+        self._watched: dict[int, HoldState] = {}
+        self._unwatched: dict[HoldState, None] = {}
         """Those of K3 that are to be looked at each second, because no event can be relied on."""
         self._next_look = 0.0
         self._awaited = False
@@ -86,7 +86,7 @@ class Keeper:
             finalizer(None, self._release_after_threads, exitpriority=_LAST)
         self.is_prepared = True
 
-    def keep(self, held: Held, every: float) -> None:
+    def keep(self, held: HoldState, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
         with self._mutex:
             if held in self._kept or held.released:  # another handle of it came first
@@ -105,7 +105,7 @@ class Keeper:
         with self._mutex:
             self._see_to(held, now)
 
-    def _see_to(self, held: Held, now: float) -> None:
+    def _see_to(self, held: HoldState, now: float) -> None:
         """Have the thread run, and wake in time."""
         if held not in self._kept:
             return  # released meanwhile
@@ -124,7 +124,7 @@ class Keeper:
         ):
             self._ring()  # K2
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: HoldState) -> None:
         """The hold has ended."""
         with self._mutex:
             if held.request.watched:
@@ -132,7 +132,7 @@ class Keeper:
             self._kept.pop(held, None)
             held.keeper = None
 
-    def _unwatch(self, held: Held) -> None:
+    def _unwatch(self, held: HoldState) -> None:
         self._unwatched.pop(held, None)
         if self._watches is not None:
             key = self._kept.get(held)
@@ -157,7 +157,7 @@ class Keeper:
         Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
         one that came in now would die inside.
         """
-        for line in list(self._env.lines.values()):
+        for line in list(self._env.local_queues.values()):
             for place in line.places.copy():
                 place.drop_ticket()
         for held in list(self._env.holds.values()):
@@ -169,7 +169,7 @@ class Keeper:
             except Exception as error:  # the interpreter is going down: say it, and go on with the next
                 print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
 
-    def _watch(self, held: Held) -> None:
+    def _watch(self, held: HoldState) -> None:
         """Have events tell of its loss; one that came before that is found here."""
         reached = self._env.events_reach(held.path)
         with self._mutex:
@@ -195,7 +195,7 @@ class Keeper:
             if held in self._kept:
                 self._look_at(held)
 
-    def _look_at(self, held: Held) -> None:
+    def _look_at(self, held: HoldState) -> None:
         self._unwatched[held] = None
         self._next_look = min(self._next_look, time.monotonic() + held.request.check_every)
 
@@ -281,7 +281,7 @@ class Keeper:
             return self._until_next_wake(events)
 
     def _answer(self) -> None:
-        """Whoever rings from now on rings anew."""
+        """A ring from now on is a new one."""
         if self._doorbell is None:
             with self._mutex:
                 self._bell = Signal()
@@ -296,7 +296,7 @@ class Keeper:
             return Wait((), self._next_wake, signal=self._bell)
         return Wait((self._doorbell[0], *events), self._next_wake)
 
-    def _attend(self, held: Held, do: Callable[[Held], None]) -> None:
+    def _attend(self, held: HoldState, do: Callable[[HoldState], None]) -> None:
         try:
             do(held)
         except Exception as error:  # K5
@@ -304,24 +304,24 @@ class Keeper:
         if held.lost or held.released:
             self.forget(held)
 
-    def _look(self, held: Held) -> None:
+    def _look(self, held: HoldState) -> None:
         if not held.released and not held.verify():
             self._tell_lost(held)
 
-    def _beat(self, held: Held) -> None:
+    def _beat(self, held: HoldState) -> None:
         held.next_beat = time.monotonic() + held.request.beat_every
         if not held.released and not held.verify():
             self._tell_lost(held)
         else:
             held.beat()
 
-    def _tell_lost(self, held: Held) -> None:
+    def _tell_lost(self, held: HoldState) -> None:
         """K3."""
         self.forget(held)
         call_aside(held.check, f"in on_lost for {held.path}")
 
 
-def _is_nearly_due(held: Held, now: float) -> bool:
+def _is_nearly_due(held: HoldState, now: float) -> bool:
     every = held.request.beat_every
     return held.next_beat - (every * _NEARLY if every < math.inf else 0.0) <= now
 

@@ -21,17 +21,17 @@ N6  An event loop may be busy, stopped or closed while one of its tasks waits, s
 N7  A kernel watch and its entry here come and go by one call of C, so that nothing comes between them; and a wait is on
     the list of its operation before it is watched for (operations.py, J1).
 
-A second instance, which nobody waits for, notes what appears in directories, for those who publish there often
+A second instance, which no wait uses, notes what appears in directories where this process publishes often
 (interop.py, Y7):
 
-N8  An event is in the queue before the call that made the file returns. So whoever empties the queue after a step of
-    its own has read of all files that were there by then. It is certain only if it finds its own file among them: then
-    the watch is on the directory that the path names, events arrive here, and the queue has not overflowed.
+N8  An event is in the queue before the call that made the file returns. So a process that empties the queue after a
+    step of its own has read of all files that were there by then. It is certain only if it finds its own file among
+    them: then the watch is on the directory that the path names, events arrive here, and the queue has not overflowed.
 N9  What was read and not noted, as an interruption came in between, makes all uncertain; so does a publication of which
     nobody asked, because its event would be taken for that of a later one.
 
-Those who look on from outside have an instance each (`FolderWatch`), for events of whole directories: the shared one
-would have to read what is meant for no wait. A watch on a directory wakes nobody, and does not keep it from being
+Observers from outside have an instance each (`FolderWatch`), for events of whole directories: the shared one would
+have to read what is meant for no wait. A watch on a directory wakes nobody, and does not keep it from being
 removed.
 """
 
@@ -65,7 +65,7 @@ IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
 IN_MASK_ADD = 0x20000000
 
-# Not IN_CLOSE_NOWRITE: holders keep a descriptor that can write, and everybody who only looks would wake all who wait.
+# Not IN_CLOSE_NOWRITE: holders keep a descriptor that can write, and every mere look would wake all waiters.
 # Where a holder may have one that can only read (flock(1) has), that price is paid.
 _MASK = IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_CLOSE_WRITE | IN_DONT_FOLLOW
 MASKS = (_MASK, _MASK | IN_CLOSE_NOWRITE)
@@ -104,7 +104,7 @@ class _Waiter:
         hub = self._hub
         with hub.mutex:
             if hub.fd < 0:
-                return ()  # forked just now, by a signal handler: whoever waits finds out when it has waited
+                return ()  # forked just now, by a signal handler: the waiter finds out when it has waited
             self.crew = waiting_loop.get()
             leading = hub.leads(self)
             hub.waiting[self] = None

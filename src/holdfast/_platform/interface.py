@@ -111,7 +111,7 @@ waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
 
 
 class WatchSet(Protocol):
-    """One wait for many lock files, at the price of one: for whoever keeps thousands of holds."""
+    """One wait for many lock files, at the price of one, for a process that keeps thousands of holds."""
 
     def add(self, path: str) -> int:
         """Watch this one too; its key. OSError when there is none or no watch is left."""
@@ -136,7 +136,8 @@ class WatchSet(Protocol):
 
 
 class DirectoryLog(Protocol):
-    """What has appeared in a directory, for whoever publishes there so often that listing it each time costs more."""
+    """What has appeared in a directory, for a process that publishes there so often that listing it each time costs
+    more."""
 
     names: set[str]
     """The temporary files (`*.tmp`) that may be there still."""
@@ -165,8 +166,8 @@ class Environment(Protocol):
     those of other engines by what the engine says."""
     swept: dict[str, float]
     """When to look next for what dead processes left, by directory."""
-    lines: dict[str, Any]
-    """Those who wait in this process, by the queue that they wait in."""
+    local_queues: dict[str, Any]
+    """The waiters of this process, by their queue."""
     operations: Operations
     """What calls of this process have begun and not finished."""
     turns: dict[str, float]
@@ -240,12 +241,12 @@ class Environment(Protocol):
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
 
-    # who holds and who waits, for showing only: no decision may rest on it, as it is outdated when it is read
+    # holders and waiters, for showing only: no decision may rest on it, as it is outdated when it is read
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
-        """Who holds and who blocks on kernel locks (`flock`, whoever took them) on the file (`st_dev`, `st_ino`).
+        """The holders and the blocked waiters of kernel locks (`flock`, by any program) on a file (`st_dev`, `st_ino`).
 
         Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Nothing where the
-        system has no such tables. Those whom this process may not look at may be missing. A probe of the guard that
+        system has no such tables. Processes that this one may not look at may be missing. A probe of the guard that
         happens at this moment shows as a shared owner.
         """
 
@@ -282,7 +283,7 @@ class Environment(Protocol):
         """The longest pause between polls of a file here, in seconds, where no events arrive."""
 
     def events_reach(self, path: str) -> bool:
-        """Whether every change of a file here makes an event, whoever makes it."""
+        """Whether every change of a file here makes an event, also one by another machine or a server."""
 
 
 class Entry(Protocol):
@@ -318,7 +319,7 @@ class ProcLocks(Protocol):
         """As `Environment.watchers`."""
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
-        """Whether somebody who waits for this file hears of a reader that closes it."""
+        """Whether a waiter for this file hears of a reader that closes it."""
 
 
 class Surroundings(Environment, Protocol):

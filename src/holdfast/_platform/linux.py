@@ -26,85 +26,20 @@ if TYPE_CHECKING:
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
     from .proc_locks import LinuxProcLocks
 
-
-def setproctitle(name: str, about: str) -> None:
-    """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
-
-    The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
-    stays NUL: without it, the kernel would take the environment behind it for a part of it.
-    """
-    try:
-        with open("/proc/self/comm", "wb", buffering=0) as file:
-            file.write(os.fsencode(name)[:15])
-        fields = procfs.stat_fields("self")
-        start, end = int(fields[45]), int(fields[46])
-        room = end - start - 1
-        if start <= 0 or room < len(name):
-            return
-        words = name.encode() + b"\0" + about.encode("utf-8", "replace").replace(b"\0", b" ")
-        with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            memory.seek(start)
-            memory.write(words[:room].ljust(room + 1, b"\0"))
-    except (OSError, ValueError, IndexError, OverflowError):
-        pass  # it goes by its old name
-
-
-_AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
-_STATX_INO, _STATX_BTIME = 0x100, 0x800
-_SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
-
-
-@functools.cache
-def _libc() -> Any:
-    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
-    import ctypes
-
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def btime(path: str) -> str | None:
-    """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
-    try:
-        import ctypes
-
-        statx = getattr(_libc(), "statx", None)
-    except ImportError:
-        statx = None
-    if statx is None:
-        return _number(path)
-    found = ctypes.create_string_buffer(_SIZE)
-    if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_INO | _STATX_BTIME, found) != 0:
-        return _number(path)
-    (known,) = struct.unpack_from("=I", found, 0)
-    (inode,) = struct.unpack_from("=Q", found, _INODE_AT)
-    if not known & _STATX_BTIME:
-        return str(inode)
-    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH_AT)
-    return f"{inode} {seconds}.{nanoseconds:09d}"
-
-
-def _number(path: str) -> str | None:
-    try:
-        return str(os.lstat(path).st_ino)
-    except OSError:
-        return None
-
-
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 _NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
 """Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
-
-
 _MOUNT_LASTS = 1.0
 """Seconds that the type of a mount is remembered: reading the mount table takes as long as a whole acquisition."""
+_STATX_INO, _STATX_BTIME = 0x100, 0x800
+_SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 
 
 class LinuxEnvironment(GenericEnvironment):
@@ -266,7 +201,7 @@ class LinuxEnvironment(GenericEnvironment):
                 if error.errno not in _NO_FLOCK:
                     raise
 
-    # -- who holds and who waits ---------------------------------------------------------------------------------------
+    # -- holders and waiters -------------------------------------------------------------------------------------------
 
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         if not self.proc_is_ours():
@@ -401,3 +336,61 @@ def link_empty_path(fd: int, path: str) -> None:
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
+
+
+def setproctitle(name: str, about: str) -> None:
+    """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
+
+    The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
+    stays NUL: without it, the kernel would take the environment behind it for a part of it.
+    """
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(os.fsencode(name)[:15])
+        fields = procfs.stat_fields("self")
+        start, end = int(fields[45]), int(fields[46])
+        room = end - start - 1
+        if start <= 0 or room < len(name):
+            return
+        words = name.encode() + b"\0" + about.encode("utf-8", "replace").replace(b"\0", b" ")
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(words[:room].ljust(room + 1, b"\0"))
+    except (OSError, ValueError, IndexError, OverflowError):
+        pass  # it goes by its old name
+
+
+@functools.cache
+def _libc() -> Any:
+    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def btime(path: str) -> str | None:
+    """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
+    try:
+        import ctypes
+
+        statx = getattr(_libc(), "statx", None)
+    except ImportError:
+        statx = None
+    if statx is None:
+        return _number(path)
+    found = ctypes.create_string_buffer(_SIZE)
+    if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_INO | _STATX_BTIME, found) != 0:
+        return _number(path)
+    (known,) = struct.unpack_from("=I", found, 0)
+    (inode,) = struct.unpack_from("=Q", found, _INODE_AT)
+    if not known & _STATX_BTIME:
+        return str(inode)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH_AT)
+    return f"{inode} {seconds}.{nanoseconds:09d}"
+
+
+def _number(path: str) -> str | None:
+    try:
+        return str(os.lstat(path).st_ino)
+    except OSError:
+        return None

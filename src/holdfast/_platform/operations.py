@@ -4,15 +4,15 @@ A KeyboardInterrupt, or whatever else a signal handler raises, may come between 
 while the first is cleaned up after. So whatever has to be undone is never known to a local variable alone.
 
 J1  A descriptor enters the table of the process, under the number of its operation, by the same C call that opens it,
-    and leaves it by the same C call that closes it (descriptors.py). It is an object of its own: whoever still has one
-    that was closed cannot touch another file that has got its number.
+    and leaves it by the same C call that closes it (descriptors.py). It is an object of its own: a caller that still
+    has one that was closed cannot touch another file that has got its number.
 J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
-    off by `del`, which is one bytecode, and nothing is called between that and the caller. Whoever is interrupted there
-    all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
+    off by `del`, which is one bytecode, and nothing is called between that and the caller. A caller that is interrupted
+    there all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
     the same list, from before its first step until its descriptor is closed and the keeper knows (lock.py).
 J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and what says
     that it was done changes after it.
-J4  Whoever begins an operation, and the exit, first undoes those whose frame has ended. One that still runs, in another
+J4  The beginning of an operation, and the exit, first undo those whose frame has ended. One that still runs, in another
     thread or greenlet or below the signal handler that we are in, is left alone, and so is all that it began itself.
 J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with` statement has an object of
     its own to call when it is left (lock.py, Leaving). Where that cannot be called it is dropped, and releases then;
@@ -137,7 +137,7 @@ class Operations:
         operation.frame = None
 
     def about_to_deliver(self, operation: Operation) -> None:
-        """Whoever calls this takes it off the list next, by `del`, and returns (J2)."""
+        """The caller takes it off the list next, by `del`, and returns (J2)."""
         self._local.current = operation.outer
 
     def number(self) -> int:
@@ -179,10 +179,10 @@ class Operations:
 
     def leave_dropped(self) -> None:
         """Release what a `with` statement held that has been left without doing so (J5)."""
-        for number, (statement, share) in list(self.entered.items()):
+        for number, (statement, ref) in list(self.entered.items()):
             if statement() is None:
                 try:
-                    share.held.release(share)
+                    ref.held.release(ref)
                 except LockLost:
                     pass
                 self.entered.pop(number, None)

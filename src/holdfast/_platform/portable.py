@@ -69,7 +69,7 @@ def make_directories(directory: str) -> None:
 
 
 class NoProcLocks:
-    """Nothing is known, as where the system has no tables of who holds and who waits."""
+    """Nothing is known, as where the system has no tables of holders and waiters."""
 
     def is_artificial(self, device: int) -> bool:  # noqa: ARG002
         return False
@@ -143,7 +143,7 @@ class GenericEnvironment:
         self.generation = 0
         self.clock_shift = clock_shift()
         self.holds: dict[tuple[object, ...], Any] = {}
-        self.lines: dict[str, Any] = {}
+        self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.turns: dict[str, float] = {}
         self.operations = Operations(forking)
@@ -168,7 +168,7 @@ class GenericEnvironment:
         self._identity = None
         self.clock_shift = clock_shift()
         self.holds = {}
-        self.lines = {}
+        self.local_queues = {}
         self.turns = {}
         self.generation += 1
 
@@ -390,7 +390,7 @@ class GenericEnvironment:
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
 
-    # -- who holds and who waits ---------------------------------------------------------------------------------------
+    # -- holders and waiters -------------------------------------------------------------------------------------------
 
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
         return []

@@ -1,17 +1,17 @@
-"""Who holds and who waits, by the kernel's own tables in `/proc`. For showing: no decision rests on it.
+"""Holders and waiters, by the kernel's own tables in `/proc`. For showing: no decision rests on it.
 
 W1  Only what is in `/proc` is read, and a file is asked (`stat`) only on the few filesystems where that is needed, none
     of them on a network: no dead server can make this hang. A process that ends in the middle, or that may not be
     looked at, is left out.
 W2  The tables name a file by its superblock's device and its inode number. On btrfs, and on an overlay of several
-    filesystems, that device is not `st_dev`; then whoever has the file open, and may be looked at, tells which it is.
-    Where inodes of two subvolumes share their number, so do their entries: one that a process is seen to have taken on
-    another file is left out.
+    filesystems, that device is not `st_dev`; then a process that has the file open, and may be looked at, tells which
+    it is. Where inodes of two subvolumes share their number, so do their entries: one that a process is seen to have
+    taken on another file is left out.
 W3  The pid of a kernel lock is that of the process which took it: it may have ended, and its number be another's, while
-    the lock lives on in those who inherited the descriptor. So it is named if it is seen to keep the lock; else those
-    who are; and if nobody is, it is named only where it lives and may not be looked at.
-W4  Seen from a container, `/proc/locks` lacks the locks that were taken outside, or by a process that has ended, and
-    those who wait for them as well. The first are found by their descriptors (`fdinfo`).
+    the lock lives on in processes that inherited the descriptor. So it is named if it is seen to keep the lock; else
+    those that are; and if none is, it is named only where it lives and may not be looked at.
+W4  Seen from a container, `/proc/locks` lacks the locks that were taken outside, or by a process that has ended,
+    and their waiters as well. The first are found by their descriptors (`fdinfo`).
 W5  `/proc/locks` is no snapshot: it is read in pieces, and while other locks come and go, an entry may be missing or
     come twice. So it is read again, until it says the same of our file twice, and holders are found without it (W4).
 W6  The kernel shows the mask of an inotify watch without the flags that only govern its creation. What is left is
@@ -169,7 +169,7 @@ class _Holders:
         return {(e.exclusive, e.pid) for e in _table(self._file) if not e.waiting}
 
     def look_at(self, pid: int) -> None:
-        """Find the locks that a process keeps, whoever took them."""
+        """Find the locks that a process keeps, also those that another one took."""
         process = OpenFiles(pid)
         for fd in process.descriptors() or ():
             information = process.information(fd)
@@ -210,7 +210,8 @@ def lock_owners(identity: tuple[int, int], inspect: Callable[[int], Process]) ->
     if not found.exclusively():
         for pid in procfs.pids():  # W4
             found.look_at(pid)
-    # Who is seen to hold exclusively is alone: what else is in the table is outdated, or of another file (W2).
+    # A process that is seen to hold exclusively is alone: what else is in the table is outdated, or of another file
+    # (W2).
     locks = set(found.keepers) if found.exclusively() else taken | found.keepers.keys()
     owners = [LockOwner(pid, lock[0]) for lock in sorted(locks) for pid in found.named(lock, inspect)]
     return owners + [
@@ -318,7 +319,7 @@ class LinuxProcLocks:
         return list(found)
 
     def _keepers_of(self, identity: tuple[int, int], entry: LockEntry) -> list[int | None]:
-        """W3: who took it, if it lives; else those who are seen to have it from there."""
+        """W3: the process that took it, if it lives; else those that are seen to have it from there."""
         if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:
             return [entry.pid]
         if self._keepers is None:

@@ -68,30 +68,61 @@ def comm(pid: int) -> str:
 
 
 class Mount:
-    """One line of a `mountinfo`: the mount's `number`, the `device` of its superblock, which directory of it (`root`)
-    is mounted where (`point`), its type (`kind`), and the upper directory of an overlay."""
+    """One line of a `mountinfo`. Its parts are read when they are asked for, as most never are."""
 
-    __slots__ = ("device", "kind", "number", "point", "root", "upper")
+    __slots__ = ("_right", "_words")
 
     def __init__(self, line: str) -> None:
-        left, _, right = line.partition(" - ")
-        self.number, _, device, root, point = left.split(" ", 5)[:5]
-        major, minor = device.split(":")
-        self.device = os.makedev(int(major), int(minor))
-        self.root, self.point = _plain(root), _plain(point)
-        self.kind, *_, options = right.split(" ")
-        self.upper = next((_plain(o[9:]) for o in options.split(",") if o.startswith("upperdir=")), "")
+        left, _, self._right = line.partition(" - ")
+        self._words = left.split(" ", 5)
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._right) and len(self._words) >= 5
+
+    @property
+    def number(self) -> str:
+        return self._words[0]
+
+    @property
+    def device(self) -> int:
+        """Of its superblock; -1 if it cannot be read."""
+        major, _, minor = self.numbers.partition(":")
+        try:
+            return os.makedev(int(major), int(minor))
+        except (ValueError, OverflowError):
+            return -1
+
+    @property
+    def root(self) -> str:
+        """The directory of the filesystem that is mounted."""
+        return _plain(self._words[3])
+
+    @property
+    def point(self) -> str:
+        """Where it is mounted."""
+        return _plain(self._words[4])
+
+    @property
+    def kind(self) -> str:
+        """The type of the filesystem."""
+        return self._right.split(" ", 1)[0]
+
+    @property
+    def upper(self) -> str:
+        """The upper directory, if it is an overlay."""
+        options = self._right.rpartition(" ")[2].split(",")
+        return next((_plain(option[9:]) for option in options if option.startswith("upperdir=")), "")
+
+    @property
+    def numbers(self) -> str:
+        """Those of the device, as they are written."""
+        return self._words[2]
 
 
 def parse_mounts(text: str) -> list[Mount]:
     """The mounts in a `mountinfo`, in its order; what is torn is passed over."""
-    found = []
-    for line in text.split("\n"):
-        try:
-            found.append(Mount(line))
-        except (ValueError, OverflowError):
-            continue
-    return found
+    return [mount for mount in map(Mount, text.split("\n")) if mount.is_whole]
 
 
 def mounts() -> list[Mount]:
@@ -121,11 +152,14 @@ def kind_by_name(directory: str) -> str:
 
 def kind_by_device(device: int) -> str:
     """The type of the filesystem with this `st_dev`. `statfs` cannot tell sshfs from other FUSE; the table can."""
-    return next((mount.kind for mount in mounts() if mount.device == device), "")
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    return next((mount.kind for mount in mounts() if mount.numbers == numbers), "")
 
 
 def _plain(text: str) -> str:
     """A path as it is: blanks, tabs, newlines and backslashes are written as a backslash and three octal digits."""
+    if "\\" not in text:
+        return os.fsdecode(text.encode("latin-1"))
     first, *others = text.split("\\")
     raw = first + "".join(chr(int(part[:3], 8) & 0xFF) + part[3:] for part in others)
     return os.fsdecode(raw.encode("latin-1"))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+
+from .._drivers.sync import caller
+from .._platform import environment
+from ..engines.file.hold import FileHold
+from ..errors import LockLost
+from ..lock import Hold, keep
 
 
 def detach(kept: Collection[int]) -> None:
@@ -63,3 +69,25 @@ def _close_all_but(kept: set[int]) -> None:
                 os.close(fd)
             except OSError:
                 pass  # it was that of the listing
+
+
+def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
+    """The hold of the process that has forked this one, with its guard: with heartbeats, and news of its loss."""
+    env = environment()
+    fd = env.adopt(fd)
+    held.request.on_lost, held.request.watched = on_lost, True
+    ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
+    ref = ours.ref(caller())
+    keep(env, ref)
+    return Hold(ref)
+
+
+def _fresh(held: FileHold, fd: int) -> bytes:
+    """The record as it is now: it may have been refreshed since the fork. As it was, where it is not that any more."""
+    protocol, before = held.request.protocol, held.data
+    found = held.env.read(fd, len(before) + 1)
+    try:
+        now, then = protocol.decode(found), protocol.decode(before)
+    except ValueError:
+        return before
+    return found if (now.pid, now.marker) == (then.pid, then.marker) else before

@@ -42,14 +42,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 
-from .._core.hold import Held
-from .._drivers.sync import caller
+from .._core.hold import HoldState
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
-from ..engines.file.hold import FileHeld
+from ..engines.file.hold import FileHold
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import Hold, file_hold, guarded_hold, keep, state_of
-from .detached import detach, fork, readable, wake_by, wakeup_pipe
+from ..lock import Hold, file_hold, guarded_hold, state_of
+from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -247,7 +246,7 @@ class _Life:
     """The guardian itself."""
 
     def __init__(
-        self, held: Held, kept: FileHeld | None, fd: int, kill_after: float, until: str, tell: int, heard: int
+        self, held: HoldState, kept: FileHold | None, fd: int, kill_after: float, until: str, tell: int, heard: int
     ) -> None:
         self._held, self._kept, self._fd = held, kept, fd
         self._kill_after = kill_after
@@ -384,13 +383,7 @@ class _Life:
         if held is None:
             self._lost = True
             return None
-        self._fd = held.env.adopt(self._fd)  # type: ignore[attr-defined]
-        held.request.on_lost = self._on_lost
-        held.request.watched = True
-        ours = FileHeld(held.env, held.request, self._fd, held.identity, _fresh(held, self._fd), True)
-        share = ours.share(caller())
-        keep(held.env, share)  # type: ignore[arg-type]
-        hold = Hold(share)
+        hold = take(held, self._fd, self._on_lost)
         self._lost = self._lost or hold.lost
         return hold
 
@@ -438,14 +431,3 @@ def _are_below_children(members: list[Member], root: int) -> bool:
     """Whether the end of the last of them is the end of a child of `root`, and so an event for it."""
     known = {one.pid for one in members}
     return all(one.parent in known or one.parent == root for one in members)
-
-
-def _fresh(held: FileHeld, fd: int) -> bytes:
-    """The record as it is now: `run` has refreshed it since the fork. As it was, where it is not that any more."""
-    protocol, before = held.request.protocol, held.data
-    found = held.env.read(fd, len(before) + 1)
-    try:
-        now, then = protocol.decode(found), protocol.decode(before)
-    except ValueError:
-        return before
-    return found if (now.pid, now.marker) == (then.pid, then.marker) else before

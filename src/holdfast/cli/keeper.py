@@ -39,16 +39,15 @@ import signal
 import threading
 from collections.abc import Iterable
 
-from .._drivers.sync import caller
 from .._platform import environment
-from ..engines.file.hold import FileHeld
+from ..engines.file.hold import FileHold
 from ..engines.file.inspect import Assessment, Observation, glance
 from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
-from ..lock import Hold, Lock, file_hold, file_request, keep, requests_of
+from ..lock import Hold, Lock, file_hold, file_request, requests_of
 from ..model import Evidence, Identity, Liveness, Status
 from .console import as_json
-from .detached import detach, fork, readable, wake_by, wakeup_pipe
+from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import Owner, tell_bound
 
@@ -186,11 +185,9 @@ class Keeper:
 
 
 class _FileLife(_Life):
-    def __init__(self, held: FileHeld, fd: int, owner: Owner, pace: float) -> None:
+    def __init__(self, held: FileHold, fd: int, owner: Owner, pace: float) -> None:
         super().__init__(owner)
-        self._request, self._env = held.request, held.env
-        self._identity, self._data = held.identity, held.data
-        self._fd = fd
+        self._held, self._fd = held, fd
         self._pace = pace
 
     def live(self, tell: int, heard: int) -> NoReturn:
@@ -218,15 +215,10 @@ class _FileLife(_Life):
 
     def _take(self) -> Hold:
         """The same hold, in this process: with heartbeats, and news of its loss."""
-        self._fd = self._env.adopt(self._fd)  # type: ignore[attr-defined]
-        self._request.beat_every = self._pace
-        self._request.on_lost = self._ring
-        self._request.watched = True
-        held = FileHeld(self._env, self._request, self._fd, self._identity, self._data, True)
-        share = held.share(caller())
-        keep(self._env, share)  # type: ignore[arg-type]
-        self._show_title(self._request.path)
-        return Hold(share)
+        self._held.request.beat_every = self._pace
+        hold = take(self._held, self._fd, self._ring)
+        self._show_title(hold.path)
+        return hold
 
 
 def _fork() -> int:

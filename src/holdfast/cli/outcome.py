@@ -20,9 +20,9 @@ DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 STDOUT = "standard output"
-_PASSWORD = re.compile(r"(://[^/?#\s:@]*):[^/?#\s]*@")
-_SECRETS = re.compile(r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?")
-_EMPTY = re.compile(r"[?&](?=#|$)")
+_PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
+_SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
+_EMPTY = r"[?&](?=#|$)"
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35"}
 _USUAL_WIDTH = 80
 
@@ -101,7 +101,7 @@ def die_of(number: int) -> NoReturn:
 
 def masked(url: str) -> str:
     """The URL without what is secret, also of one that no engine understands."""
-    return _EMPTY.sub("", _SECRETS.sub("", _PASSWORD.sub(r"\1@", url)))
+    return re.sub(_EMPTY, "", re.sub(_SECRETS, "", re.sub(_PASSWORD, r"\1@", url)))
 
 
 def hide(words: list[str]) -> None:

@@ -26,7 +26,7 @@ from types import FrameType
 
 from .._platform import environment
 from .._platform.tree import Member, is_running, look_at, send
-from ..engines.file.hold import FileHeld
+from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import Hold, release_all, state_of
 from .console import recorded
@@ -264,7 +264,7 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 def _let_go(hold: Hold) -> None:
     """Let go of the lock, but not of the guard, which another process has as well."""
     held = state_of(hold)
-    if isinstance(held, FileHeld):
+    if isinstance(held, FileHold):
         held.hand_over()
     else:
         held.abandon()

@@ -27,8 +27,7 @@ from .._platform import environment
 from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
-from .console import OF_STATE, Cell, Column, fit, lines, user_name, width_of
-from .console import Recording as Record
+from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
 from .watch import as_line, follow, lock_events
@@ -629,7 +628,7 @@ def top_(options: argparse.Namespace) -> int:
         live = False
     if options.json:
         return _as_json(places, options)
-    record = Record(options.record) if options.record is not None else None
+    record = Recording(options.record) if options.record is not None else None
     follower = follow(places)
     if live:
         return Board(follower, places, options.sort, backwards=options.reverse).run(record)
@@ -696,7 +695,7 @@ class Board:
         self._events: deque[tuple[float, int]] = deque()
         self._clock = environment()
 
-    def run(self, record: Record | None) -> int:
+    def run(self, record: Recording | None) -> int:
         signals = Signals()
         full = FullScreen(sys.stdout.fileno(), sys.stdout.encoding)
         also = [signals.fd, full.keyboard]
@@ -721,7 +720,7 @@ class Board:
             die_of(ending)
         return DONE
 
-    def _hear(self, found: list[LockEvent] | None, record: Record | None) -> None:
+    def _hear(self, found: list[LockEvent] | None, record: Recording | None) -> None:
         if found is None:
             return
         self._changed = True

@@ -128,20 +128,25 @@ def _output() -> int | None:
 def watch_server(options: argparse.Namespace) -> int:
     """What happens to the locks on a server; until a signal, or the end of the time."""
     (url,) = options.places
-    record = Recording(options.record) if options.record is not None else None
-    changes = Changes()
+    tell, changes = _teller(options), Changes()
+    steps = engine_of(url).follow(environment(), url, lambda seen: tell(changes.since(seen, time.time())))
+    drive(steps if options.seconds is None else _bounded(steps, time.monotonic() + options.seconds))
+    return DONE
 
-    def tell(statuses: tuple[Status, ...]) -> None:
-        lines = [as_line(one) for one in changes.since(statuses, time.time())]
+
+def _teller(options: argparse.Namespace) -> Callable[[list[LockEvent]], None]:
+    """Shows events, and records them where that was asked for."""
+    record = Recording(options.record) if options.record is not None else None
+
+    def tell(found: list[LockEvent]) -> None:
+        lines = [as_line(one) for one in found]
         if record is not None:
             for line in lines:
                 record.add(line)
         if lines:
             show("\n".join(lines))
 
-    steps = engine_of(url).follow(environment(), url, tell)
-    drive(steps if options.seconds is None else _bounded(steps, time.monotonic() + options.seconds))
-    return DONE
+    return tell
 
 
 def _bounded(steps: Generator[Wait, None, None], until: float) -> Generator[Wait, None, None]:
@@ -222,17 +227,12 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of the reader."""
     until = None if options.seconds is None else time.monotonic() + options.seconds
-    record = Recording(options.record) if options.record is not None else None
+    tell = _teller(options)
     follower = follow(options.places or ["."])
     if follower.scope.polled and not options.quiet:
         say("no events are to be had from all of these places, so they are looked at four times a second")
     for found in lock_events(follower, until):
-        if found:
-            lines = [as_line(one) for one in found]
-            if record is not None:
-                for line in lines:
-                    record.add(line)
-            show("\n".join(lines))
+        tell(found or [])
     if follower.missed and not options.quiet:
         say(f"{follower.missed} acquisitions were over before they could be looked at")
     return DONE

@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
-from .._core.hold import Share
+from .._core.hold import HoldRef
 from .._core.messages import Refusal
 from .._core.options import Options, Request
 from .._core.wait import Wait
@@ -45,7 +45,7 @@ class Engine(ABC):
     @abstractmethod
     def acquire(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Share | Refusal]:
+    ) -> Generator[Wait, None, HoldRef | Refusal]:
         """A share in the first of these locks that becomes available, or the reason why there is none.
 
         `context` names the caller that a wait would block. A closed generator leaves nothing held or waiting.

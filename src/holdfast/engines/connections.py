@@ -1,4 +1,4 @@
-"""What the engines on servers do alike with connections: look a name up, and keep a connection for a moment."""
+"""Connections of the engines on servers: name resolution, and a pool that keeps a used connection for a moment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .._platform.fork import forking
 from .._platform.interface import Environment
 
 Address = tuple[int, tuple[Any, ...]]
-"""The family of a socket, and what it connects to."""
+"""The family of a socket, and the address to connect to."""
 
 
 def is_address(host: str) -> bool:
-    """Whether it is no name that has to be looked up."""
+    """Whether the host is an address, not a name to look up."""
     try:
         ip_address(host.partition("%")[0])
     except ValueError:
@@ -28,7 +28,7 @@ def is_address(host: str) -> bool:
 
 
 def resolve(env: Environment, host: str, port: str | int | None, until: float) -> Generator[Wait, None, list[Address]]:
-    """The addresses of a host. OSError, which says why, if there are none; TimeoutError if none is known by then.
+    """The addresses of a host. OSError, which says why, if there are none; TimeoutError if none is known by `until`.
 
     The system's resolver blocks, so it runs in a thread of its own.
     """
@@ -63,7 +63,7 @@ def _addresses(host: str, port: str | int | None) -> list[Address]:
 
 class Kept(Protocol):
     generation: int
-    """Of the process that opened it."""
+    """The generation of the process that opened it."""
 
     @property
     def is_open(self) -> bool: ...
@@ -74,22 +74,22 @@ C = TypeVar("C", bound=Kept)
 
 
 class Pool(Generic[C]):
-    """Connections that are kept for a moment behind their use.
+    """Connections that are kept for a moment after use.
 
-    Nobody relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
+    Nothing relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
     order; what is in it then is the parent's, and left alone.
     """
 
     def __init__(self, what: str, most: int) -> None:
         self._what = what
         self._most = most
-        """Of each kind."""
+        """How many of each kind."""
         self._kept: dict[Hashable, list[tuple[float, C]]] = {}
         self._swept_in = -1
-        """The generation of the process whose agent closes what is too old; -1 while there is nothing to close."""
+        """The generation of the process whose agent closes old connections; -1 while there are none."""
 
     def take(self, env: Environment, kind: Hashable) -> C | None:
-        """The one of that kind that was kept last; it is the caller's then."""
+        """Hand the caller the newest connection of that kind, or None."""
         while True:
             with forking:
                 kept = self._kept.get(kind, [])
@@ -104,7 +104,7 @@ class Pool(Generic[C]):
             connection.close()
 
     def keep(self, env: Environment, kind: Hashable, connection: C, seconds: float) -> None:
-        """Keep it for so long, or close it if there are enough. Never waits, never raises."""
+        """Keep it for that long, or close it if there are enough. Never waits, never raises."""
         with forking:
             kept = self._kept.setdefault(kind, [])
             full = len(kept) >= self._most
@@ -116,12 +116,12 @@ class Pool(Generic[C]):
         if not swept:
             try:
                 agent(env).start(self._sweep(env), self._what)
-            except (OSError, RuntimeError):  # no thread is to be had
+            except (OSError, RuntimeError):  # no thread can be started
                 self._swept_in = -1
                 self.close_all(env)
 
     def close_all(self, env: Environment) -> None:
-        """Close those that are kept by this process."""
+        """Close the connections of this process."""
         with forking:
             for kept in self._kept.values():
                 for _, connection in kept:
@@ -130,7 +130,7 @@ class Pool(Generic[C]):
             self._kept.clear()
 
     def _sweep(self, env: Environment) -> Generator[Wait, None, None]:
-        """In the agent's thread, while there are any."""
+        """Close old connections, in the agent's thread, while there are any."""
         while True:
             old: list[C] = []
             with forking:

@@ -18,8 +18,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
-from .._core.attempt import Story
-from .._core.hold import Held, Share
+from .._core.attempt import AttemptEvents
+from .._core.hold import HoldRef, HoldState
 from .._core.messages import Refusal, deadlock
 from .._core.options import Options, Request, check_seconds
 from .._core.wait import Deadline, Signal, Wait
@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Result = Share | Refusal
+    Result = HoldRef | Refusal
 
 _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})
 
@@ -76,20 +76,20 @@ class Attempt(Deadline):
         assert isinstance(requests[0], RemoteRequest)
         super().__init__(env, requests[0], timeout)
         self.context = context
-        self.story = Story(env, self.request, context)
+        self.attempt_events = AttemptEvents(env, self.request, context)
 
     def waiting(self, look: Callable[[], tuple[Status, ...]], who: Callable[[], Holder | None]) -> None:
         """Called before each wait: reports that it begins, and announces one that has lasted a second."""
         self.require_same_process()
-        self.story.waiting(who)
+        self.attempt_events.waiting(who)
         self.announce(lambda: self.refusal(look))
 
     def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
         waited = self.env.monotonic() - self.started
-        return Refusal(self.request.target, waited, look, self.story, own_shares(self))
+        return Refusal(self.request.target, waited, look, self.attempt_events, own_refs(self))
 
 
-class RemoteHeld(Held):
+class RemoteHold(HoldState):
     """A hold that a server has granted. The engine keeps it alive, and implements its end."""
 
     __slots__ = ("_key", "_record", "lapses", "why_lost")
@@ -119,18 +119,18 @@ class RemoteHeld(Held):
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
-    def release(self, share: Share | None = None) -> None:
-        drive(self.releasing(share))
+    def release(self, ref: HoldRef | None = None) -> None:
+        drive(self.releasing(ref))
 
-    def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
         """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours."""
         if self.inert:
             return
         with self.mutex:
-            if self.released or (share is not None and share not in self.shares):
+            if self.released or (ref is not None and ref not in self.refs):
                 return
-            if share is not None and self.shares != [share]:
-                self.shares.remove(share)
+            if ref is not None and self.refs != [ref]:
+                self.refs.remove(ref)
                 return
             self.released = True
         try:
@@ -144,8 +144,8 @@ class RemoteHeld(Held):
             if not mine:
                 self._raise_lost()
         finally:
-            if self.story is not None or listeners:
-                self._story().released(self)
+            if self.attempt_events is not None or listeners:
+                self._attempt_events().released(self)
 
     def lose(self, why: str) -> None:
         """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""
@@ -195,7 +195,7 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
         raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
 
 
-_held: dict[tuple[object, ...], list[RemoteHeld]] = {}
+_held: dict[tuple[object, ...], list[RemoteHold]] = {}
 """By process and lock. A parent's entries are never looked at."""
 _waiting: dict[tuple[object, ...], list[Signal]] = {}
 """By process, lock and owner: the signals of the owner's callers, of which the first contends."""
@@ -211,7 +211,7 @@ class Contender(ABC):
         """Contend until there is a hold or the time is up."""
 
     @abstractmethod
-    def look_kindly(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Generator[Wait, None, None]:
         """Look up the holder, for messages; without a prompt answer, what was last seen has to do."""
 
     @abstractmethod
@@ -224,21 +224,21 @@ class Contender(ABC):
 
     def refuse(self) -> Refusal:
         """The refusal, as the time is up."""
-        self.attempt.story.gave_up(self.who)
+        self.attempt.attempt_events.gave_up(self.who)
         return self.attempt.refusal(self.last)
 
-    def refuse_kindly(self) -> Generator[Wait, None, Refusal]:
-        yield from self.look_kindly()
+    def look_and_refuse(self) -> Generator[Wait, None, Refusal]:
+        yield from self.look_for_people()
         return self.refuse()
 
 
-def enrol(held: RemoteHeld) -> None:
+def enrol(held: RemoteHold) -> None:
     """Add it to this process's holds."""
     with forking:
         _held.setdefault(_name(held.env.generation, held.request), []).append(held)
 
 
-def forget(held: RemoteHeld) -> None:
+def forget(held: RemoteHold) -> None:
     """Remove it from this process's holds. Idempotent."""
     name = _name(held.generation, held.request)
     with forking:
@@ -251,15 +251,15 @@ def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:
     return (generation, *request.key)
 
 
-def _holds_of(attempt: Attempt) -> list[RemoteHeld]:
+def _holds_of(attempt: Attempt) -> list[RemoteHold]:
     """This process's holds of the lock."""
     holds = _held.get(_name(attempt.env.generation, attempt.request), ())
     return [held for held in list(holds) if not held.released and not held.lost]
 
 
-def own_shares(attempt: Attempt) -> list[Share]:
+def own_refs(attempt: Attempt) -> list[HoldRef]:
     """The shares of this process's handles in it."""
-    return [share for held in _holds_of(attempt) for share in list(held.shares)]
+    return [ref for held in _holds_of(attempt) for ref in list(held.refs)]
 
 
 def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
@@ -268,26 +268,24 @@ def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
         return
     context = attempt.context
     own = [
-        held
-        for held in _holds_of(attempt)
-        if any(share.context[: len(context)] == context for share in list(held.shares))
+        held for held in _holds_of(attempt) if any(ref.context[: len(context)] == context for ref in list(held.refs))
     ]
     if len(own) >= slots:
-        raise deadlock(attempt.request, slots, [share for held in own for share in list(held.shares)])
+        raise deadlock(attempt.request, slots, [ref for held in own for ref in list(held.refs)])
 
 
-def _join(attempt: Attempt) -> Share | None:
+def _join(attempt: Attempt) -> HoldRef | None:
     """A share in a hold that this owner has already."""
     for held in _holds_of(attempt):
         if held.request.owner == attempt.request.owner:
-            share = held.join(attempt.context)
-            if share is not None:
-                attempt.story.joined()
-                return share
+            ref = held.join(attempt.context)
+            if ref is not None:
+                attempt.attempt_events.joined()
+                return ref
     return None
 
 
-def together(contender: Contender) -> Generator[Wait, None, Result]:
+def contend_as_owner(contender: Contender) -> Generator[Wait, None, Result]:
     """What it gets, or a share in what another caller of the same owner has got meanwhile (KN1)."""
     attempt = contender.attempt
     owner = attempt.request.owner
@@ -300,15 +298,15 @@ def together(contender: Contender) -> Generator[Wait, None, Result]:
         line.append(signal)
     try:
         while True:
-            share = _join(attempt)
-            if share is not None:
-                return share
+            ref = _join(attempt)
+            if ref is not None:
+                return ref
             if line[0] is signal:
                 return (yield from contender.acquire())
             if attempt.is_over():
-                return (yield from contender.refuse_kindly())
+                return (yield from contender.look_and_refuse())
             if attempt.announces:
-                yield from contender.look_kindly()
+                yield from contender.look_for_people()
             attempt.waiting(contender.last, contender.who)
             yield Wait((), attempt.bounded(attempt.deadline), signal)
             signal.is_set = False

@@ -56,7 +56,7 @@ class Protocol(ABC):
     fails_closed: ClassVar[bool] = False
     """Whether the rule only says that a lock is stale, and leaves the decision to remove it to the caller."""
     reclaim_suffix: ClassVar[str] = ""
-    """The suffix, after the lock file's name, of the directory that exists while a stale lock is removed."""
+    """The directory, called so after the lock file, that exists while a stale lock is removed."""
     has_rivals: ClassVar[bool] = False
     """Whether others replace the lock file by renaming a temporary file to it; `rival` recognises such files."""
 

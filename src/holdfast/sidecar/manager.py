@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from .._core.hold import Held
+from .._core.hold import HoldState
 from .._core.messages import Refusal
 from ..errors import LockLost, NotHeld
 from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
@@ -64,7 +64,7 @@ class _Entry:
 
     __slots__ = ("acquired_at", "held", "holds", "key", "metadata", "target")
 
-    def __init__(self, wanted: Wanted, held: Held) -> None:
+    def __init__(self, wanted: Wanted, held: HoldState) -> None:
         self.held = held
         self.key = wanted.key
         self.target = wanted.normalized_target_path
@@ -94,7 +94,7 @@ class _Entry:
         return True
 
 
-_entries: dict[Held, _Entry] = {}
+_entries: dict[HoldState, _Entry] = {}
 """Of all managers of this process. What a key stands for is here, not in the manager: those of one key are equal."""
 
 

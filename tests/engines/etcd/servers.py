@@ -47,13 +47,13 @@ def free_ports(count: int) -> list[int]:
 class Node:
     """One server. `scheme` is of its clients."""
 
-    def __init__(self, lock_url: str, name: str, port: int, peer: int, members: str, extra: Sequence[str] = ()) -> None:
+    def __init__(self, place: str, name: str, port: int, peer: int, members: str, extra: Sequence[str] = ()) -> None:
         self.name = name
         self.port = port
         self.host = f"127.0.0.1:{port}"
         self.scheme = "https" if any("cert-file" in word for word in extra) else "http"
         self._command = [
-            *("etcd", "--name", name, "--data-dir", os.path.join(lock_url, name), "--logger", "zap"),
+            *("etcd", "--name", name, "--data-dir", os.path.join(place, name), "--logger", "zap"),
             *("--listen-client-urls", f"{self.scheme}://127.0.0.1:{port}"),
             *("--advertise-client-urls", f"{self.scheme}://127.0.0.1:{port}"),
             *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
@@ -62,7 +62,7 @@ class Node:
         ]
         if shutil.which("setpriv"):
             self._command = ["setpriv", "--pdeathsig", "KILL", *self._command]
-        self._log = os.path.join(lock_url, f"{name}.log")
+        self._log = os.path.join(place, f"{name}.log")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -104,12 +104,12 @@ class Node:
 def nodes(count: int = 1, extra: Sequence[str] = (), port: int = 0) -> Iterator[list[Node]]:
     """So many servers that make one cluster."""
     installed()
-    lock_url = tempfile.mkdtemp(prefix="holdfast-etcd-", dir=places.memory())
+    place = tempfile.mkdtemp(prefix="holdfast-etcd-", dir=places.memory())
     ports = free_ports(2 * count)
     if port:
         ports[0] = port
     members = ",".join(f"n{i}=http://127.0.0.1:{ports[count + i]}" for i in range(count))
-    made = [Node(lock_url, f"n{i}", ports[i], ports[count + i], members, extra) for i in range(count)]
+    made = [Node(place, f"n{i}", ports[i], ports[count + i], members, extra) for i in range(count)]
     try:
         for node in made:
             node.start()
@@ -119,7 +119,7 @@ def nodes(count: int = 1, extra: Sequence[str] = (), port: int = 0) -> Iterator[
     finally:
         for node in made:
             node.stop()
-        shutil.rmtree(lock_url, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class Proxy:

@@ -143,20 +143,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for, which Python checks from 3.13 on."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed; Debian package: openssl")
-    lock_url = tmp_path_factory.mktemp("tls")
+    place = tmp_path_factory.mktemp("tls")
     authority = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
     for name in ("ca", "other"):
-        _openssl(lock_url, "req", "-x509", *_new(name), "-days", "2", *authority)
+        _openssl(place, "req", "-x509", *_new(name), "-days", "2", *authority)
     ids = "authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash"
     for name, usage in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
-        _openssl(lock_url, "req", *_new(name), "-out", f"{name}.csr")
-        (lock_url / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
+        _openssl(place, "req", *_new(name), "-out", f"{name}.csr")
+        (place / "ext").write_text(f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={usage}\n{ids}\n")
         _openssl(
-            lock_url,
+            place,
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
             *("-days", "2", "-extfile", "ext", "-out", f"{name}.pem"),
         )
-    return lock_url
+    return place
 
 
 def _new(name: str) -> list[str]:
@@ -164,8 +164,8 @@ def _new(name: str) -> list[str]:
     return [*made, "-subj", f"/CN={name}", *(["-out", f"{name}.pem"] if name in ("ca", "other") else [])]
 
 
-def _openssl(lock_url: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=lock_url, check=True, capture_output=True)
+def _openssl(place: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from holdfast._platform import environment
 from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
-from holdfast.engines.etcd.lock import EtcdHeld
+from holdfast.engines.etcd.lock import EtcdHold
 from holdfast.engines.etcd.queue import Entrant, Lease, Queue
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded
@@ -181,16 +181,16 @@ def test_a_release_that_is_watched_does_not_look_like_a_loss(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EH3: the watch sees the key go before the release has ended it."""
-    give_up = EtcdHeld._give_up
+    give_up = EtcdHold._give_up
     ours = agent(environment())
 
-    def slow(held: EtcdHeld) -> Generator[Wait, None, bool]:
+    def slow(held: EtcdHold) -> Generator[Wait, None, bool]:
         mine = yield from give_up(held)
         eventually(lambda: held._job not in ours._jobs, what="the watch's end")
         return mine
 
     told: list[str] = []
-    monkeypatch.setattr(EtcdHeld, "_give_up", slow)
+    monkeypatch.setattr(EtcdHold, "_give_up", slow)
     hold = Lock(url).acquire()
     with monkeypatch.context() as patched:
         patched.setattr("holdfast.engines.etcd.lock.call_aside", lambda _call, what: told.append(what))

@@ -14,7 +14,7 @@ import pytest
 
 from engines.postgresql.server import Postgres, waits_for
 from holdfast import AsyncLock, Lock, LockLost
-from holdfast._core.hold import Share
+from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
@@ -77,8 +77,8 @@ def test_a_generator_closed_at_any_step_leaves_nothing(
             try:
                 wait: Wait = next(steps)
             except StopIteration as end:
-                share: Share = end.value
-                share.held.give_back()
+                ref: HoldRef = end.value
+                ref.held.give_back()
                 done = True
                 break
             if contended and postgres.waiting() and holder is not None:

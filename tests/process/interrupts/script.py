@@ -176,7 +176,7 @@ class Trials:
         env = self.env
         assert not env.operations.running, f"unfinished: {env.operations.running}"
         assert not env.holds, f"still held: {env.holds}"
-        assert not env.lines, f"still in a queue: {env.lines}"
+        assert not env.local_queues, f"still in a queue: {env.local_queues}"
         hub = getattr(env, "_hub", None)
         assert hub is None or not hub._watches, f"still watching: {hub._watches}"
         after = self.descriptors()
@@ -226,7 +226,7 @@ class Trials:
         for held in list(env.holds.values()):
             held.give_back()
         env.holds.clear()
-        env.lines.clear()
+        env.local_queues.clear()
         env.operations.running.clear()
         with suppress(RuntimeError):
             while True:

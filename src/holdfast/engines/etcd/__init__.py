@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.options import Options, Request
 from ..._core.wait import Wait
@@ -49,7 +49,7 @@ class Etcd(Engine):
 
     def acquire(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Share | Refusal]:
+    ) -> Generator[Wait, None, HoldRef | Refusal]:
         own = _own(requests)
         return (yield from _told(own[0].lock_url, acquire(env, own, timeout, context)))
 

@@ -1,9 +1,9 @@
-"""The client: a cluster of etcd as whoever asks it something sees it.
+"""The client: a cluster of etcd as its callers see it.
 
 EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
      second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
-EC2  Who asks says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there are
-     others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
+EC2  The caller says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there
+     are others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
      `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
 EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.
@@ -45,26 +45,26 @@ _WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
 """Of a stream: it ends when its server is cut off from the others, instead of saying nothing any more."""
 
 
-class Doors:
-    """Of each lock, lets a few through at a time, in the order in which they come. Who is inside has to leave."""
+class Turnstile:
+    """Lets a few callers of each lock through at a time, in the order in which they come. Each has to leave again."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[Signal]] = {}
 
-    def lets_in(self, lock: str, lock_url: Signal) -> bool:
-        """Whether `place` is among the first; it stands in line from the first question on, and is set when it is."""
+    def admits(self, lock: str, caller: Signal) -> bool:
+        """Whether `caller` is among the first; it stands in line from the first question on, and is set when it is."""
         with forking:
             line = self._lines.setdefault(lock, [])
-            if lock_url not in line:
-                line.append(lock_url)
-            return line.index(lock_url) < _MOST_ENTERING
+            if caller not in line:
+                line.append(caller)
+            return line.index(caller) < _MOST_ENTERING
 
-    def leave(self, lock: str, lock_url: Signal) -> None:
+    def leave(self, lock: str, caller: Signal) -> None:
         """Idempotent."""
         with forking:
             line = self._lines.get(lock, [])
-            if lock_url in line:
-                line.remove(lock_url)
+            if caller in line:
+                line.remove(caller)
             if not line:
                 self._lines.pop(lock, None)
             first = line[:_MOST_ENTERING]
@@ -83,7 +83,7 @@ class Cluster:
         """The server that is asked first: the last that answered."""
         self._alone = len(access.endpoints) == 1
         self._pool: Pool[Connection] = Pool("while closing connections to etcd", _MOST_IDLE)
-        self.doors = Doors()
+        self.turnstile = Turnstile()
         self._token = ""
         self._tls: ssl.SSLContext | None = None
 

@@ -4,8 +4,8 @@ ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth
      and one that is stuck lead to a look as well.
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
-ET3  Whoever leaves without a hold, however it comes to that, revokes its lease (EL3). `timeout=0` puts no key where it
-     sees that somebody holds the lock.
+ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). `timeout=0` puts no key where
+     it sees that somebody holds the lock.
 ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
      lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.wait import Signal, Wait
 from ..._drivers.agent import Job, agent
@@ -39,7 +39,7 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import RECHECK, Environment
 from ...errors import EngineUnavailable
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
 from .client import Cluster, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
@@ -48,7 +48,7 @@ from .url import EtcdRequest
 from .wire import Json, Refused, Watch, decoded, encoded, end_of, number
 
 _PATIENCE = 5.0
-"""Seconds in which a server must answer whoever is not in the queue yet."""
+"""Seconds in which a server must answer a caller that is not in the queue yet."""
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _AGAIN = 0.1
@@ -87,12 +87,12 @@ class Contest(Contender):
         self._statuses: tuple[Status, ...] | None = None
         self._watch: Watch | None = None
         self._watched: str | None = None
-        self._place = Signal()
+        self._signal = Signal()
         """In the line of those of this process who queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
         require_no_deadlock(self.attempt, len(self.requests))
         if self.timeout == 0:
             seen, slots = yield from first_of(self.cluster, self.queue, self._until())
@@ -104,7 +104,7 @@ class Contest(Contender):
             if result is not None:
                 return result
 
-    def _contend(self) -> Generator[Wait, None, Share | Refusal | None]:
+    def _contend(self) -> Generator[Wait, None, HoldRef | Refusal | None]:
         """One stay in the queue; None: our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         handed = False
@@ -123,9 +123,9 @@ class Contest(Contender):
             if entrant.lease.is_over():
                 return None
             self.attempt.require_same_process()
-            held = EtcdHeld(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
+            held = EtcdHold(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
             handed = True
-            return self._share(held)
+            return self._ref(held)
         finally:
             self._has_entered()
             self._end_watch()
@@ -134,9 +134,9 @@ class Contest(Contender):
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
-        while not self.cluster.doors.lets_in(self.queue.base, self._place) and not self.attempt.is_over():
-            yield Wait((), self.attempt.deadline, self._place)
-            self._place.is_set = False
+        while not self.cluster.turnstile.admits(self.queue.base, self._signal) and not self.attempt.is_over():
+            yield Wait((), self.attempt.deadline, self._signal)
+            self._signal.is_set = False
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
@@ -145,12 +145,12 @@ class Contest(Contender):
 
     def _has_entered(self) -> None:
         """Let the next of this process in. Idempotent."""
-        self.cluster.doors.leave(self.queue.base, self._place)
+        self.cluster.turnstile.leave(self.queue.base, self._signal)
 
-    def _share(self, held: EtcdHeld) -> Share:
+    def _ref(self, held: EtcdHold) -> HoldRef:
         try:
-            held.story = self.attempt.story
-            return held.share(self.attempt.context)
+            held.attempt_events = self.attempt.attempt_events
+            return held.ref(self.attempt.context)
         except BaseException:
             held.give_back()
             raise
@@ -165,9 +165,9 @@ class Contest(Contender):
                 if isinstance(seen, bool):
                     return seen or None
                 if self.attempt.is_over():
-                    return (yield from self.refuse_kindly())
+                    return (yield from self.look_and_refuse())
                 if self.attempt.announces:
-                    yield from self.look_kindly()
+                    yield from self.look_for_people()
                 self.attempt.waiting(self.last, self.who)
                 yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
@@ -292,7 +292,7 @@ class Contest(Contender):
     def _is_free(self, seen: list[Seen], slots: Sequence[Seen]) -> bool:
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
-    def look_kindly(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Generator[Wait, None, None]:
         try:
             seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
             if not self._is_free(seen, slots):
@@ -333,12 +333,12 @@ class Contest(Contender):
 
 def acquire(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Share | Refusal]:
+) -> Generator[Wait, None, HoldRef | Refusal]:
     contest = Contest(env, requests, timeout, context)
     try:
-        return (yield from together(contest))
+        return (yield from contend_as_owner(contest))
     except BaseException:
-        contest.attempt.story.gave_up()
+        contest.attempt.attempt_events.gave_up()
         raise
 
 
@@ -364,7 +364,7 @@ _MOMENT = 0.05
 _WATCH_AGAIN = 0.2
 
 
-class EtcdHeld(RemoteHeld):
+class EtcdHold(RemoteHold):
     """One key that is first in its queue."""
 
     __slots__ = ("_job", "_waited", "cluster", "entrant")

@@ -1,7 +1,7 @@
-"""Looking at locks on etcd: who holds them and who waits, as values for people. Nothing is changed.
+"""Looking at locks on etcd: holders and waiters, as values for people. Nothing is changed.
 
 EO1  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
-     lives, not that its holder does; who has died keeps the lock until its lease ends.
+     lives, not that its holder does; a dead one keeps the lock until its lease ends.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
     outside = [one for one in seen if one.key not in inside]
     waiters = tuple(
         [
-            Waiter(lock_url, record.pid or 0, record.created, record.tag)
-            for lock_url, record in enumerate(map(record_of, outside), 1)
+            Waiter(position, record.pid or 0, record.created, record.tag)
+            for position, record in enumerate(map(record_of, outside), 1)
         ]
     )
     found = []

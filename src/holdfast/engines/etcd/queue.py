@@ -6,13 +6,13 @@
                      watch the one before ──▶ it is gone ──▶ look again ──▶ hold
                                                              └──▶ our own key is gone: begin anew
 
-EQ1  Whoever has the lowest `create_revision` holds; of a semaphore, the first so many. That order is the server's, it
-     never changes, and no key that comes later has a lower one: so it is the fencing token as well.
+EQ1  The contender with the lowest `create_revision` holds; of a semaphore, the first so many. That order is the
+     server's, it never changes, and no key that comes later has a lower one: so it is the fencing token as well.
 EQ2  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
 EQ3  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
 EQ4  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
 EQ5  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
-     inside at most `n - 1` others have one, so one is free: whoever enters takes the lowest. The revision of that is
+     inside at most `n - 1` others have one, so one is free: a newcomer takes the lowest. The revision of that is
      the token: of two who may both enter, the one that came first may take its slot last.
 
 The lease is the one thing by which etcd knows that a contender lives:
@@ -21,8 +21,8 @@ EL1  The lease is good until the moment at which the keep-alive that was answere
      the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
      time for which the machine slept counts, where the system tells it: the monotonic clock stands still then.
 EL2  A keep-alive of a dead lease is answered as well, without seconds: then it is over, whatever time was left.
-EL3  One lease for each contender, by a number of our own choice. So whoever gives up, wherever it stands, revokes it:
-     a put that comes later is refused by the server, and the key goes with the lease.
+EL3  One lease for each contender, by a number of our own choice. So a contender that gives up, wherever it stands,
+     revokes it: a put that comes later is refused by the server, and the key goes with the lease.
 EL4  That is left to the agent, which begins at once and goes on until the lease would have ended by itself.
 """
 
@@ -189,7 +189,7 @@ class Queue:
         self.base = lock_url.base if slots is None else f"{lock_url.slots}/"
 
     def range(self, **more: object) -> Json:
-        """All keys of those who contend, in their order, and perhaps some of deeper names (EU2)."""
+        """All keys of the contenders, in their order, and perhaps some of deeper names (EU2)."""
         where = {"key": encoded(self.base), "range_end": end_of(self.base)}
         return {**where, "sort_target": "CREATE", "sort_order": "ASCEND", **more}
 
@@ -214,7 +214,7 @@ class Queue:
 
 
 class Entrant:
-    """One who contends: a lease, and a key in the queue."""
+    """One contender: a lease, and a key in the queue."""
 
     def __init__(self, env: Environment, cluster: Cluster, queue: Queue, seconds: int, facts: Json) -> None:
         self.env = env
@@ -276,7 +276,7 @@ class Entrant:
             limit, created = _PAGE, Seen(found[-1]).created
 
     def is_waiting(self, key: str, until: float) -> Generator[Wait, None, bool]:
-        """Whether that key and ours are still there: all that one who waits for it need know, for the price of two."""
+        """Whether that key and ours are still there: all that a waiter need know, for the price of two."""
         found = yield from self._range_if_ours({"key": encoded(key), "keys_only": True}, until)
         return bool(found)
 

@@ -96,7 +96,7 @@ class LockUrl(Value):
 
     @property
     def base(self) -> str:
-        """What the keys of those who contend begin with, for a lock."""
+        """What the keys of a lock's contenders begin with."""
         return f"{self.prefix}{self.name}/"
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.options import Options
 from ..._core.wait import Wait
@@ -18,7 +18,7 @@ from .remove import break_lock
 from .request import FileRequest, slots_of
 
 
-class Files(Engine):
+class FileEngine(Engine):
     """The default."""
 
     name = "file"
@@ -32,7 +32,7 @@ class Files(Engine):
 
     def acquire(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Share | Refusal]:
+    ) -> Generator[Wait, None, HoldRef | Refusal]:
         return acquire_first(env, requests, timeout, context)
 
     def wait_until_free(
@@ -51,4 +51,4 @@ class Files(Engine):
         return request.durable or request.fencing or env.may_block(request.path)
 
 
-FILES = Files()
+FILES = FileEngine()

@@ -25,8 +25,8 @@ import math
 from collections.abc import Callable, Generator, Sequence
 
 from ... import events
-from ..._core.attempt import Story
-from ..._core.hold import Share, give_back
+from ..._core.attempt import AttemptEvents
+from ..._core.hold import HoldRef, give_back
 from ..._core.messages import Refusal, stale
 from ..._core.wait import Deadline, Signal, Wait
 from ..._platform.interface import Environment
@@ -34,10 +34,10 @@ from ...errors import set_error_path
 from ...model import Evidence, Holder, Liveness, Status
 from .fencing import CounterBusy, fenced
 from .flock import WatchedFlock, take
-from .hold import FileHeld
+from .hold import FileHold
 from .interop import about_to_rename
 from .publish import publish
-from .queue import NAP, PATIENCE, Place, is_contended, waiters
+from .queue import NAP, PATIENCE, QueueEntry, is_contended, waiters
 from .request import FileRequest
 from .steps import UNWRITABLE
 from .watched import FIRST_POLL, WatchedFile
@@ -56,7 +56,7 @@ _SLOW_MISS = 0.05
 
 def acquire(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Share | Refusal]:
+) -> Generator[Wait, None, HoldRef | Refusal]:
     """A share in the first of these locks that becomes available, or the reason why there is none.
 
     `context` names the caller that a wait would block (sync.caller).
@@ -91,45 +91,47 @@ def _acquire(
     timeout: float | None,
     context: tuple[object, ...],
     generation: int,
-) -> Generator[Wait, None, Share | Refusal]:
-    story, ends = None, math.inf
+) -> Generator[Wait, None, HoldRef | Refusal]:
+    attempt_events, ends = None, math.inf
     if timeout is not None and requests[0].fencing:
         ends = env.monotonic() + timeout
     if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
-        story = Story(env, requests[0], context)
+        attempt_events = AttemptEvents(env, requests[0], context)
     try:
-        share = yield from _fast_path(env, requests, timeout, context, ends)
-        if share is None:
-            story = story or Story(env, requests[0], context)
-            attempt = AcquireAttempt(env, requests, timeout, context, ends=ends, generation=generation, story=story)
+        ref = yield from _fast_path(env, requests, timeout, context, ends)
+        if ref is None:
+            attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
+            attempt = AcquireAttempt(
+                env, requests, timeout, context, ends=ends, generation=generation, attempt_events=attempt_events
+            )
             try:
                 try:
-                    share = yield from attempt.run()
+                    ref = yield from attempt.run()
                 finally:
                     attempt.close()
             except BaseException:
                 attempt.close()  # again: the first close may be what was interrupted
-                if attempt.share is not None:
-                    give_back(attempt.share)
+                if attempt.ref is not None:
+                    give_back(attempt.ref)
                 raise
-            if share is None:
-                story.gave_up(attempt.who)
+            if ref is None:
+                attempt_events.gave_up(attempt.who)
                 return attempt.refusal()
             if attempt.joined:
-                story.joined()
-                story = None
+                attempt_events.joined()
+                attempt_events = None
     except BaseException:
-        if story is not None:
-            story.gave_up()
+        if attempt_events is not None:
+            attempt_events.gave_up()
         raise
-    if story is not None:
-        share.held.story = story  # the delivery of the handle reports that the lock is acquired
-    return share
+    if attempt_events is not None:
+        ref.held.attempt_events = attempt_events  # the delivery of the handle reports that the lock is acquired
+    return ref
 
 
 def _fast_path(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
-) -> Generator[Wait, None, Share | None]:
+) -> Generator[Wait, None, HoldRef | None]:
     """The lock, if it is not held and no contender has been waiting for it."""
     first = requests[0]
     if len(requests) > 1 and first.owner is not None:
@@ -145,7 +147,7 @@ def _fast_path(
                 return None
             try:
                 if request.prepare is not None and not taken:
-                    yield from _prepared(env, request.prepare)
+                    yield from _prepare(env, request.prepare)
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
                 # If it is held, a caller without write permission learns by whom, as with a file that exists.
@@ -158,14 +160,14 @@ def _fast_path(
                 return None
         if held is not None:
             try:
-                return held.share(context)
+                return held.ref(context)
             except BaseException:  # an interruption: nothing else knows of the hold yet
                 held.give_back()
                 raise
     return None
 
 
-def _prepared(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
+def _prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
     known = prepare()
     if known is not None:
         yield from _answered(env, known)
@@ -210,15 +212,15 @@ class AcquireAttempt:
         ends: float = math.inf,
         generation: int | None = None,
         queued: bool = True,
-        story: Story | None = None,
+        attempt_events: AttemptEvents | None = None,
     ) -> None:
         self._env = env
         self._context = context
         self._request = requests[0]
         self._ends = ends
         self._deadline = Deadline(env, self._request, timeout, generation)
-        self._story = story
-        self.share: Share | None = None
+        self._attempt_events = attempt_events
+        self.ref: HoldRef | None = None
         """What was acquired."""
         self.joined = False
         """Whether the share is in a hold that existed before."""
@@ -243,7 +245,7 @@ class AcquireAttempt:
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
-        self._place = Place(env, self._request, self._deadline.started) if queued and self._request.fair else None
+        self._entry = QueueEntry(env, self._request, self._deadline.started) if queued and self._request.fair else None
         if env.operations.entered:
             env.operations.leave_dropped()
         operation = env.operations.current()
@@ -255,17 +257,17 @@ class AcquireAttempt:
             return  # forked meanwhile: our descriptor numbers may belong to other files by now
         for file in self.files:
             file.rest()
-        if self._place is not None:
-            self._place.leave()
+        if self._entry is not None:
+            self._entry.leave()
 
     # -- the states ----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Generator[Wait, None, Share | None]:
+    def run(self) -> Generator[Wait, None, HoldRef | None]:
         """The lock, or None when the time is up."""
         state: State | None = self.queued
         while state is not None:
             state = yield from state()
-        return self.share
+        return self.ref
 
     def queued(self) -> Generator[Wait, None, State | None]:
         """QUEUED: a waiter is ahead."""
@@ -279,7 +281,7 @@ class AcquireAttempt:
         free = self.look()
         if self._join():
             return None
-        asked = self._asked()
+        asked = self._pending_answer()
         if asked is not None and not (self._answered and self._deadline.is_over()):  # or it would never end
             yield from _answered(self._env, asked)
             self._answered = True
@@ -290,7 +292,7 @@ class AcquireAttempt:
         if not self._behind or self._may_pass(free=free):
             began = self._env.monotonic()
             missed = yield from self._try_each()
-            if self.share is not None:
+            if self.ref is not None:
                 return None
             if missed:  # taken in between, by a process that the next look will see; or a cache is behind (NFS)
                 return (yield from self._after_miss(began))
@@ -331,7 +333,7 @@ class AcquireAttempt:
 
     def _is_behind(self) -> bool:
         self._deadline.require_same_process()
-        self._behind = self._place is not None and not self._place.is_first()
+        self._behind = self._entry is not None and not self._entry.is_first()
         return self._behind
 
     def _look_is_due(self) -> bool:
@@ -341,38 +343,38 @@ class AcquireAttempt:
 
     def _may_pass(self, *, free: bool) -> bool:
         """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""
-        assert self._place is not None
+        assert self._entry is not None
         if any(file.is_inside(self._context) for file in self.files):
             self._inside = True
             return True
-        ahead = self._place.first_ahead if free and any(file.lies_free() for file in self.files) else None
+        ahead = self._entry.first_ahead if free and any(file.lies_free() for file in self.files) else None
         if ahead is None or ahead != self._idle:
             self._idle, self._idle_until = ahead, self._env.monotonic() + PATIENCE
         elif self._env.monotonic() >= self._idle_until:
-            self._place.overtake()
+            self._entry.overtake()
             return True
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.
         return self._deadline.is_over() and not self._request.shared
 
     def _wait_behind(self) -> Generator[Wait, None, None]:
-        place = self._place
-        assert place is not None
+        entry = self._entry
+        assert entry is not None
         now = self._before_wait()
         for file in self.files:
             file.rest()
         # There may be fewer waiters ahead now, so the recheck may be due earlier.
-        again = now + place.recheck(now)
+        again = now + entry.recheck(now)
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, self._idle_until)
         while True:
-            fds, until, signal = place.plan(now)
+            fds, until, signal = entry.plan(now)
             until = self._bounded(min(until, self._recheck_at), now)
             self._deadline.require_same_process()
             yield Wait(fds, until, signal)
             self._deadline.require_same_process()
             over = self._env.monotonic() >= until
-            if place.woke(over=over) or over:
+            if entry.woke(over=over) or over:
                 return
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
@@ -393,13 +395,13 @@ class AcquireAttempt:
         """Enter again, if our own process holds one of them for the same owner."""
         if self._request.owner is not None:
             for file in self.files:
-                self.share = file.join(self._context)
-                if self.share is not None:
+                self.ref = file.join(self._context)
+                if self.ref is not None:
                     self.joined = True
                     return True
         return False
 
-    def _asked(self) -> Signal | None:
+    def _pending_answer(self) -> Signal | None:
         """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is nothing to ask."""
         if any(file.could_be_had for file in self.files):
             return None
@@ -417,7 +419,7 @@ class AcquireAttempt:
             if not file.could_be_had:
                 continue
             if file.request.prepare is not None:
-                yield from _prepared(self._env, file.request.prepare)
+                yield from _prepare(self._env, file.request.prepare)
             held = yield from file.attempt()
             missed = missed or file.missed
             if held is not None and held.request.fencing:
@@ -434,22 +436,22 @@ class AcquireAttempt:
                 return False
         return missed
 
-    def _win(self, held: FileHeld) -> None:
+    def _win(self, held: FileHold) -> None:
         """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
         of several slots, or were inside already."""
         try:
-            share = held.share(self._context)
+            ref = held.ref(self._context)
         except BaseException:
             held.give_back()
             raise
-        if self._place is not None:
+        if self._entry is not None:
             if len(self.files) > 1 or self._inside:
-                self._place.enter()
+                self._entry.enter()
             else:
-                held.place = self._place
-                self._place.hold()
-            self._place = None  # not before: an interruption up to here leaves the place
-        self.share = share
+                held.entry = self._entry
+                self._entry.hold()
+            self._entry = None  # not before: an interruption up to here leaves the place
+        self.ref = ref
 
     def _join_at(self, file: WatchedFile) -> bool:
         """Another contender was faster: it may have had the same owner, who needs no other slot."""
@@ -458,8 +460,8 @@ class AcquireAttempt:
         missed = file.missed
         file.look()
         file.missed = missed
-        self.share = file.join(self._context)
-        self.joined = self.share is not None
+        self.ref = file.join(self._context)
+        self.joined = self.ref is not None
         return self.joined
 
     def _after_miss(self, began: float) -> Generator[Wait, None, State | None]:
@@ -476,7 +478,7 @@ class AcquireAttempt:
 
     def _wait_first(self, now: float) -> Generator[Wait, None, None]:
         env = self._env
-        if self._place is not None and len(self.files) == 1 and self._place.takes_turn():
+        if self._entry is not None and len(self.files) == 1 and self._entry.takes_turn():
             yield Wait((), self._bounded(now + NAP, now))  # Q5: until then each release would wake us for nothing
             self._deadline.require_same_process()
             return
@@ -485,8 +487,8 @@ class AcquireAttempt:
             plans = [file.plan(now, poll=spun) for file in self.files]
             fds = tuple(fd for plan in plans for fd in plan[0])
             until = self._bounded(min(plan[1] for plan in plans), now)
-            if self._place is not None:
-                until = min(until, self._place.due)
+            if self._entry is not None:
+                until = min(until, self._entry.due)
             self._deadline.require_same_process()
             yield Wait(fds, until)
             self._deadline.require_same_process()
@@ -515,13 +517,13 @@ class AcquireAttempt:
         """Announce the wait if that is due, and take a ticket; returns the time before that."""
         self._deadline.require_same_process()
         now = self._env.monotonic()
-        if self._story is not None:
-            self._story.waiting(self.who)
+        if self._attempt_events is not None:
+            self._attempt_events.waiting(self.who)
         if self._deadline.announces:
             self.look()
             self._deadline.announce(self.refusal)
-        if self._place is not None:
-            self._place.queue_up(now)
+        if self._entry is not None:
+            self._entry.queue_up(now)
         return now
 
     def _bounded(self, until: float, now: float) -> float:
@@ -545,12 +547,12 @@ class AcquireAttempt:
 
     def refusal(self) -> Refusal:
         waited = self._env.monotonic() - self._deadline.started
-        story = self._story or Story(self._env, self._request, ())
-        own = [share for file in self.files for share in file.own_shares()] if self._env.holds else ()
-        return Refusal(self._request.target, waited, self._statuses, story, own)
+        attempt_events = self._attempt_events or AttemptEvents(self._env, self._request, ())
+        own = [ref for file in self.files for ref in file.own_refs()] if self._env.holds else ()
+        return Refusal(self._request.target, waited, self._statuses, attempt_events, own)
 
     def _statuses(self) -> tuple[Status, ...]:
-        return tuple([_invisible(self._env, f.request) if f.missed else f.describe() for f in self.files])
+        return tuple([_describe_miss(self._env, f.request) if f.missed else f.describe() for f in self.files])
 
     def who(self) -> Holder | None:
         """The holder, as far as the lock file tells; reading the kernel's tables would take milliseconds."""
@@ -565,7 +567,7 @@ def _watched(env: Environment, request: FileRequest) -> WatchedFile:
     return WatchedFlock(env, request) if request.protocol.persistent else WatchedFile(env, request)
 
 
-def _invisible(env: Environment, request: FileRequest) -> Status:
+def _describe_miss(env: Environment, request: FileRequest) -> Status:
     """The status of a lock whose path was neither free nor readable."""
     rival = about_to_rename(env, request)
     if rival is None:

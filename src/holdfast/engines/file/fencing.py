@@ -33,14 +33,14 @@ import stat
 import zlib
 from collections.abc import Generator
 
-from ..._core.attempt import Story
+from ..._core.attempt import AttemptEvents
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...model import Evidence, Holder, Liveness, Status, temporary_name
-from .hold import FileHeld
+from .hold import FileHold
 from .publish import NOT_HERE
 from .request import FileRequest
 from .steps import UNWRITABLE, is_there
@@ -68,7 +68,7 @@ class CounterBusy(Exception):
     def refusal(self) -> Refusal:
         """Why there is no hold; who is in the way is looked up on demand."""
         env, request = self._env, self._request
-        return Refusal(request.target, self._waited, lambda: (self._status(),), Story(env, request, ()))
+        return Refusal(request.target, self._waited, lambda: (self._status(),), AttemptEvents(env, request, ()))
 
     def _status(self) -> Status:
         env, path = self._env, self._request.path + SUFFIX
@@ -86,7 +86,7 @@ class CounterBusy(Exception):
         return Status(self._request.path, protocol, True, False, Liveness.ALIVE, evidence, holder, reason=text)
 
 
-def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Generator[Wait, None, FileHeld | None]:
+def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Generator[Wait, None, FileHold | None]:
     """The same hold with its token; None if it was lost before that. A failure gives the lock back.
 
     Raises CounterBusy if the counter was not available by the `deadline`.
@@ -104,7 +104,7 @@ def fenced(env: Environment, held: FileHeld, deadline: float = math.inf) -> Gene
 
 def is_counter(data: bytes) -> bool:
     """Whether this is the content of a counter."""
-    return _written(data) is not None
+    return _parsed(data) is not None
 
 
 def _count(env: Environment, request: FileRequest, deadline: float) -> Generator[Wait, None, int]:
@@ -118,7 +118,7 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
                     shared = env.fstat(fd).st_nlink > 1  # TK9
                     token = None if shared else _advance(env, request, path, fd)
                     if token is None and (shared or env.monotonic() >= started + _MOMENT):
-                        token = _make_anew(env, request, path, fd)  # TK7
+                        token = _replace(env, request, path, fd)  # TK7
                 finally:
                     let_go(env, fd)
                 if token is not None:
@@ -152,13 +152,13 @@ def _open(env: Environment, request: FileRequest, path: str) -> int | None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise _explained(error, request, path) from error
+        raise _with_hint(error, request, path) from error
     try:
         return env.open_new(path, request.mode)
     except FileExistsError:
         return None
     except OSError as error:
-        raise _explained(error, request, path) from error
+        raise _with_hint(error, request, path) from error
 
 
 def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
@@ -187,7 +187,7 @@ def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int 
     return token if is_there(env, path, (found.st_dev, found.st_ino)) else None
 
 
-def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
+def _replace(env: Environment, request: FileRequest, path: str, fd: int) -> int | None:
     """The next number, in a new file (TK7); None if another process is replacing it, or this user may not."""
     try:
         about = (0, zlib.crc32(request.name.encode("utf-8", "surrogateescape")))  # whichever inode has the name
@@ -195,7 +195,7 @@ def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> in
         if claim is None:
             return None
         try:
-            return _renew(env, request, path, fd)
+            return _replace_claimed(env, request, path, fd)
         finally:
             claim.end()
     except FileExistsError:
@@ -206,7 +206,7 @@ def _make_anew(env: Environment, request: FileRequest, path: str, fd: int) -> in
         return None
 
 
-def _renew(env: Environment, request: FileRequest, path: str, old: int) -> int | None:
+def _replace_claimed(env: Environment, request: FileRequest, path: str, old: int) -> int | None:
     found = env.fstat(old)
     if not is_there(env, path, (found.st_dev, found.st_ino)):
         return None
@@ -229,7 +229,7 @@ def _renew(env: Environment, request: FileRequest, path: str, old: int) -> int |
         _write(env, new, _line(token) + _line(before), 0)
         env.sync(new)
         env.unlink(path)
-        last = _reread(env, request, path, old, before)
+        last = _last_in_old(env, request, path, old, before)
         if last > before:
             token = last + 1
             _write(env, new, _line(token), 0)
@@ -246,7 +246,7 @@ def _renew(env: Environment, request: FileRequest, path: str, old: int) -> int |
             unlink_quietly(env, temporary)
 
 
-def _reread(env: Environment, request: FileRequest, path: str, old: int, before: int) -> int:
+def _last_in_old(env: Environment, request: FileRequest, path: str, old: int, before: int) -> int:
     """The highest number in the file whose name was removed, to which another process may still write."""
     try:
         return max(before, *_numbers(env.read(old, 2 * _LINE + 1), request, path))
@@ -256,7 +256,7 @@ def _reread(env: Environment, request: FileRequest, path: str, old: int, before:
 
 def _numbers(data: bytes, request: FileRequest, path: str) -> tuple[int, int]:
     """The two numbers in it; both are 0 if it is empty."""
-    written = _written(data)
+    written = _parsed(data)
     if written is not None:
         return written
     if not data.strip(b"\0"):
@@ -268,7 +268,7 @@ def _numbers(data: bytes, request: FileRequest, path: str) -> tuple[int, int]:
     return int(digits), 0
 
 
-def _written(data: bytes) -> tuple[int, int] | None:
+def _parsed(data: bytes) -> tuple[int, int] | None:
     """The two numbers of a counter that holdfast has written."""
     lines = (data[:_LINE], data[_LINE:])
     for line in lines:
@@ -319,7 +319,7 @@ def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
     )
 
 
-def _explained(error: OSError, request: FileRequest, path: str) -> Exception:
+def _with_hint(error: OSError, request: FileRequest, path: str) -> Exception:
     """The same error in words that say what to do."""
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         what = "its name is too long" if error.errno == errno.ENAMETOOLONG else "a symbolic link is in the way"

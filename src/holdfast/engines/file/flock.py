@@ -43,8 +43,8 @@ from ..._platform.operations import let_go, unlink_quietly
 from ...errors import UnsupportedFilesystem, WouldDeadlock
 from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
 from ...protocols.flock import SIGNATURE
-from .hold import FileHeld
-from .inspect import Assessment, Observation, explained, forget, mismatch, other_protocol, read_record, require_regular
+from .hold import FileHold
+from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular, with_hint
 from .policy import Verdict
 from .publish import make_parents
 from .request import FileRequest
@@ -55,7 +55,7 @@ _TRIES = 20
 _HEAD = 4096
 
 
-class FlockHeld(FileHeld):
+class FlockHold(FileHold):
     """A hold that is only a guard. A process may have several of one file, if they are shared."""
 
     __slots__ = ()
@@ -101,7 +101,7 @@ class FlockHeld(FileHeld):
         return Record(request.protocol.name, {}, who.pid, since, request.tag, who.host)
 
 
-def take(env: Environment, request: FileRequest) -> FileHeld | None:
+def take(env: Environment, request: FileRequest) -> FileHold | None:
     """A new hold; None if another process has the guard, or if the path names a different file each time (F1)."""
     for _ in range(_TRIES):
         fd, created = _open(env, request)
@@ -141,7 +141,7 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
     return guard
 
 
-def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
+def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
     """Make a hold of a guarded descriptor, and own it; None if the path names another file by now (F1)."""
     data = b""
     found = env.fstat(fd)
@@ -152,10 +152,10 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHeld | None:
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
         alone = found.st_nlink <= 1
-        empty = not found.st_size or _is_cleared(env, request, fd, alone=alone)
+        empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
-        return FlockHeld(env, request, fd, identity, data, True)
+        return FlockHold(env, request, fd, identity, data, True)
     except BaseException:
         env.holds.pop((*identity, fd), None)
         if data:
@@ -180,7 +180,7 @@ def open_existing(env: Environment, request: FileRequest) -> int | None:
             require_regular(env.stat(path), request)  # a directory, a symlink, a socket: say so
         except OSError:
             pass
-        raise explained(error, request, env) from error
+        raise with_hint(error, request, env) from error
 
 
 def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Record | None]:
@@ -208,10 +208,10 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
             continue
         except OSError as error:
             if not make_parents(env, request, error):
-                raise explained(error, request, env) from error
+                raise with_hint(error, request, env) from error
 
 
-def _is_cleared(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
+def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
     """Empty a file that has an outdated record of ours; whether that was done. Any other content stays.
     ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
     head, record = read_own(env, request, fd)
@@ -241,10 +241,10 @@ def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> 
     try:
         write_all(env, fd, data)
     except OSError:
-        _empty(env, fd)
+        _clear(env, fd)
         return b""
     except BaseException:
-        _empty(env, fd)
+        _clear(env, fd)
         raise
     return data
 
@@ -258,7 +258,7 @@ def _erase(env: Environment, fd: int, data: bytes) -> None:
         pass  # it does not count without its holder
 
 
-def _empty(env: Environment, fd: int) -> None:
+def _clear(env: Environment, fd: int) -> None:
     try:
         env.truncate(fd, 0)
     except OSError:
@@ -340,38 +340,38 @@ class WatchedFlock(WatchedFile):
         if free:
             self.env.unguard(fd)
         if shared == self.request.shared:
-            self._note(refused=not free)
+            self._note_refusal(refused=not free)
         return free
 
-    def _note(self, *, refused: bool) -> None:
+    def _note_refusal(self, *, refused: bool) -> None:
         self._refused = refused
         if refused:
             self.seen.record = read_own(self.env, self.request, self.seen.fd)[1]
 
     # -- our own holds -------------------------------------------------------------------------------------------------
 
-    def _our_own(self) -> list[FileHeld]:
+    def _own_holds(self) -> list[FileHold]:
         if not self.there:
             return []
         return [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
 
-    def _joinable(self, held: FileHeld) -> bool:
+    def _joinable(self, held: FileHold) -> bool:
         return self.request.shared or not held.request.shared
 
-    def _in_the_way(self, held: FileHeld) -> bool:
+    def _blocks(self, held: FileHold) -> bool:
         return not (self.request.shared and held.request.shared)
 
     def is_inside(self, context: tuple[object, ...]) -> bool:
         """F9."""
         return self.request.shared and any(
-            share.context[: len(context)] == context
-            for held in self._our_own()
+            ref.context[: len(context)] == context
+            for held in self._own_holds()
             if held.request.shared and not held.released
-            for share in list(held.shares)
+            for ref in list(held.refs)
         )
 
     def deadlock(self, slots: int) -> WouldDeadlock:
-        if not any(held.request.shared for held in self._our_own()):
+        if not any(held.request.shared for held in self._own_holds()):
             return super().deadlock(slots)
         return WouldDeadlock(
             f"{self.request.path} is held shared by this very thread or task, which would wait for itself for ever: a "
@@ -382,7 +382,7 @@ class WatchedFlock(WatchedFile):
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Generator[Wait, None, FileHeld | None]:
+    def attempt(self) -> Generator[Wait, None, FileHold | None]:
         """Try to take the lock: one step, without a wait."""
         yield from ()
         if not self.there:
@@ -390,7 +390,7 @@ class WatchedFlock(WatchedFile):
         else:
             seen = self.seen
             free = try_guard(self.env, self.request, seen.fd)
-            self._note(refused=not free)
+            self._note_refusal(refused=not free)
             if not free:
                 return None
             held = settle(self.env, self.request, seen.fd)

@@ -18,21 +18,21 @@ import sys
 from collections.abc import Generator
 from types import FrameType
 
-from ..._core.hold import Held, Share
+from ..._core.hold import HoldRef, HoldState
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record
-from .queue import MOMENT, Place, tidy
+from .queue import MOMENT, QueueEntry, tidy
 from .request import FileRequest
 from .steps import forget_hold, is_there, leads_to, withdraw
 
 
-class FileHeld(Held):
+class FileHold(HoldState):
     """A lock file that is ours."""
 
-    __slots__ = ("data", "fd", "guarded", "identity", "place")
+    __slots__ = ("data", "entry", "fd", "guarded", "identity")
 
     request: FileRequest
 
@@ -43,11 +43,11 @@ class FileHeld(Held):
         self.identity = identity
         self.data = data
         self.guarded = guarded
-        self.place: Place | None = None
+        self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
         super().__init__(env, request)
 
-    def release(self, share: Share | None = None) -> None:
+    def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         if self.generation != self.env.generation:  # inert: H1
             return
@@ -59,11 +59,11 @@ class FileHeld(Held):
         _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
             with self.mutex:
-                if self.released or (share is not None and share not in self.shares):
+                if self.released or (ref is not None and ref not in self.refs):
                     return
                 # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
-                if share is not None and self.shares != [share]:
-                    self.shares.remove(share)
+                if ref is not None and self.refs != [ref]:
+                    self.refs.remove(ref)
                     return
                 try:
                     self.frame, self.outer = frame, outer
@@ -85,8 +85,8 @@ class FileHeld(Held):
             frame = None  # break the cycle: it refers to itself and to its callers' variables
             if done and self.frame is not None:
                 self._finish()
-            if ended and self.released and (self.story is not None or listeners):
-                self._story().released(self)
+            if ended and self.released and (self.attempt_events is not None or listeners):
+                self._attempt_events().released(self)
 
     def _interrupted(self, error: BaseException) -> None:
         """Clean up after a release that was interrupted (FH3) or failed (FH4)."""
@@ -111,10 +111,10 @@ class FileHeld(Held):
         self._withdraw()
         self._leave_queue()
 
-    def releasing(self, share: Share | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
         """`release` in the form of one that waits."""
         yield from ()
-        self.release(share)
+        self.release(ref)
 
     def abandon(self) -> None:
         """Let go of the descriptor and leave the file: it belongs to another process."""
@@ -177,9 +177,9 @@ class FileHeld(Held):
             self.env.close(fd)
 
     def _leave_queue(self) -> None:
-        if self.place is not None:
-            self.place.leave()
-            self.place = None
+        if self.entry is not None:
+            self.entry.leave()
+            self.entry = None
 
     def beat(self) -> None:
         """Refresh the timestamp, if the lock is still ours."""
@@ -213,11 +213,11 @@ class FileHeld(Held):
             return False
 
 
-def own_hold(env: Environment, path: str) -> FileHeld | None:
+def own_hold(env: Environment, path: str) -> FileHold | None:
     """This process's hold of the file that the path names now."""
     try:
         found = env.stat(path)
     except OSError:
         return None
-    held: FileHeld | None = env.holds.get((found.st_dev, found.st_ino))
+    held: FileHold | None = env.holds.get((found.st_dev, found.st_ino))
     return held

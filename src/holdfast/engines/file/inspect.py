@@ -99,7 +99,7 @@ def observe(env: Environment, request: FileRequest) -> Observation | None:
     except OSError as error:
         if error.errno in _UNREADABLE:
             return _unreadable(env, request)
-        raise explained(error, request, env) from error
+        raise with_hint(error, request, env) from error
     try:
         found = env.fstat(fd)
         require_regular(found, request)
@@ -132,7 +132,7 @@ def require_directory(env: Environment, request: FileRequest) -> None:
             protocol=request.protocol.name,
         ) from error
     except OSError as error:
-        raise explained(error, request) from error
+        raise with_hint(error, request) from error
 
 
 def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
@@ -197,7 +197,7 @@ def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
     )
 
 
-def explained(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
+def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
     """The same failure in words that say what to do, where those of the operating system mislead.
 
     Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is.

@@ -35,7 +35,7 @@ from collections.abc import Generator, Iterable
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go
-from .hold import FileHeld
+from .hold import FileHold
 from .request import FileRequest
 from .steps import is_there
 
@@ -51,7 +51,7 @@ _PATIENCE = 0.1
 """Seconds that a new lock waits for rivals; then it is given back and tried again, as the caller may want to stop."""
 
 
-def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Generator[Wait, None, FileHeld | None]:
+def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Generator[Wait, None, FileHold | None]:
     """The hold, as soon as no rival can remove its lock file any more; None if one has, or stays (Y1, Y5).
 
     The caller gives the hold back if this is interrupted.
@@ -61,7 +61,7 @@ def quieten(env: Environment, request: FileRequest, held: FileHeld | None) -> Ge
     if request.protocol.has_rivals:
         in_the_way = _has_rivals
     elif request.protocol.reclaim_suffix:
-        in_the_way = _is_removed_beside
+        in_the_way = _is_removal_announced
     else:
         return held
     pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
@@ -98,7 +98,7 @@ def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
     return found
 
 
-def _has_rivals(env: Environment, held: FileHeld) -> bool:
+def _has_rivals(env: Environment, held: FileHold) -> bool:
     """Y2. Ages are by the clock that stamped our own lock file: a file server's clock may differ from ours."""
     now: float | None = None
     for path, pid in rivals(env, held.request):
@@ -108,7 +108,7 @@ def _has_rivals(env: Environment, held: FileHeld) -> bool:
             age = abs(now - env.stat(path).st_mtime)  # from the future: the clock was set back
         except OSError:
             continue  # gone
-        if _counts(env, age, pid):
+        if _is_rival(env, age, pid):
             return True
     return False
 
@@ -120,14 +120,14 @@ def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] |
     try:
         for path, pid in rivals(env, request):
             age = abs(env.time() - env.stat(path).st_mtime)
-            if _counts(env, age, pid):
+            if _is_rival(env, age, pid):
                 return path, pid
     except OSError:
         pass  # it is gone, or the directory may not be listed
     return None
 
 
-def _counts(env: Environment, age: float, pid: int) -> bool:
+def _is_rival(env: Environment, age: float, pid: int) -> bool:
     """Whether a temporary file of that age is still a rival (Y2)."""
     return age < _YOUNG or (age < _OLD and not env.inspect(pid).has_ended)
 
@@ -166,7 +166,7 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
     except FileExistsError:
         return _adopt(env, path)
     try:
-        return _own(env, path, surely=True)
+        return _take_guard(env, path, surely=True)
     except FileNotFoundError:
         return None  # another process took it for a crash's leftover, adopted it and ended it
     except BaseException:
@@ -201,8 +201,8 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
                 return None
             _remove(env, path)
             env.make_directory(path, 0o755)
-            return _own(env, path, surely=True)
-        return _own(env, path, surely=old) if old or found.st_mode & _OURS else None
+            return _take_guard(env, path, surely=True)
+        return _take_guard(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:
         return None  # gone, recreated by another process, or not ours to touch
 
@@ -227,8 +227,8 @@ def why_left(env: Environment, path: str) -> str | None:
     return f"it announces a removal, which takes milliseconds, and is older than {_OLD:.0f} s"
 
 
-def _own(env: Environment, path: str, *, surely: bool) -> Announcement | None:
-    """Take the guard of what is at the path, unless another process has it or recreates the file.
+def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | None:
+    """Take the guard of the file or directory at the path, unless another process has it or recreates it.
 
     `surely`: even without guards.
     """
@@ -266,7 +266,7 @@ def _remove(env: Environment, path: str) -> None:
         pass
 
 
-def _is_removed_beside(env: Environment, held: FileHeld) -> bool:
+def _is_removal_announced(env: Environment, held: FileHold) -> bool:
     """Y5. Also removes what a crash has left, so that fs-safe does not wait for it for ever (Y4)."""
     path = held.path + held.request.protocol.reclaim_suffix
     try:

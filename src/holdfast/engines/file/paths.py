@@ -18,7 +18,7 @@ from ...errors import InvalidPath
 from ...protocols import Protocol
 
 _MOST = 40
-_THERE_ALL_THE_SAME = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)
+_UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)
 """Errors about a path that does not exist or may not be searched: opening it will report them."""
 
 
@@ -43,10 +43,10 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
             if target is None:
                 continue
             end = last and not any(part not in ("", ".") for part in rest)
-            if found.st_uid not in (0, os.geteuid()) and (end or _is_open(above, found.st_uid)):
-                raise _unbelievable(at, found.st_uid, path, protocol)
+            if found.st_uid not in (0, os.geteuid()) and (end or _is_writable_by_others(above, found.st_uid)):
+                raise _untrusted(at, found.st_uid, path, protocol)
         except OSError as error:
-            if error.errno not in _THERE_ALL_THE_SAME:
+            if error.errno not in _UNREACHABLE:
                 raise
             continue
         links += 1
@@ -70,13 +70,13 @@ def _look(path: str) -> tuple[os.stat_result, str | None]:
         os.close(fd)
 
 
-def _is_open(directory: str, user: int) -> bool:
+def _is_writable_by_others(directory: str, user: int) -> bool:
     """Whether this user may have made a link there without owning the directory."""
     found = os.lstat(directory)
     return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and found.st_uid != user
 
 
-def _unbelievable(link: str, user: int, path: str, protocol: str) -> InvalidPath:
+def _untrusted(link: str, user: int, path: str, protocol: str) -> InvalidPath:
     return InvalidPath(
         f"{link} is a symbolic link of user {user}, who could have it lead anywhere, so it is not followed; name what "
         "it leads to, or choose another path",

@@ -36,8 +36,8 @@ from ..._platform.interface import Environment
 from ..._platform.operations import unlink_quietly
 from ...errors import UnsupportedFilesystem
 from ...model import temporary_name, temporary_prefix
-from .hold import FileHeld
-from .inspect import UNFINISHED, explained
+from .hold import FileHold
+from .inspect import UNFINISHED, with_hint
 from .interop import among, quieten
 from .request import FileRequest
 from .steps import is_there, kinds_of_marker, withdraw, write_all
@@ -52,9 +52,9 @@ _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
 
-def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
     """A new hold, or None because the path exists."""
-    held: FileHeld | None
+    held: FileHold | None
     log = env.directory_log(request.directory) if request.protocol.has_rivals else None
     if log is not None:
         log.expect()
@@ -83,7 +83,7 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
         raise
 
 
-def _publish_unnamed(env: Environment, request: FileRequest) -> FileHeld:
+def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
     path, durable = request.path, request.durable
     data = b""
     fd = env.open_unnamed(request.directory, request.mode)
@@ -98,7 +98,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHeld:
         env.link_unnamed(fd, path)
         if durable:
             env.sync_directory(request.directory)
-        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
+        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
     except FileExistsError:
         env.close(fd)
         raise
@@ -107,7 +107,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHeld:
         raise
 
 
-def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
     now = env.monotonic()
     if now >= env.swept.get(request.directory, now):  # not each time: the directory may hold thousands of locks
         env.swept[request.directory] = now + _SWEPT_LASTS
@@ -153,13 +153,13 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
         raise
 
 
-def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHeld | None]:
+def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHold | None]:
     """Guard a hold that is so far known by its process only, and say so in the record (P3)."""
     found = env.fstat(fd)
     if env.read(fd, len(data) + 1) != data:
         env.close(fd)
         return None  # already replaced by another process
-    held = FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, False)
+    held = FileHold(env, request, fd, (found.st_dev, found.st_ino), data, False)
     guard: bool | None = None
     for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
         guard = env.guard(fd)
@@ -176,7 +176,7 @@ def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) ->
     return held
 
 
-def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHeld | None]:
+def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
     operation = env.operations.current()
     if operation is not None:
         operation.undo_created = partial(withdraw, env, request, b"")
@@ -200,7 +200,7 @@ def _has_locks(env: Environment, directory: str) -> bool:
         env.close(fd)
 
 
-def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHeld | None]:
+def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHold | None]:
     """Make the empty, unfinished file of `fd` ours (P5), or close it and return None.
 
     Its creator does this, and so does a contender that found it; the contender only where there are guards.
@@ -231,7 +231,7 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
         if request.durable:
             env.sync(fd)
             env.sync_directory(request.directory)
-        return FileHeld(env, request, fd, (found.st_dev, found.st_ino), data, guard is True)
+        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, guard is True)
     except BaseException:
         withdraw(env, request, data, fd)
         raise
@@ -255,7 +255,7 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
         ) from error
     if error.filename is None:
         error.filename = request.path
-    raise explained(error, request, env) from error
+    raise with_hint(error, request, env) from error
 
 
 def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:
@@ -263,12 +263,12 @@ def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool
     if error.errno != errno.ENOENT or _has_directory(env, request):
         return False
     if not request.parents:
-        raise explained(error, request) from error
+        raise with_hint(error, request) from error
     try:
         env.make_directories(request.directory)
     except (FileExistsError, NotADirectoryError) as there:
         blocked = OSError(errno.ENOTDIR, "not a directory", there.filename)
-        raise explained(blocked, request) from there
+        raise with_hint(blocked, request) from there
     return True
 
 
@@ -278,7 +278,7 @@ def _has_directory(env: Environment, request: FileRequest) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise explained(error, request) from error
+        raise with_hint(error, request) from error
     return True
 
 

@@ -1,9 +1,9 @@
 """Fairness: waiters form a queue in the order of their arrival, and each watches only its predecessor.
 
-Inside a process, waiters form a `Line`. The first of each line, once it has waited a moment, takes a ticket: a file in
-a hidden directory beside the lock file, the queue, which exists only while there are waiters. The waiter keeps the
-ticket's guard. The name of a ticket sorts by arrival and says whether the waiter would share the lock; its content is
-a record, like a holder's, for people.
+Inside a process, waiters stand in a `LocalQueue`. The first of it, once it has waited a moment, takes a ticket: a file
+in a hidden directory beside the lock file, the queue, which exists only while there are waiters. The waiter keeps its
+guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a record, like a
+holder's, for people.
 
     new ──▶ behind another waiter of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
 
@@ -366,11 +366,11 @@ def is_contended(env: Environment, request: FileRequest, timeout: float | None) 
         if env.monotonic() < env.turns.get(request.queue, 0.0):
             return False
         env.turns.pop(request.queue, None)
-    line: Line | None = env.lines.get(request.queue)
-    if line is not None:
+    local: LocalQueue | None = env.local_queues.get(request.queue)
+    if local is not None:
         latest = env.monotonic() - MOMENT
-        for place in line.places.copy():
-            if place.started <= latest and not (place.shared and request.shared):
+        for entry in local.entries.copy():
+            if entry.started <= latest and not (entry.shared and request.shared):
                 return True
     # The owner of a ticket has waited for a moment, or is behind a waiter that has.
     exists = env.exists(request.queue)
@@ -382,44 +382,44 @@ def _conflicting(names: list[str], *, shared: bool) -> list[str]:
     return [name for name in names if not is_shared(name)] if shared else names
 
 
-class Line:
+class LocalQueue:
     """The places of this process in the queue of one lock, by arrival."""
 
-    __slots__ = ("mutex", "places")
+    __slots__ = ("entries", "mutex")
 
     def __init__(self) -> None:
         self.mutex = _thread.RLock()
-        self.places: list[Place] = []
+        self.entries: list[QueueEntry] = []
 
-    def ahead_of(self, place: Place) -> list[Place]:
+    def ahead_of(self, entry: QueueEntry) -> list[QueueEntry]:
         """The places that `place` waits for: readers do not wait for readers. Inserts it if it is missing: at first,
         and after a waiter lost patience with it (Q6)."""
-        if place not in self.places:
-            self._insert(place)
-        before = self.places[: self.places.index(place)]
-        return [other for other in before if not other.shared] if place.shared else before
+        if entry not in self.entries:
+            self._insert(entry)
+        before = self.entries[: self.entries.index(entry)]
+        return [other for other in before if not other.shared] if entry.shared else before
 
-    def _insert(self, place: Place) -> None:
-        number = len(self.places)
-        while number and self.places[number - 1].started > place.started:
+    def _insert(self, entry: QueueEntry) -> None:
+        number = len(self.entries)
+        while number and self.entries[number - 1].started > entry.started:
             number -= 1
-        self.places.insert(number, place)
+        self.entries.insert(number, entry)
 
     def wake_first(self) -> None:
         """Wake the first waiters. One whose event loop has been closed would never leave by itself: it is removed."""
         readers = False
-        for place in self.places.copy():
-            if readers and not place.shared:
+        for entry in self.entries.copy():
+            if readers and not entry.shared:
                 return
-            if place.signal.set():
-                if not place.shared:
+            if entry.signal.set():
+                if not entry.shared:
                     return
                 readers = True
-            elif place in self.places:  # a signal handler may have changed them
-                self.places.remove(place)
+            elif entry in self.entries:  # a signal handler may have changed them
+                self.entries.remove(entry)
 
 
-class Place:
+class QueueEntry:
     """One contender's place in the queue."""
 
     def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
@@ -437,10 +437,10 @@ class Place:
         self._ticket: Ticket | None = None
         self._issuing = False
         """Whether a ticket of ours may be there that `_ticket` does not know of."""
-        self._passed: set[str] = set()
+        self._ignored: set[str] = set()
         """Idle tickets in front of a free lock that we may not remove."""
         self._queue_up_at = started + MOMENT
-        self._hopeless = False
+        self._cannot_queue = False
         """Tickets do not work here: no kernel locks, no write permission, a full disk."""
         self.first_ahead: object = None
         """The first waiter, when it was not us."""
@@ -450,9 +450,9 @@ class Place:
         self._before: str | None = None
         self._turn_came = False
         self._watch: Watch | None = None
-        self._relied = 0.0
+        self._relied_from = 0.0
         """When we start to rely on the watch."""
-        self._line = Line()
+        self._local = LocalQueue()
         """The line that we are in, once we have asked whose turn it is."""
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
@@ -473,14 +473,16 @@ class Place:
             return False
         return not self._is_behind_ticket()
 
-    def _ahead_here(self) -> list[Place]:
-        lines, queue = self.env.lines, self._request.queue
+    def _ahead_here(self) -> list[QueueEntry]:
+        lines, queue = self.env.local_queues, self._request.queue
         while True:
-            line: Line = lines.setdefault(queue, self._line)  # in case an interruption comes now, it is already ours
-            self._line = line
-            with line.mutex:
-                if lines.get(queue) is line:  # else it has just been dissolved
-                    ahead: list[Place] = line.ahead_of(self)
+            local: LocalQueue = lines.setdefault(
+                queue, self._local
+            )  # in case an interruption comes now, it is already ours
+            self._local = local
+            with local.mutex:
+                if lines.get(queue) is local:  # else it has just been dissolved
+                    ahead: list[QueueEntry] = local.ahead_of(self)
                     return ahead
 
     @property
@@ -494,7 +496,7 @@ class Place:
         if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
             return True  # a thousand pollers cannot each read a list of a thousand
         self._list_at = env.monotonic() + _LIST_EVERY
-        queue, names = self._look()
+        queue, names = self._open_queue()
         try:
             before = self._ahead_of_us(names)
             for number in range(len(before), 0, -1):
@@ -504,13 +506,13 @@ class Place:
                     self._turn_came = True
                     return True
         finally:
-            self._unlook(queue)
+            self._close_queue(queue)
         self._unwatch()
         if queue is not None and self._ticket is None and (before or not names):
             remove_queue(env, path)  # all tickets were of dead processes, or there were none
         return False
 
-    def _look(self) -> tuple[Queue | None, list[str]]:
+    def _open_queue(self) -> tuple[Queue | None, list[str]]:
         """The queue, and the tickets in it: the queue of our own ticket, as long as that exists."""
         if self._ticket is not None:
             names = self._ticket.queue.names()
@@ -520,7 +522,7 @@ class Place:
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
-    def _unlook(self, queue: Queue | None) -> None:
+    def _close_queue(self, queue: Queue | None) -> None:
         if queue is not None and (self._ticket is None or self._ticket.queue is not queue):
             queue.close()
 
@@ -529,7 +531,7 @@ class Place:
         env, path = self.env, f"{self._request.queue}/{name}"
         if self._before == name:
             if self._watch is not None and self._watch.take():
-                self._relied = env.monotonic() + DYING
+                self._relied_from = env.monotonic() + DYING
             return True
         self._unwatch()
         try:
@@ -541,23 +543,23 @@ class Place:
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
         ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
-        return [name for name in ahead if name not in self._passed] if self._passed else ahead
+        return [name for name in ahead if name not in self._ignored] if self._ignored else ahead
 
     def overtake(self) -> None:
         """Q6."""
         ahead = self._ahead_here()
-        with self._line.mutex:
-            for place in ahead:
-                if place in self._line.places:
-                    self._line.places.remove(place)
-                    place.signal.set()  # it may wait for its turn only, and nothing else would wake it
-        queue, names = self._look()
+        with self._local.mutex:
+            for entry in ahead:
+                if entry in self._local.entries:
+                    self._local.entries.remove(entry)
+                    entry.signal.set()  # it may wait for its turn only, and nothing else would wake it
+        queue, names = self._open_queue()
         try:
             for name in self._ahead_of_us(names):
                 if queue is not None and not queue.unlink(name):
-                    self._passed.add(name)
+                    self._ignored.add(name)
         finally:
-            self._unlook(queue)
+            self._close_queue(queue)
         self._behind_here = 0
         self._unwatch()
 
@@ -566,7 +568,7 @@ class Place:
     @property
     def due(self) -> float:
         """When to look again just to take a ticket."""
-        return math.inf if self._ticket is not None or self._hopeless else self._queue_up_at
+        return math.inf if self._ticket is not None or self._cannot_queue else self._queue_up_at
 
     def queue_up(self, now: float) -> None:
         """Take a ticket, if we are the first of this process and have to go on waiting."""
@@ -582,7 +584,7 @@ class Place:
         except OSError:
             pass  # Q1
         self._issuing = False
-        self._hopeless = self._ticket is None
+        self._cannot_queue = self._ticket is None
 
     def recheck(self, now: float) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a
@@ -595,7 +597,7 @@ class Place:
             return (), math.inf, self.signal
         fds = self._watch.fds() if self._watch is not None else ()
         if fds:
-            return fds, min(self.due, self._relied if now < self._relied else math.inf), None
+            return fds, min(self.due, self._relied_from if now < self._relied_from else math.inf), None
         return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
 
     def woke(self, *, over: bool) -> bool:
@@ -623,10 +625,10 @@ class Place:
 
     def _tell_owner(self) -> None:
         if self.owner is not None:
-            with self._line.mutex:
-                for place in self._line.places.copy():
-                    if place.owner == self.owner:
-                        place.signal.set()
+            with self._local.mutex:
+                for entry in self._local.entries.copy():
+                    if entry.owner == self.owner:
+                        entry.signal.set()
 
     def leave(self) -> None:
         """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
@@ -634,12 +636,12 @@ class Place:
             return
         self._unwatch()
         self.drop_ticket()
-        with self._line.mutex:
-            if self in self._line.places:
-                self._line.places.remove(self)
-            self._line.wake_first()
-            if not self._line.places and self.env.lines.get(self._request.queue) is self._line:
-                self.env.lines.pop(self._request.queue, None)  # a signal handler's lock may have done it
+        with self._local.mutex:
+            if self in self._local.entries:
+                self._local.entries.remove(self)
+            self._local.wake_first()
+            if not self._local.entries and self.env.local_queues.get(self._request.queue) is self._local:
+                self.env.local_queues.pop(self._request.queue, None)  # a signal handler's lock may have done it
 
     def _unwatch(self) -> None:
         self._before = None
@@ -658,7 +660,7 @@ class Place:
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
     """All visible waiters, including those that the status already knows. Changes nothing."""
-    queue = sorted([*_in_tickets(env, request), *_in_line(env, request)], key=lambda arrival: arrival[0])
+    queue = sorted([*_other_waiters(env, request), *_own_waiters(env, request)], key=lambda arrival: arrival[0])
     found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
     known = {waiter.pid for waiter in found}
     found += [waiter for waiter in status.waiters if waiter.pid not in known]
@@ -674,10 +676,10 @@ def waiters(env: Environment, request: FileRequest, seen: Observation | None, st
     return tuple(found)
 
 
-def _in_tickets(env: Environment, request: FileRequest) -> list[Arrival]:
+def _other_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
     """Waiters of other processes: the first of each."""
-    line: Line | None = env.lines.get(request.queue)
-    mine = set() if line is None else {place.name for place in line.places.copy()}
+    local: LocalQueue | None = env.local_queues.get(request.queue)
+    mine = set() if local is None else {entry.name for entry in local.entries.copy()}
     return [(arrival(name), waiter) for name, waiter in read_tickets(env, request.queue) if name not in mine]
 
 
@@ -714,16 +716,16 @@ def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
     return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
 
 
-def _in_line(env: Environment, request: FileRequest) -> list[Arrival]:
+def _own_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
     """Waiters of this process."""
-    line: Line | None = env.lines.get(request.queue)
-    if line is None:
+    local: LocalQueue | None = env.local_queues.get(request.queue)
+    if local is None:
         return []
     ago = env.time() - env.monotonic()
     pid = env.identity().pid
     command = env.command(pid)
     return [
-        (place.started - env.clock_shift, Waiter(None, pid, ago + place.started, place.tag, command))
-        for place in line.places.copy()
-        if not place.holding
+        (entry.started - env.clock_shift, Waiter(None, pid, ago + entry.started, entry.tag, command))
+        for entry in local.entries.copy()
+        if not entry.holding
     ]

@@ -59,8 +59,8 @@ from functools import partial
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
-from .hold import FileHeld
-from .inspect import Observation, explained, read_record
+from .hold import FileHold
+from .inspect import Observation, read_record, with_hint
 from .interop import announce_removal, end_removal, quieten
 from .policy import Verdict
 from .publish import finish, publish
@@ -124,7 +124,7 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
     env.operations.about_to_make(mine._path)
     try:
         env.close(env.open_new(mine._path, 0o600))
-        alone = not _others(env, path, inode, env.list_directory(directory or "/"), guard, own=name)
+        alone = not _has_other(env, path, inode, env.list_directory(directory or "/"), guard, own=name)
     except BaseException:
         unlink_quietly(env, mine._path)  # interrupted, perhaps after it was made
         raise
@@ -140,7 +140,7 @@ def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) 
         names = env.list_directory(path.rpartition("/")[0] or "/")
     except OSError:
         return False
-    return _others(env, path, inode, names, guard)
+    return _has_other(env, path, inode, names, guard)
 
 
 def is_claim(name: str) -> bool:
@@ -175,9 +175,9 @@ class _About:
         who = env.identity()
         if not who.has_pid_space:
             return False
-        if self.boot != _short(who.boot):
+        if self.boot != _digest(who.boot):
             return abs(env.time() - made) >= _UNKNOWABLE_LASTS
-        if self.space != _short(who.pid_namespace):
+        if self.space != _digest(who.pid_namespace):
             return False
         found = env.inspect(self.pid)
         if found.has_ended:
@@ -191,8 +191,8 @@ def _name(env: Environment, inode: tuple[int, int], guard: int) -> str:
         f"{inode[1]:x}",
         f"{inode[0]:x}",
         "n" if guard == NO_LOCKS else "g",
-        _short(who.boot),
-        _short(who.pid_namespace),
+        _digest(who.boot),
+        _digest(who.pid_namespace),
         str(who.pid),
         who.started.replace(".", ""),
         env.token(),
@@ -213,11 +213,11 @@ def _parsed(name: str) -> _About | None:
     return _About((int(device, 16), int(number, 16)), kind == "g", boot, space, int(pid), started)
 
 
-def _short(text: str) -> str:
+def _digest(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
-def _others(
+def _has_other(
     env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
 ) -> bool:
     """Whether another claim counts. Removes those that do not by T12 or T13."""
@@ -269,12 +269,12 @@ _PAUSE, _PATIENCE = 0.0005, 0.1
 
 def take_over(
     env: Environment, request: FileRequest, seen: Observation, verdict: Verdict, *, insist: bool = False
-) -> Generator[Wait, None, FileHeld | None]:
+) -> Generator[Wait, None, FileHold | None]:
     """The hold, or None when another contender or the holder itself was faster.
 
     `insist`: do not wait for processes that share the guard to let go of it (T9).
     """
-    in_place = _may_be_guarded(env, seen)
+    in_place = _is_guard_free(env, seen)
     if not in_place:
         seen.refused += 1
         if not insist and seen.refused < _TRIES:
@@ -306,7 +306,7 @@ def take_over(
         return None
     held.recovered_from = seen.record
     try:
-        alone = held if removed or not seen.is_guarded else (yield from _outlast_claims(env, held))
+        alone = held if removed or not seen.is_guarded else (yield from _wait_for_claims(env, held))
         calm = alone if verdict.by_proof or alone is None else (yield from _settle(env, alone))
         if request.protocol.has_rivals and seen.fd >= 0:
             env.close(seen.fd)  # T10
@@ -317,7 +317,7 @@ def take_over(
         raise
 
 
-def _may_be_guarded(env: Environment, seen: Observation) -> bool:
+def _is_guard_free(env: Environment, seen: Observation) -> bool:
     """Whether the exclusive guard is available now, or there are no guards; leaves it as it was (T1)."""
     if not env.guards or seen.fd < 0:
         return True
@@ -335,11 +335,11 @@ def _open(env: Environment, request: FileRequest) -> int | None:
         raise
     except OSError as error:
         if error.errno not in UNWRITABLE:
-            raise explained(error, request, env) from error
+            raise with_hint(error, request, env) from error
         return None
 
 
-def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHeld | None:
+def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHold | None:
     """Overwrite the record through `fd`, which is then the hold's, or else closed."""
     data = b""
     held = claim = None
@@ -355,7 +355,7 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
                 env.undo_by(fd, partial(withdraw, env, request, data))
                 _write_or_restore(env, request, fd, data, seen)
                 if is_there(env, request.path, seen.identity):  # T4
-                    held = FileHeld(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
+                    held = FileHold(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
             if claim is not None:
                 claim.end()
     except BaseException:
@@ -384,13 +384,13 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
         return claim
     except OSError as error:
         if error.errno not in UNWRITABLE:
-            raise explained(error, request, env) from error
+            raise with_hint(error, request, env) from error
         # This user could not remove a lock file here at the release either.
         seen.blocked = f"this user may not create a claim to it in {request.directory}"
         return None
 
 
-def _outlast_claims(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld | None]:
+def _wait_for_claims(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
     """T8."""
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):
@@ -467,7 +467,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     return True
 
 
-def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld | None]:
+def _settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
     """T5."""
     yield Wait((), env.monotonic() + SETTLE)
     if held.verify():
@@ -478,9 +478,9 @@ def _settle(env: Environment, held: FileHeld) -> Generator[Wait, None, FileHeld 
 
 def complete(
     env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
-) -> Generator[Wait, None, FileHeld | None]:
+) -> Generator[Wait, None, FileHold | None]:
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
-    if not _may_be_guarded(env, seen):  # T9
+    if not _is_guard_free(env, seen):  # T9
         seen.refused += 1
         if (not insist and seen.refused < _TRIES) or not _remove(env, request, seen):
             return None

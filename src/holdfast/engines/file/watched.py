@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import deadlock
 from ..._core.wait import Wait
 from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
 from ...errors import WouldDeadlock
 from ...model import Status
-from .hold import FileHeld
-from .inspect import Assessment, Observation, assess, explained, forget, observe, require_same_protocol, reread
+from .hold import FileHold
+from .inspect import Assessment, Observation, assess, forget, observe, require_same_protocol, reread, with_hint
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
@@ -48,7 +48,7 @@ class WatchedFile:
         self._watch: Watch | None = None
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
-        self._relied = 0.0
+        self._relied_from = 0.0
         """When we start to rely on the watch, where a guard was seen."""
         self._waiting = False
         self._poll = FIRST_POLL
@@ -92,7 +92,7 @@ class WatchedFile:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise explained(error, self.request) from error
+            raise with_hint(error, self.request) from error
         return (found.st_dev, found.st_ino)
 
     @property
@@ -114,11 +114,11 @@ class WatchedFile:
             return describe(self.env, self.request, None, None, None)
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
-    def join(self, context: tuple[object, ...]) -> Share | None:
+    def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """Enter again, if our own process holds it for the same owner."""
         owner = self.request.owner
         if owner is not None:
-            for held in self._our_own():
+            for held in self._own_holds():
                 if held.request.owner == owner and self._joinable(held):
                     return held.join(context)
         return None
@@ -127,39 +127,39 @@ class WatchedFile:
         """Whether the caller would wait for itself."""
         # One share is enough: a hold ends with its last share.
         return any(
-            share.context[: len(context)] == context
-            for held in self._our_own()
-            if not held.lost and self._in_the_way(held)
-            for share in list(held.shares)
+            ref.context[: len(context)] == context
+            for held in self._own_holds()
+            if not held.lost and self._blocks(held)
+            for ref in list(held.refs)
         )
 
     def is_inside(self, context: tuple[object, ...]) -> bool:  # noqa: ARG002
         """Whether the caller already shares the lock, and so may share it again before any waiter."""
         return False
 
-    def _our_own(self) -> list[FileHeld]:
+    def _own_holds(self) -> list[FileHold]:
         """This process's holds of it; several only if they are shared."""
-        held: FileHeld | None = self.env.holds.get(self.seen.identity) if self.there else None
+        held: FileHold | None = self.env.holds.get(self.seen.identity) if self.there else None
         return [] if held is None else [held]
 
-    def own_shares(self) -> list[Share]:
+    def own_refs(self) -> list[HoldRef]:
         """The shares of this process's handles in holds that are in the way."""
-        ours = [held for held in self._our_own() if not held.lost and self._in_the_way(held)]
-        return [share for held in ours for share in list(held.shares)]
+        ours = [held for held in self._own_holds() if not held.lost and self._blocks(held)]
+        return [ref for held in ours for ref in list(held.refs)]
 
-    def _joinable(self, held: FileHeld) -> bool:  # noqa: ARG002
+    def _joinable(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
-    def _in_the_way(self, held: FileHeld) -> bool:  # noqa: ARG002
+    def _blocks(self, held: FileHold) -> bool:  # noqa: ARG002
         return True
 
     def deadlock(self, slots: int) -> WouldDeadlock:
         """The error for a caller that would wait for itself."""
-        return deadlock(self.request, slots, self.own_shares())
+        return deadlock(self.request, slots, self.own_refs())
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Generator[Wait, None, FileHeld | None]:
+    def attempt(self) -> Generator[Wait, None, FileHold | None]:
         """Try to get the lock as seen: create a missing file, take over one where that is allowed."""
         env, request = self.env, self.request
         held = None
@@ -199,7 +199,7 @@ class WatchedFile:
         change = self._watch.take()
         if change & CLOSED:
             self.hurry()  # WF2
-            self._relied = 0.0
+            self._relied_from = 0.0
         return bool(change)
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
@@ -214,8 +214,8 @@ class WatchedFile:
             return (), now + pause
         self._waiting = True
         fds, until = self._watch.fds(), now + self._recheck
-        if now < self._relied and self.assessed.evidence.source == "guard":
-            until = min(until, self._relied)
+        if now < self._relied_from and self.assessed.evidence.source == "guard":
+            until = min(until, self._relied_from)
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
@@ -244,7 +244,7 @@ class WatchedFile:
         if env.events_reach(path):
             try:
                 self._watch = self._subscribe()
-                self._relied = env.monotonic() + DYING
+                self._relied_from = env.monotonic() + DYING
             except FileNotFoundError:
                 self._armed = False  # gone in between: the next look notices
                 return

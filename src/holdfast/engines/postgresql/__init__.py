@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from ..._core.hold import Share
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.options import Options, Request
 from ..._core.wait import Wait
@@ -59,7 +59,7 @@ class Postgresql(Engine):
 
     def acquire(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Share | Refusal]:
+    ) -> Generator[Wait, None, HoldRef | Refusal]:
         return acquire(env, _only(requests), timeout, context)
 
     def wait_until_free(

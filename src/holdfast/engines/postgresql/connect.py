@@ -22,8 +22,8 @@ A session is kept for a moment behind its use: the next acquire is ten times as 
 
 PC6  Only a session that provably has no lock and waits for none is kept: what a `false` of a try, an error of a wait
      or a `true` of an unlock has shown last (`Connection.spotless`). Anything else ends with its connection.
-PC7  Nobody relies on one: the server may have ended it meanwhile. Whoever takes one and finds that out connects anew,
-     and says nothing of it.
+PC7  Nothing relies on one: the server may have ended it meanwhile. A caller that takes one and finds that out connects
+     anew, and says nothing of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HOW = (
 
 
 class LockUrl:
-    """A database, a schema in it, and the name of a lock there; or its beginning, for those who list locks."""
+    """A database, a schema in it, and the name of a lock there; or its beginning, for a list of locks."""
 
     __slots__ = ("base", "conninfo", "key", "name", "schema", "shown")
 
@@ -409,10 +409,10 @@ def _prepare(
 ) -> Generator[Wait, None, None]:
     wanted = _settings(stale_after, connection.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    together = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
+    contend_as_owner = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
-            (facts,) = yield from connection.ask(together, (), until)
+            (facts,) = yield from connection.ask(contend_as_owner, (), until)
         except Refused:  # one of the settings; which one?
             (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
             _check(connection, facts)

@@ -1,7 +1,7 @@
 """One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
 
-PS1  libpq is called by one thread at a time: by whoever has made the connection, until a hold gives it to the agent's
-     thread (`keeper`), and then by who has taken it back (`take`). The agent asks under the `mutex`, at each step,
+PS1  libpq is called by one thread at a time: by its maker, until a hold gives it to the agent's thread (`keeper`),
+     and then by the one that has taken it back (`take`). The agent asks under the `mutex`, at each step,
      whether the hold that it steps for is still the keeper.
 PS2  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
      server is also sent a cancel request, by the agent, so that it notices at once and not within a second.

@@ -21,11 +21,11 @@ PG2  The high bits of a token are the timeline of the server's log, which a prom
      row of an older version jumps up once; an older version counts on from there.
 PG3  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
      that shared a session would both get in.
-PG4  Whoever gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or because
-     the connection is closed.
-PG5  Patience is the caller's: whoever waits goes on through an outage until its timeout, and for ever without one. At
-     the first contact only a server that says itself that it has no session for us now is waited for: whoever
-     cannot reach any server may have mistyped the URL, and is told at once.
+PG4  A waiter that gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or
+     because the connection is closed.
+PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
+     the first contact only a server that says itself that it has no session for us now is waited for: a
+     caller that cannot reach any server may have mistyped the URL, and is told at once.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -35,7 +35,7 @@ A hold is that session, and the heartbeat that shows that it still has the lock.
 PG6  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
      heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
      the connection shows at once.
-PG7  A hold that is lost closes its connection, whoever found that out, so a release after it cannot reach the server,
+PG7  A hold that is found to be lost closes its connection, so a release after it cannot reach the server,
      and frees nothing; and the server keeps the lock for nobody who does not believe in it.
 """
 
@@ -46,8 +46,8 @@ import random
 from collections.abc import Generator
 from functools import partial
 
-from ..._core.attempt import Story
-from ..._core.hold import Share
+from ..._core.attempt import AttemptEvents
+from ..._core.hold import HoldRef
 from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
@@ -55,7 +55,7 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHeld, RemoteRequest, require_no_deadlock, together
+from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
 from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .look import comment, free, look_at
@@ -70,7 +70,7 @@ _RETRY_EVERY = 1.0
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _ASK_EVERY = 60.0
-"""Seconds after which one who waits makes sure that the server still knows of it."""
+"""Seconds after which a waiter makes sure that the server still knows of it."""
 _COUNTED = 40
 """The bits of a token that count holds; those above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
@@ -121,7 +121,7 @@ class Contest(Contender):
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, Share | Refusal]:
+    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
         require_no_deadlock(self.attempt)
         result = yield from self._through_failures(shared=False)
         assert not isinstance(result, bool)
@@ -136,13 +136,13 @@ class Contest(Contender):
     def last(self) -> tuple[Status, ...]:
         return (self._seen or free(self.lock_url.shown),)
 
-    def look_kindly(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Generator[Wait, None, None]:
         try:
             yield from self._look((yield from self._connected(patient=False)))
         except (Broken, Refused, EngineUnavailable):
             pass
         finally:
-            self.close()  # who waits in line needs no session
+            self.close()  # a waiter in line needs no session
 
     def close(self) -> None:
         """PG4. Never waits."""
@@ -152,7 +152,7 @@ class Contest(Contender):
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
+    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
         """All of it, again and again while the server goes away and comes back."""
         while True:
             try:
@@ -169,7 +169,7 @@ class Contest(Contender):
             except Refused as refused:
                 raise refusal(self.lock_url, refused) from None
 
-    def _contend(self, *, shared: bool) -> Generator[Wait, None, Share | bool | None]:
+    def _contend(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
         """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
             connection = yield from self._connected()
@@ -246,7 +246,7 @@ class Contest(Contender):
         if not rows and connection.collect() is None:
             raise Broken(f"{connection.label} has forgotten us")
 
-    def _raise_token(self, connection: Connection) -> Generator[Wait, None, Share]:
+    def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""
         sent = self.env.monotonic()
         rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
@@ -261,7 +261,7 @@ class Contest(Contender):
         lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
         return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, connection: Connection, row: Row, sent: float) -> Share:
+    def _won(self, connection: Connection, row: Row, sent: float) -> HoldRef:
         """The lock is ours, and the token is raised."""
         who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
@@ -277,11 +277,11 @@ class Contest(Contender):
         self.attempt.require_same_process()
         fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHeld(self.env, self.request, connection, record, token, sent, self.attempt.story)
+        held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
         try:
-            share = held.share(self.context)
-            self._connection = None  # not before: whoever is interrupted closes it
-            return share
+            ref = held.ref(self.context)
+            self._connection = None  # not before: an interruption closes it
+            return ref
         except BaseException:
             held.give_back()
             raise
@@ -320,12 +320,12 @@ class Contest(Contender):
 
 def acquire(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Share | Refusal]:
+) -> Generator[Wait, None, HoldRef | Refusal]:
     contest = Contest(env, request, timeout, context)
     try:
-        return (yield from together(contest))
+        return (yield from contend_as_owner(contest))
     except BaseException:
-        contest.attempt.story.gave_up()
+        contest.attempt.attempt_events.gave_up()
         raise
     finally:
         contest.close()
@@ -388,7 +388,7 @@ class PostgresqlRequest(RemoteRequest):
             )
 
 
-class PostgresqlHeld(RemoteHeld):
+class PostgresqlHold(RemoteHold):
     """See the head of this module."""
 
     __slots__ = ("_every", "_job", "_patience", "connection")
@@ -401,13 +401,13 @@ class PostgresqlHeld(RemoteHeld):
         record: Record,
         token: int,
         sent: float,
-        story: Story,
+        attempt_events: AttemptEvents,
     ) -> None:
         self.connection = connection
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
         super().__init__(env, request, request.key, record, token)
-        self.story = story
+        self.attempt_events = attempt_events
         self.lapses = sent + self._patience
         connection.keeper = self
         try:

@@ -1,4 +1,4 @@
-"""Who holds a lock and who waits for it, as the server has it: its table of locks, joined to the rows of the holders.
+"""Holders and waiters of a lock, as the server has them: its table of locks, joined to the rows of the holders.
 
 PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
       it that has the lock: the pid alone may be another session's by now, so it must be no older than the row.
@@ -39,7 +39,7 @@ _MANY = "(select * from {table} where starts_with(name, $1))"
 
 
 def comment(pid: int, host: str, tag: str | None) -> str:
-    """What the text of a statement begins with, for those who look at who waits."""
+    """What the text of a statement begins with, so that a look at the server's sessions names the waiter."""
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
@@ -99,7 +99,7 @@ def _evidence(row: Row) -> str:
 
 
 def _record(row: Row, name: str) -> Record:
-    """What is known of the one who holds it."""
+    """What is known of the holder."""
     fields: dict[str, object] = {"name": name, "session": int(row[2] or 0)}
     if row[10] == "t":
         fields["token"] = int(row[11] or 0)

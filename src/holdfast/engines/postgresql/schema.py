@@ -50,7 +50,7 @@ def grants(schema: str, roles: Sequence[str]) -> tuple[str, ...]:
 
 
 def ddl(schema: str = SCHEMA, grant: Sequence[str] = ()) -> str:
-    """The SQL that `init` runs, for whoever wants to read it or apply it by other means. ValueError for a bad name."""
+    """The SQL that `init` runs, to be read, or applied by other means. ValueError for a bad name."""
     return ";\n".join(statements(schema) + grants(schema, grant)) + ";\n"
 
 

@@ -240,12 +240,12 @@ def nothing_is_removed(patch: Patch) -> None:
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
     """Q4: who gives up leaves its ticket."""
 
-    def drop(self: queue.Place) -> None:
+    def drop(self: queue.QueueEntry) -> None:
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self.env.close(ticket._fd)
 
-    patch.setattr(queue.Place, "drop_ticket", drop)
+    patch.setattr(queue.QueueEntry, "drop_ticket", drop)
 
 
 def a_dead_ticket_counts(patch: Patch) -> None:
@@ -261,7 +261,7 @@ def nobody_loses_patience(patch: Patch) -> None:
 
 def the_next_task_is_not_told(patch: Patch) -> None:
     """Whoever leaves a line tells nobody."""
-    patch.setattr(queue.Line, "wake_first", lambda _self: None)
+    patch.setattr(queue.LocalQueue, "wake_first", lambda _self: None)
 
 
 def no_wait_for_rivals(patch: Patch) -> None:

@@ -30,6 +30,7 @@ PARTS = {
         "engines/__init__.py",
         "engines/base.py",
         "engines/registry.py",
+        "engines/connections.py",
         "engines/remote.py",
         "plugins.py",
     ),

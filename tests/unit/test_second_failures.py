@@ -515,10 +515,10 @@ def test_a_child_leaves_its_parents_place_alone(path: Path, contend: Contend) ->
     waiter = contend(path, timeout=None, fair=True)
     assert waiter.step() is not None
     (line,) = waiter.env.local_queues.values()
-    (place,) = line.places
+    (place,) = line.entries
     waiter.env.real.generation += 1
     place.leave()
-    assert line.places == [place]
+    assert line.entries == [place]
     waiter.env.real.generation -= 1
     held.release()
 
@@ -531,16 +531,16 @@ def test_a_place_left_while_it_is_woken_wakes_the_next_one(path: Path, contend: 
     for waiter in waiters:
         assert waiter.step() is not None
     (line,) = holder.env.local_queues.values()
-    first, second = line.places
+    first, second = line.entries
 
     def left() -> None:
-        line.places.remove(first)
+        line.entries.remove(first)
         raise RuntimeError("Event loop is closed")
 
     first.signal.subscribe(left)
     second.signal.is_set = False
     line.wake_first()
-    assert line.places == [second]
+    assert line.entries == [second]
     assert second.signal.is_set
     first.signal.unsubscribe()
     held.release()

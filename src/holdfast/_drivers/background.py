@@ -157,9 +157,9 @@ class Keeper:
         Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
         one that came in now would die inside.
         """
-        for line in list(self._env.local_queues.values()):
-            for place in line.places.copy():
-                place.drop_ticket()
+        for queue in list(self._env.local_queues.values()):
+            for entry in queue.entries.copy():
+                entry.drop_ticket()
         for held in list(self._env.holds.values()):
             try:
                 if held.request.retained:

@@ -742,5 +742,5 @@ def leave_to(hold: Hold, owner: int) -> bool:
 
 
 def leave_to_others(hold: BaseHold) -> None:
-    """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H8)."""
+    """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None

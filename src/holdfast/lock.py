@@ -30,8 +30,7 @@ from .engines import Engine, engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHold, own_hold
 from .engines.file.request import FileRequest
-from .errors import LockLost, NotHeld
-from .errors import set_error_path as located
+from .errors import LockLost, NotHeld, set_error_path
 from .events import INFO, Event, fields, logger_for
 from .model import Record, SemaphoreStatus, Status
 
@@ -358,7 +357,7 @@ class Acquirable(Resource):
                     result.held.attempt_events.acquired(result.held)
                 return hold
         except OSError as failed:
-            located(failed, self.path)
+            set_error_path(failed, self.path)
             raise
         if error is not None:
             raise error(result)

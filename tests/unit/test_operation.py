@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Hold, Lock
+from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
@@ -77,6 +78,20 @@ def test_the_next_operation_undoes_one_that_was_broken_off(shm: Path, env: Any) 
     assert os.listdir(shm) == []
     assert not env.operations.running
     assert path not in [held.path for held in env.holds.values()]
+
+
+def test_the_exit_undoes_an_operation_that_was_broken_off(shm: Path, env: Any) -> None:
+    """J4: not only its hold, which the exit releases anyway."""
+    left = str(shm / "left.tmp")
+
+    def make() -> None:
+        env.operations.about_to_make(left)
+        env.close(env.open_new(left, 0o600))
+
+    broken_off(env, make)
+    Keeper(env).release_all()
+    assert os.listdir(shm) == []
+    assert not env.operations.running
 
 
 def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None:

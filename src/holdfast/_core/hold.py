@@ -5,13 +5,13 @@
       └──check()──────▶ lost ──release()──▶ released; a lock that another process has by now is left alone
 
 H1  Only the process that acquired may act. A forked child has another `generation`; every step there does nothing.
-H2  A hold belongs to its `shares`, one for each handle. They change only under `mutex`: the last share to go releases,
+H2  A hold belongs to its `refs`, one for each handle. They change only under `mutex`: the last one to go releases,
     releasing twice is harmless, a hold that is being released cannot be joined, and no heartbeat writes to a descriptor
-    whose number may already be another file's. A hold without shares is not finished yet, and cannot be joined either.
+    whose number may already be another file's. A hold without refs is not finished yet, and cannot be joined either.
     The mutex is re-entrant, as a signal handler or a finaliser may release during a check; hence the second look at
     `released` after each system call.
 H3  A garbage-collected handle leaves the lock held, and a ResourceWarning says so. Collection may happen in any thread
-    at any allocation, so it changes one attribute of its share and takes no mutex. There is no warning for a hold that
+    at any allocation, so it changes one attribute of its ref and takes no mutex. There is no warning for a hold that
     was never delivered, that belongs to a parent, or that something other than the handle releases.
 """
 
@@ -56,11 +56,6 @@ class HoldState:
 
     __slots__ = (
         "acquired",
-        "attempt_events",
-        "attempt_events",
-        "attempt_events",
-        "attempt_events",
-        "attempt_events",
         "attempt_events",
         "env",
         "frame",
@@ -110,7 +105,7 @@ class HoldState:
 
     @abstractmethod
     def release(self, ref: HoldRef | None = None) -> None:
-        """Give up the lock, or this share of it. LockLost if it was no longer ours."""
+        """Give up the lock, or this handle's part in it. LockLost if it was no longer ours."""
 
     @abstractmethod
     def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
@@ -147,13 +142,13 @@ class HoldState:
     # -- what all do ---------------------------------------------------------------------------------------------------
 
     def ref(self, context: tuple[object, ...]) -> HoldRef:
-        """The first handle's share; or a further one, for a caller that has made sure that this is allowed."""
+        """The first handle's part; or a further one, for a caller that has made sure that this is allowed."""
         ref = HoldRef(self, context, self.env.operations.number() if self.refs else self.operation)
         self.refs.append(ref)
         return ref
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
-        """A share in a hold that is finished, not being released, and still ours; else None (H2)."""
+        """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
             if self.released or not self.refs:
                 return None
@@ -274,7 +269,7 @@ class HoldState:
 
 
 def give_back(ref: HoldRef) -> None:
-    """Undo a share that the caller never got. May be interrupted, and called again (operations.py, J3)."""
+    """Undo what the caller never got. May be interrupted, and called again (operations.py, J3)."""
     held = ref.held
     with held.mutex:
         if ref in held.refs and held.refs != [ref]:

@@ -160,6 +160,10 @@ class Keeper:
         for queue in list(self._env.local_queues.values()):
             for entry in queue.entries.copy():
                 entry.drop_ticket()
+        try:
+            self._env.operations.recover()  # J4
+        except Exception as error:
+            print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
         for held in list(self._env.holds.values()):
             try:
                 if held.request.retained:

@@ -9,14 +9,15 @@ J1  A descriptor enters the table of the process, under the number of its operat
 J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
     off by `del`, which is one bytecode, and nothing is called between that and the caller. A caller that is interrupted
     there all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
-    the same list, from before its first step until its descriptor is closed and the keeper knows (lock.py).
+    the same list, from before its first step until its descriptor is closed and the keeper knows (hold.py).
 J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and what says
     that it was done changes after it.
-J4  The beginning of an operation, and the exit, first undo those whose frame has ended. One that still runs, in another
-    thread or greenlet or below the signal handler that we are in, is left alone, and so is all that it began itself.
+J4  An operation that begins, and the exit of a process that has held a lock, first undo those whose frame has ended.
+    One that still runs, in another thread or greenlet or below the signal handler that we are in, is left alone, and so
+    is all that it began itself.
 J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with` statement has an object of
-    its own to call when it is left (lock.py, Leaving). Where that cannot be called it is dropped, and releases then;
-    where that is interrupted as well, the next one that has to wait finds in a list that it is gone.
+    its own to call when it is left (lock.py, Leaving). If that call does not happen, the object is dropped, and its
+    finalizer releases. If that is interrupted too, the next contender that waits finds the object gone, and releases.
 """
 
 from __future__ import annotations

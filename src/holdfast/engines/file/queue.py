@@ -392,7 +392,7 @@ class LocalQueue:
         self.entries: list[QueueEntry] = []
 
     def ahead_of(self, entry: QueueEntry) -> list[QueueEntry]:
-        """The places that `place` waits for: readers do not wait for readers. Inserts it if it is missing: at first,
+        """The predecessors of `entry`; a reader does not wait for readers. It is inserted if it is missing: at first,
         and after a waiter lost patience with it (Q6)."""
         if entry not in self.entries:
             self._insert(entry)

@@ -8,10 +8,10 @@ B1  Nothing resumes or closes the generator while a step of it runs. A task canc
 B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
     it cleans up in the end.
 B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
-B4  A task that waits for itself under an `asyncio.timeout` (or `wait_for`, since Python 3.12) does not wait for ever,
-    and is left to wait. asyncio tells nobody that there is one. But it refers to its task, and the collector can say
-    what does: a look at all objects, tens of milliseconds, where otherwise an error is raised. Any other timeout
-    (another task that cancels this one, anyio's scopes) is not known, and WouldDeadlock is raised inside it.
+B4  A task that waits for its own lock under an `asyncio.timeout` (or `wait_for`, since Python 3.12) is left to wait, as
+    that wait has an end. asyncio does not say whether there is a timeout, but a timeout refers to its task, and the
+    garbage collector lists what does: a search through all objects, tens of milliseconds, only where WouldDeadlock is
+    the alternative. Other timeouts (a task that cancels this one, anyio's scopes) are not seen: there it is raised.
 """
 
 from __future__ import annotations

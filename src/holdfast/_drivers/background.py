@@ -14,8 +14,9 @@ K5  A beat that fails is reported and tried again at the next turn. It never end
 K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
     process waits for have ended, because their work may be what the lock protects. Such a child ends by `os._exit`, so
     this must be asked for anew in each process, and where `multiprocessing` is loaded it goes through its finalizers.
-K7  A hold knows of the keeper before it is on the table, and is on the table before its watch is made, and until that
-    has ended. So it can be forgotten whatever was interrupted; a watch whose key is not known belongs to no other hold.
+K7  Three steps, in this order: the hold gets its keeper, it enters the table, its watch is made. It leaves the table
+    after its watch has ended. So an interruption between any two leaves a hold that can be forgotten, and a watch whose
+    key is not known belongs to no other hold.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`run`: hold a lock while a command runs, and be as transparent as possible in between.
 
-C1  Signals that end a process are turned into an exception while waiting, so that nothing is left; then the process
-    ends by that very signal. Python drops an exception that comes in the callback of a weak reference, of which each
-    import has one; so the signal is noted, an alarm raises it again, and the note is looked at once more
-    between the acquisition and the start of the command.
+C1  While waiting, a signal that ends the process raises an exception, so that nothing is left; then the process ends by
+    that very signal. Python swallows an exception that is raised in the callback of a weak reference, and each import
+    has such a callback. So the signal is noted as well, an alarm raises it again, and the note is checked between the
+    acquisition and the start of the command.
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
     the command, or between the command's end and the release.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only

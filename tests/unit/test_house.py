@@ -17,6 +17,8 @@ import pytest
 
 import holdfast
 from holdfast._core.options import Options
+from holdfast.cli import options as cli_options
+from holdfast.protocols import registry
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"
@@ -341,6 +343,14 @@ def _options_of(kind: type) -> dict[str, tuple[object, object]]:
     """By name, what an editor shows of each: the type and the default."""
     wanted = inspect.signature(kind).parameters.values()
     return {one.name: (one.annotation, one.default) for one in wanted if one.kind is one.KEYWORD_ONLY}
+
+
+def test_every_built_in_protocol_is_named_where_people_choose_one() -> None:
+    """In the signatures, for editors, and in the help of the command line."""
+    for kind in (holdfast.Lock, holdfast.Semaphore):
+        shown = str(inspect.signature(kind).parameters["protocol"].annotation)
+        assert set(re.findall(r"""["'](\w+)["']""", shown)) == set(registry._BUILT_IN)
+    assert set(cli_options._PROTOCOLS) == set(registry._BUILT_IN)
 
 
 @pytest.mark.parametrize("name", ["AsyncLock", "Semaphore", "AsyncSemaphore"])

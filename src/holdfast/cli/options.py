@@ -279,8 +279,8 @@ Shows what is left of the dead, and why; with --yes, removes it:
                    holder that can be seen. sidecar says of itself that its rule
                    decides nothing: there, only what is proven dead
   temporary files  of holdfast and semats processes that have ended
-  queues           tickets of those who waited and have ended, empty directories
-  announcements    (.reclaim) of a removal that somebody died over
+  queues           tickets of waiters that have ended, empty directories
+  announcements    (.reclaim) of a removal whose process died
 
 Each is looked at again when it goes, and goes only if it is still what it was.
 Untouched stay: what is alive, what cannot be read, what no protocol recognises,
@@ -314,7 +314,7 @@ _POSTGRESQL_NOTE = """\
 init makes, in the database of URL, the schema and the table that locks need there,
 if they are not there yet; it changes nothing else, and may be run again. Roles that
 use locks need rights there, which --grant gives them, also where all is there. --print
-is for those who have somebody else run it, or a migration: psql takes it. URL is that
+is for a migration, or for an administrator who runs it: psql takes it. URL is that
 of any lock there, or without a lock's name: postgresql://user@host/database. The
 schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
 need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
@@ -413,7 +413,7 @@ _OPTIONS = {
     "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
         type=pid),
     "no-keeper": _option("--no-keeper", "leave the plain file: no process guards it or keeps it fresh"),
-    "force": _option("-f --force", "remove it whoever holds it; the holder is not stopped"),
+    "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", _WRITTEN.format("sema")),
     "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
@@ -530,7 +530,7 @@ _TABLE = {
         "[options] LOCK",
         "lock id force protocol json quiet",
         _BREAK_NOTE,
-        "Remove one lock, whoever holds it, if it is still the one that was seen.",
+        "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
         lock="the lock file, or a URL",
         force="even if its holder lives; that one is not stopped",
         protocol="how the lock file is written (default: by what is in it)",

@@ -266,6 +266,8 @@ class _Life:
             if self._start(command, environment, mask):
                 self._settle_in(command)
                 status = self._watch()
+            else:
+                status = 0  # `run` has been told why, or is gone
         finally:
             os._exit(status)
 

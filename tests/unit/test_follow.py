@@ -1,4 +1,4 @@
-"""Events of directories become events of locks (monitor.py, monitor.py, monitor.py, inotify.py)."""
+"""Events of directories become events of locks (monitor.py, inotify.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who wait, seen by one who looks on at any moment (monitor.py, monitor.py): every schedule with two switches.
+"""Waiters as an observer sees them at any moment (monitor.py): every schedule with two switches.
 
 The follower takes events and looks until there are no more; a waiter takes its steps in between. Afterwards the
 follower must know what is so, without the sweep that would make up for it.

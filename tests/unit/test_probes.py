@@ -1,4 +1,4 @@
-"""What `doctor` finds out about a directory (probes.py, doctor.py, doctor.py)."""
+"""What `doctor` finds out about a directory (probes.py, doctor.py)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from .. import protocols
 from ..model import Value
-from .options import SUMMARIES, Parser, parser_of
+from .options import BEADS, SUMMARIES, Parser, parser_of
 from .outcome import DONE, show
 
 _OWN_WORDS = ("sema", "semats")
@@ -76,8 +76,6 @@ def commands() -> list[Command]:
 
 
 def _beads() -> list[Command]:
-    from .options import BEADS
-
     return [_from_parser(f"beads {step}", BEADS[step], parser_of(f"beads {step}")) for step in BEADS]
 
 

@@ -49,8 +49,6 @@ def speak_utf8() -> None:
 
 def kind_of(path: str) -> Kind:
     """What is there; nothing, too, where nothing can be. OSError where that cannot be known."""
-    import errno
-
     try:
         found = os.lstat(path)
     except OSError as error:

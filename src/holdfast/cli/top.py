@@ -734,8 +734,6 @@ class Board:
 
     def _obey(self, signals: Signals, full: FullScreen) -> int | None:
         """Signals and keys. The signal to end by, 0 for an ordinary end, None to go on."""
-        import signal
-
         came = signals.take()
         for number in came:
             if is_ending(number):

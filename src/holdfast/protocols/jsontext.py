@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .base import MAX_RECORD_BYTES
 
@@ -68,8 +68,6 @@ def _refuse(constant: str) -> None:
 
 def plain(value: object, depth: int = 0) -> Any:
     """A copy made of dict, list, str, int, float, bool and None; ValueError for anything that JSON cannot express."""
-    from collections.abc import Mapping
-
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):

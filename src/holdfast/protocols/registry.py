@@ -12,15 +12,9 @@ from .. import plugins
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
 from .flock import Flock
-from .sema import Sema
+from .sema import Sema, Semats
 
 GROUP = "holdfast.protocols"
-
-
-def _semats() -> Protocol:
-    from .sema import Semats
-
-    return Semats()
 
 
 def _sidecar() -> Protocol:
@@ -39,10 +33,10 @@ _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "beads": _beads,
     "flock": Flock,
     "sema": Sema,
-    "semats": _semats,
+    "semats": Semats,
     "sidecar": _sidecar,
 }
-"""Imported on demand."""
+"""`beads` and `sidecar` are imported on demand."""
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
 """The most liberal comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}

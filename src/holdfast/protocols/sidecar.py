@@ -153,8 +153,6 @@ def _pid(value: object) -> int | None:
 
 def _checked(payload: object) -> dict[str, Any]:
     """A caller's payload, copied, if a record can carry it; else TypeError or ValueError."""
-    from collections.abc import Mapping
-
     if not isinstance(payload, Mapping):
         if callable(getattr(payload, "close", None)) and hasattr(payload, "__await__"):
             payload.close()  # type: ignore[attr-defined]  # a coroutine that will never be awaited

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import MOMENT
 from holdfast.model import Waiter
 from unit.stepping import Contend, Contender, Stepped
 

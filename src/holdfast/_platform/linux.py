@@ -142,27 +142,33 @@ class LinuxEnvironment(GenericEnvironment):
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
         flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
         fd = self._descriptors.open(operator.call, functools.partial(os.open, name, flags, dir_fd=dir_fd))
-        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a FIFO", name)
+        except BaseException:
             self.close(fd)
-            raise OSError(errno.EINVAL, "not a FIFO", name)
+            raise
         return fd
 
     def hung_up(self, fd: int) -> bool:
         poll = select.poll()
         poll.register(fd, 0)  # POLLERR is always told
-        return bool(poll.poll(0))
+        try:
+            return bool(poll.poll(0))
+        except OSError:
+            return False
 
     def nudge(self, fd: int) -> None:
         try:
             os.write(fd, b"\n")
-        except (BlockingIOError, BrokenPipeError):
-            pass
+        except OSError:
+            pass  # it is full, or its reader has gone
 
     def drain(self, fd: int) -> bool:
         try:
             return bool(os.read(fd, 4096))
-        except BlockingIOError:
-            return False
+        except OSError:
+            return False  # it is empty
 
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)

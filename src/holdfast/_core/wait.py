@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 
 from .._platform.interface import Environment
-from ..model import Value
 from .options import Request
 
 
@@ -50,17 +49,22 @@ class Signal:
         self._wake = None
 
 
-class Wait(Value):
+class Wait:
     """What a generator of the engine yields: wake me when one of `fds` is readable, one of `writes` is writable, or
     `signal` is set; at `deadline` at the latest, on the monotonic clock.
 
     Waking early is harmless. A wait has descriptors or a `signal`, never both.
     """
 
-    fds: tuple[int, ...]
-    deadline: float
-    signal: Signal | None = None
-    writes: tuple[int, ...] = ()
+    __slots__ = ("deadline", "fds", "signal", "writes")
+
+    def __init__(
+        self, fds: tuple[int, ...], deadline: float, signal: Signal | None = None, writes: tuple[int, ...] = ()
+    ) -> None:
+        self.fds = fds
+        self.deadline = deadline
+        self.signal = signal
+        self.writes = writes
 
 
 _NOTICE_AFTER = 1.0

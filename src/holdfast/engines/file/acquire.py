@@ -245,7 +245,9 @@ class AcquireAttempt:
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
-        self._entry = QueueEntry(env, self._request, self._deadline.started) if queued and self._request.fair else None
+        self._entry = None
+        if queued and self._request.fair:
+            self._entry = QueueEntry(env, self._request, self._deadline.started, waits=timeout != 0)
         if env.operations.entered:
             env.operations.leave_dropped()
         operation = env.operations.current()
@@ -341,6 +343,8 @@ class AcquireAttempt:
         process holds something, which may be this lock."""
         assert self._entry is not None
         now = self._env.monotonic()
+        if self._entry.was_nudged():
+            return True
         if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
             self._recheck_at = self._entry.first_look(now)
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
@@ -376,8 +380,6 @@ class AcquireAttempt:
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
         self._deadline.require_same_process()
-        if entry.was_nudged():
-            self._recheck_at = now
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
@@ -519,7 +521,7 @@ class AcquireAttempt:
             self.look()
             self._deadline.announce(self.refusal)
         if self._entry is not None:
-            self._entry.queue_up(now)
+            self._entry.queue_up()
         return now
 
     def _bounded(self, until: float, now: float) -> float:

@@ -226,6 +226,8 @@ class AcquireAttempt:
         """Whether the share is in a hold that existed before."""
         self._behind = False
         """Whether a waiter was ahead at the last check."""
+        self._was_behind = False
+        """Whether we have waited behind another waiter since the last look or try."""
         self._has_looked = False
         """Whether we looked in vain at the lock although a waiter is ahead: then we wait before the next look."""
         self._answered = False
@@ -280,6 +282,8 @@ class AcquireAttempt:
 
     def trying(self) -> Generator[Wait, None, State | None]:
         """TRYING: it is our turn, or time for a look."""
+        if self._is_handed_over():
+            return (yield from self._try())
         free = self.look()
         if self._join():
             return None
@@ -292,21 +296,23 @@ class AcquireAttempt:
         if self.is_closed:
             raise stale(self.refusal())
         if not self._behind or self._may_pass(free=free):
-            began = self._env.monotonic()
-            missed = yield from self._try_each()
-            if self.ref is not None:
-                return None
-            if missed:  # taken in between, by a process that the next look will see; or a cache is behind (NFS)
-                return (yield from self._after_miss(began))
-            if self._retries and any(file.could_be_had for file in self.files):
-                self._retries -= 1
-                for file in self.files:  # a prober or a rival had the guard for an instant
-                    if file.there and file.verdict.reclaim:
-                        file.hurry()
-                return self._waiting()
-        if self._deadline.has_failed():
+            return (yield from self._try())
+        return None if self._deadline.has_failed() else self._waiting()
+
+    def _try(self) -> Generator[Wait, None, State | None]:
+        began = self._env.monotonic()
+        missed = yield from self._try_each()
+        if self.ref is not None:
             return None
-        return self._waiting()
+        if missed:  # taken in between, by a process that the next look will see; or a cache is behind (NFS)
+            return (yield from self._after_miss(began))
+        if self._retries and any(file.could_be_had for file in self.files):
+            self._retries -= 1
+            for file in self.files:  # a prober or a rival had the guard for an instant
+                if file.there and file.verdict.reclaim:
+                    file.hurry()
+            return self._waiting()
+        return None if self._deadline.has_failed() else self._waiting()
 
     def watching(self) -> Generator[Wait, None, State | None]:
         """WATCHING: we are first, or there is no queue.
@@ -380,6 +386,7 @@ class AcquireAttempt:
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
         self._deadline.require_same_process()
+        self._was_behind = True
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
@@ -394,6 +401,12 @@ class AcquireAttempt:
         for file in self.files:
             file.look(strict=strict)
         return any(file.could_be_had for file in self.files)
+
+    def _is_handed_over(self) -> bool:
+        """Whether we have just become first, so that the lock is free unless a process without a ticket is faster: then
+        a try will tell."""
+        was_behind, self._was_behind = self._was_behind, False
+        return was_behind and not self._behind and len(self.files) == 1 and self.files[0].presume_free()
 
     def _join(self) -> bool:
         """Enter again, if our own process holds one of them for the same owner."""

@@ -1,6 +1,7 @@
 """A hold of a lock file: from the moment it is ours until it is released, left to another process, or lost.
 
-FH1  Unlink, unlock, close, in that order. Unlocked before it is unlinked, the file would look like a dead holder's.
+FH1  Unlink, leave the queue, unlock, close, in that order. Once the file is gone, the next waiter can have the lock, so
+     it is woken first. Unlocked before it is unlinked, the file would look like a dead holder's.
      Unlocking explicitly ends the guard at once even if a child, between vfork and exec, has a copy of the descriptor.
 FH2  The file is ours while the path names our inode *and* the record is the one that we wrote: a foreign process may
      remove and recreate it (another inode) or overwrite it (same inode).
@@ -134,6 +135,7 @@ class FileHold(HoldState):
             if self.lost or not self._is_ours():
                 return False
             self.env.unlink(self.path)
+            self._leave_queue()
             return True
         except FileNotFoundError:
             return False  # removed since the check

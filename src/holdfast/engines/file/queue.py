@@ -632,7 +632,7 @@ class QueueEntry:
                     self._ahead = len(ahead) + 1
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     return True
-            self._unfollow()
+            self._before = ""  # closing what followed it can wait until we have the lock
             if ticket is None:
                 queue.sweep()
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none

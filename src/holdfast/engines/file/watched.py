@@ -100,6 +100,13 @@ class WatchedFile:
         """Whether the last look found a lock that a contender would get."""
         return not self.there or self.verdict.reclaim
 
+    def presume_free(self) -> bool:
+        """Take it for free without a look, where a try is as cheap and an owner has nothing to join."""
+        if self.request.owner is not None or self.request.protocol.persistent:
+            return False
+        self.there = self.missed = False
+        return True
+
     def seems_held(self) -> bool:
         """Whether there is a lock file, at a glance."""
         return self.env.exists(self.request.path)

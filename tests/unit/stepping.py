@@ -168,7 +168,7 @@ class Contender:
         while (wait := self.step()) is not None:
             # The process may live by a clock that the test turns; the driver lives by the real one.
             pause = wait.deadline - self.env.monotonic()
-            wait_for(Wait(wait.fds, time.monotonic() + pause, wait.signal, wait.writes))
+            wait_for(wait.replaced(deadline=time.monotonic() + pause))
         assert self.result is not None
         return self.result
 

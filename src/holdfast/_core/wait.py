@@ -66,6 +66,10 @@ class Wait:
         self.signal = signal
         self.writes = writes
 
+    def replaced(self, *, deadline: float) -> Wait:
+        """The same wait with another deadline."""
+        return Wait(self.fds, deadline, self.signal, self.writes)
+
 
 _NOTICE_AFTER = 1.0
 

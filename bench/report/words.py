@@ -7,8 +7,9 @@ from .numbers import AnyFigure
 _SAYS = {
     "uncontended": """
         Acquire and release of a lock that nobody else wants, the lock object made beforehand. The C loop makes the
-        system calls of a holdfast cycle and nothing else. portalocker, fasteners, zc.lockfile, FileLock and the
-        protocol flock lock a file that stays; the others make one appear and disappear.""",
+        system calls of a holdfast cycle and nothing else; a sample of the other two in C is the mean of 100 cycles.
+        portalocker, fasteners, zc.lockfile, FileLock, the protocol flock and blocking flock lock a file that stays,
+        the robust mutex is no file; the others make one appear and disappear.""",
     "asyncio": """
         One `async with` of a lock that nobody else wants, in a loop that does nothing else, on tmpfs; and the same
         library's lock without a loop.""",
@@ -21,7 +22,7 @@ _SAYS = {
         favourable case for all.""",
     "crash": """
         From SIGKILL of the holder to after the waiter's acquire, with what the kernel needs to take down a Python
-        process, which is the same for all.""",
+        process, which is the same for all but the two in C, whose processes are small.""",
     "idle-cpu": """
         Of one of 20 processes that wait for a lock which is not given back, in a minute; the mean of all, in each
         window.""",

@@ -37,8 +37,8 @@ def run(context: Context) -> Outcome:
     own = _measure(
         context, context.subjects(waiting(*LIMITS, BlockingFlock, PollingFlock, WokenPython)), "own", _two_processors()
     )
-    woken = context.subjects([*LIMITS, BlockingFlock, PollingFlock, WokenPython, Holdfast])
-    placed = _measure(context, woken, "placed", None)
+    woken: list[type[Subject]] = [*LIMITS, BlockingFlock, PollingFlock, WokenPython, Holdfast]
+    placed = _measure(context, context.subjects(woken), "placed", None)
     for key, title, series in (("own", _own_title(), own), ("placed", "placed by the scheduler", placed)):
         heading = f"Hand-off, two processes in turns, tmpfs; {title}"
         outcome.tables.append(timing_table(heading, series, BlockingFlock.label, 1_000))

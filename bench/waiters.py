@@ -131,11 +131,11 @@ def run(context: Context) -> Outcome:
 def _plan(context: Context, sizes: Sequence[int]) -> list[Group]:
     """Five rounds for the goals and what they are compared with; the others take most of the time, and have two."""
     rounds, few = int(context.pick(2, 5)), 2
-    main = context.subjects([*LIMITS, BlockingFlock, Holdfast, FileLock])
+    candidates: list[type[Subject]] = [*LIMITS, BlockingFlock, Holdfast, FileLock]
     # One who polls shows what polling does; the others are for who has the time.
     polling = [] if context.quick else [Portalocker, Fasteners]
     return [
-        Group("processes", processes, main, sizes, rounds),
+        Group("processes", processes, context.subjects(candidates), sizes, rounds),
         Group("processes", processes, polling, sizes, few),
         Group("threads", threads, context.subjects([BlockingFlock, Holdfast]), sizes[-1:], few),
         Group("tasks", tasks, context.subjects([AsyncHoldfast]), sizes, rounds),

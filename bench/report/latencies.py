@@ -59,7 +59,8 @@ def _none(labels: Iterable[str]) -> dict[str, str]:
 
 # -- one lock, nobody else -------------------------------------------------------------------------------------------
 
-_BLOCKING = (C_LOOP, *(one.label for one in (*LIMITS, PythonCalls, *LIBRARIES, HoldfastFlock)))
+_ALONE: tuple[type[Subject], ...] = (*LIMITS, PythonCalls, *LIBRARIES, HoldfastFlock)
+_BLOCKING = (C_LOOP, *(one.label for one in _ALONE))
 
 
 def _uncontended(suite: Suite, place: str, where: str) -> Figure:
@@ -110,7 +111,8 @@ def handoff_own(suite: Suite) -> Figure:
 
 
 def handoff_placed(suite: Suite) -> Figure:
-    labels = _none(one.label for one in (*LIMITS, BlockingFlock, PollingFlock, WokenPython, Holdfast))
+    woken: tuple[type[Subject], ...] = (*LIMITS, BlockingFlock, PollingFlock, WokenPython, Holdfast)
+    labels = _none(one.label for one in woken)
     return _handoff(suite, "placed", "Hand-off, placed by the scheduler", labels)
 
 

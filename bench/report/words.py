@@ -83,6 +83,8 @@ _VERDICTS = {
         In some rounds holdfast did better, in others the other did. A factor above 1 is worse.""",
 }
 
+MEANWHILE = "Of all processors: what this run had while a suite measured, what others had, what the host took."
+
 _HOW_TO_READ = """
     Each suite works in rounds; in a round every subject has its turn, in an order drawn anew, so a machine that slows
     down half-way slows everyone. A median is the median over the rounds of each round's median.

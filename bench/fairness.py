@@ -127,7 +127,7 @@ def _jain(counts: list[int]) -> float:
 def run(context: Context) -> Outcome:
     """Rounds; in each round every subject has the machine for itself once, in an order drawn anew."""
     subjects = context.subjects(waiting(*LIMITS, BlockingFlock))
-    rounds, seconds = int(context.pick(2, 5)), context.pick(1.0, 1.8)
+    rounds, seconds = int(context.pick(2, 5)), context.pick(1.0, 1.5)
     results = {one.label: Contention(seconds=seconds) for one in subjects}
     for number in range(rounds):
         for one in context.random.sample(subjects, len(subjects)):

@@ -94,7 +94,7 @@ def turns(subject: type[Subject], budget: float, most: int) -> int:
 def _batch(context: Context, subject: type[Subject], path: Path, processors: tuple[int, int] | None) -> list[int]:
     assert subject.poll is not None
     # Who polls needs longer for a number of turns that has quartiles.
-    seconds = context.pick(0.5, 1.2 if subject.poll < 0.01 else 2.5)
+    seconds = context.pick(0.5, 1.2 if subject.poll < 0.01 else 2.0)
     count = turns(subject, seconds, int(context.pick(80, 200)))
     warm_up = 0 if count < 10 else _WARM_UP
     plan = [pause(context, subject) for _ in range(count + warm_up)]

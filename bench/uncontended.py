@@ -56,7 +56,7 @@ def _measure(context: Context, directory: Path) -> dict[str, Series]:
     try:
         for number, one in enumerate(subjects):
             children[one.label] = spawn(serve, one, str(directory / f"{number}.lock"))
-        for number in range(int(context.pick(5, 20))):
+        for number in range(int(context.pick(5, 16))):
             for name in context.random.sample(list(series), len(series)):
                 if series[name].error is None:
                     try:

@@ -36,13 +36,13 @@ Crowd = tuple[str, int, str]
 
 
 class Group(NamedTuple):
-    """Subjects that are measured alike, in so many rounds."""
+    """Subjects that are measured alike, in these rounds."""
 
     kind: str
     how: Callable[..., Passage]
     subjects: Sequence[Any]
     sizes: Sequence[int]
-    rounds: int
+    rounds: range
 
 
 class Crowds:
@@ -99,11 +99,11 @@ def run(context: Context) -> Outcome:
     """Rounds; in each, every subject has every size of crowd, in an order drawn anew."""
     sizes = _QUICK_SIZES if context.quick else _SIZES
     plan, crowds = _plan(context, sizes), Crowds()
-    for number in range(max(group.rounds for group in plan)):
+    for number in range(max(group.rounds.stop for group in plan)):
         turns = [
             (group.kind, many, number, group.how, one)
             for group in plan
-            if number < group.rounds
+            if number in group.rounds
             for one in group.subjects
             for many in group.sizes
         ]
@@ -111,14 +111,14 @@ def run(context: Context) -> Outcome:
             crowds.measure(context, *turn)
     outcome = Outcome(data={"sizes": list(sizes), "inotify_instances": int(_INSTANCES.read_text())})
     for kind in dict.fromkeys(group.kind for group in plan):
-        names = {one.label: group.sizes for group in plan if group.kind == kind for one in group.subjects}
+        # The first group of a kind has all of it.
+        first = next(group for group in plan if group.kind == kind)
+        names = [one.label for one in first.subjects]
         outcome.data[kind] = {
-            name: {str(many): _data(crowds, (kind, many, name)) for many in some} for name, some in names.items()
+            name: {str(many): _data(crowds, (kind, many, name)) for many in first.sizes} for name in names
         }
         # A size between says nothing more; it is in the numbers, and in the curves that are made of them.
-        for many in [size for size in sizes if size >= 100]:
-            if shown := [name for name, some in names.items() if many in some]:
-                outcome.tables.append(_table(crowds, kind, many, shown))
+        outcome.tables += [_table(crowds, kind, many, names) for many in first.sizes if many >= 100]
     outcome.goals = _goals(context, crowds, sizes[-1])
     outcome.failures = [
         f"{many} {kind}, {name}: {error}"
@@ -129,17 +129,18 @@ def run(context: Context) -> Outcome:
 
 
 def _plan(context: Context, sizes: Sequence[int]) -> list[Group]:
-    """Five rounds for the goals and what they are compared with; the others take most of the time, and have two."""
-    rounds, few = int(context.pick(2, 5)), 2
-    candidates: list[type[Subject]] = [*LIMITS, BlockingFlock, Holdfast, FileLock]
+    """Two rounds of all, and three more of what the goals need: a thousand waiters take long to begin and to end."""
+    two, more, most = range(2), range(2, int(context.pick(2, 5))), sizes[-1:]
     # One who polls shows what polling does; the others are for who has the time.
-    polling = [] if context.quick else [Portalocker, Fasteners]
+    polling = [FileLock] if context.quick else [FileLock, Portalocker, Fasteners]
+    in_processes: list[type[Subject]] = [*LIMITS, BlockingFlock, Holdfast, *polling]
+    needed: list[type[Subject]] = [*LIMITS, Holdfast, FileLock]
     return [
-        Group("processes", processes, context.subjects(candidates), sizes, rounds),
-        Group("processes", processes, polling, sizes, few),
-        Group("threads", threads, context.subjects([BlockingFlock, Holdfast]), sizes[-1:], few),
-        Group("tasks", tasks, context.subjects([AsyncHoldfast]), sizes, rounds),
-        Group("tasks", tasks, [AsyncFileLock], sizes, few),
+        Group("processes", processes, context.subjects(in_processes), sizes, two),
+        Group("threads", threads, context.subjects([BlockingFlock, Holdfast]), most, two),
+        Group("tasks", tasks, context.subjects([AsyncHoldfast, AsyncFileLock]), sizes, two),
+        Group("processes", processes, context.subjects(needed), most, more),
+        Group("tasks", tasks, context.subjects([AsyncHoldfast]), most, more),
     ]
 
 

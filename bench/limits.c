@@ -305,7 +305,7 @@ enum { INSIDE, COUNT, START, CONTENDERS };
 
 /* What one process did; of its waits every `stride`th, doubled whenever there is no room for more. */
 struct contender {
-    int64_t ready, acquired, waits, waited, longest, slept, stride, kept, sample[KEPT];
+    int64_t acquired, waits, waited, longest, slept, stride, kept, sample[KEPT];
 };
 
 static void inside(void)
@@ -337,10 +337,10 @@ static void keep(struct contender *mine, int64_t wait)
         mine->longest = wait;
 }
 
-static void contend(struct contender *mine, int64_t ns, int64_t warm_up_ns)
+static void contend(struct contender *mine, int number, int64_t ns, int64_t warm_up_ns)
 {
     mine->stride = 1;
-    mine->ready = 1;
+    slots[CONTENDERS + number] = 1;
     wait_for(START, 1);
     sleep_ns(slots[START] - now_ns());
     int64_t from = slots[START] + warm_up_ns, stop = from + ns;
@@ -368,16 +368,14 @@ static void contend(struct contender *mine, int64_t ns, int64_t warm_up_ns)
 static void fairness(int processes, int64_t ns, int64_t warm_up_ns)
 {
     struct contender *all = shared(processes * sizeof *all, -1);
-    volatile struct contender *seen = all;
     pid_t pids[processes];
     int64_t sum = 0, stride = 1;
 
     for (int i = 0; i < processes; i++)
         if ((pids[i] = forked()) == 0)
-            contend(&all[i], ns, warm_up_ns);
+            contend(&all[i], i, ns, warm_up_ns);
     for (int i = 0; i < processes; i++)
-        while (!seen[i].ready)
-            sleep_ns(LOOK_NS);
+        wait_for(CONTENDERS + i, 1);
     slots[START] = now_ns() + 50000000;
     for (int i = 0; i < processes; i++)
         reap(pids[i], 0);

@@ -47,8 +47,8 @@ _SAYS = {
         one, beside `find`. Files whose names say nothing have to be opened, which `find` does not do.""",
     "waiters": """
         So many processes wait for one lock. It is released, and all get it, one after the other, each leaving at once:
-        the time from the first release to the last acquisition, for each of them. A user may have so many inotify
-        instances (128, unless the administrator has allowed more); waiters of holdfast beyond that have to poll.""",
+        the time from the first release to the last acquisition, for each of them. A user has 128 inotify instances,
+        unless the administrator has allowed more.""",
     "waiters-woken": """
         How many times any of them woke up for each release; 1 is the least. A poller is not woken, it looks; its looks
         count.""",

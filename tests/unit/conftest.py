@@ -17,7 +17,6 @@ from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file import remove, takeover
-from holdfast.engines.file.queue import MOMENT
 from unit.loops import LOOPS
 from unit.stepping import Clock, Contend, Contender, Stepped
 
@@ -83,14 +82,11 @@ def clocked(environments: Callable[..., Stepped], clock: Clock) -> Callable[...,
 
 
 @pytest.fixture
-def queued(arrive: Contend, clock: Clock) -> Contend:
-    """A contender of the module's `arrive` that has waited for a moment: it has a ticket, if it is the first of its
-    process."""
+def queued(arrive: Contend) -> Contend:
+    """A contender of the module's `arrive` that waits: it has a ticket, if it is the first of its process."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
         contender = arrive(env, **options)
-        assert contender.step() is not None
-        clock.now += MOMENT
         assert contender.step() is not None
         return contender
 

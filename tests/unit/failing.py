@@ -36,6 +36,7 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "open(O_CREAT)": (*_PATH, *_NEW, *_TABLE, "EEXIST", "EINVAL", "EISDIR", "ENXIO", "EOPNOTSUPP"),
     "open(O_DIRECTORY)": (*_PATH, *_TABLE, "EAGAIN", "ENODEV", "EOVERFLOW", "EPERM"),
     "open(O_RDONLY)": (*_PATH, *_TABLE, "EAGAIN", "ENODEV", "ENXIO", "EOVERFLOW", "EPERM"),
+    "open(O_WRONLY)": (*_PATH, *_TABLE, "EAGAIN", "EISDIR", "ENODEV", "ENXIO", "EOVERFLOW", "EPERM"),
     "open(O_RDWR)": (*_PATH, *_TABLE, "EAGAIN", "EISDIR", "ENODEV", "ENXIO", "EOVERFLOW", "EPERM", "EROFS", "ETXTBSY"),
     "open": (*_PATH, *_NEW, *_TABLE, "EEXIST"),
     "read": ("EIO", "EISDIR", "ENOMEM", "ESRCH"),
@@ -57,6 +58,8 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "linkat(AT_EMPTY_PATH)": (*_PATH, *_NEW, "EEXIST", "EINVAL", "EMLINK", "EOPNOTSUPP", "EXDEV"),
     "unlink": (*_PATH, "EBUSY", "EISDIR", "EPERM", "EROFS"),
     "mkdir": (*_PATH, *_NEW, "EEXIST", "EINVAL", "EMLINK"),
+    "mkfifo": (*_PATH, *_NEW, "EEXIST", "EOPNOTSUPP"),
+    "rename": (*_PATH, *_NEW, "EBUSY", "EEXIST", "EINVAL"),
     "rmdir": (*_PATH, "EBUSY", "EINVAL", "ENOTEMPTY", "EPERM", "EROFS"),
     "readdir": (*_PATH, *_TABLE, "EPERM"),
     "readlink": ("EACCES", "EIO", "ENOENT", "ENOMEM"),
@@ -166,7 +169,7 @@ def error(word: str, *paths: object) -> OSError:
 def _by_path(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(path: Any, *args: Any, **kwargs: Any) -> Any:
         if tap.open:
-            role = tap.role(path, kwargs.get("dir_fd"))
+            role = tap.role(path, kwargs.get("dir_fd", kwargs.get("src_dir_fd")))
             if word := tap.fails(call, role):
                 raise error(word, path)
         return real(path, *args, **kwargs)
@@ -196,6 +199,7 @@ def _without_subject(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _FLAGS = {os.O_TMPFILE: "O_TMPFILE", os.O_DIRECTORY: "O_DIRECTORY", os.O_CREAT: "O_CREAT", os.O_RDWR: "O_RDWR"}
+_FLAGS[os.O_WRONLY] = "O_WRONLY"
 
 
 def _open(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -375,6 +379,8 @@ _OS = _Module(
     stat=_by_path("stat", os.stat),
     unlink=_by_path("unlink", os.unlink),
     mkdir=_by_path("mkdir", os.mkdir),
+    mkfifo=_by_path("mkfifo", os.mkfifo),
+    rename=_by_path("rename", os.rename),
     makedirs=_by_path("mkdir", os.makedirs),
     rmdir=_by_path("rmdir", os.rmdir),
     listdir=_list_directory,

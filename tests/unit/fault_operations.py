@@ -24,7 +24,6 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.asyncio import drive
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
-from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import acquire, look, look_at_all, wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
@@ -32,7 +31,7 @@ from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
 from unit.failing import ANSWERS, DOCUMENTED, Tap, recycle
-from unit.stepping import device_in, sema_record
+from unit.stepping import device_in, forged_ticket, sema_record
 
 NOBODY = 2**22 + 5
 """A pid that no process has."""
@@ -488,8 +487,7 @@ class ReleaseLong(Release):
     def prepare(self, scene: Scene) -> None:
         super().prepare(scene)
         os.mkdir(scene.request.queue)
-        dead = queues.name_of(scene.clock - 1, NOBODY, "0" * 16, shared=False)
-        Path(scene.request.queue, dead).write_bytes(b"")
+        forged_ticket(scene.request.queue, NOBODY, scene.clock - 1)
         scene.clock += 1
 
 

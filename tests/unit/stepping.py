@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import tempfile
 import time
@@ -20,17 +21,20 @@ from holdfast._core.hold import HoldRef
 from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import wait_for
+from holdfast._platform.linux import LinuxEnvironment
 from holdfast.engines.file.acquire import acquire
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.queue import Queue, name_of
 from holdfast.engines.file.request import FileRequest, slots_of
 
 QUIET = frozenset(
     {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
-    | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed"}
+    | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep"}
 )
 """Calls that neither read nor change anything that processes share: no steps."""
 
 _crashed: list[object] = []
+_tokens = itertools.count()
 
 
 class Crash(BaseException):
@@ -206,3 +210,17 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+
+
+@functools.cache
+def _any_environment() -> LinuxEnvironment:
+    return LinuxEnvironment()
+
+
+def forged_ticket(queue: str | Path, pid: int, arrival: float = 1.0, *, shared: bool = False) -> Path:
+    """A ticket that nobody reads, as one of a process of that number that has died; where it was put."""
+    with Queue(_any_environment(), str(queue)) as opened:
+        name = name_of(arrival, pid, opened.where, f"{next(_tokens):016x}", shared=shared)
+    path = Path(queue, name)
+    os.mkfifo(path)
+    return path

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import MOMENT
 from holdfast.model import Waiter
 from unit.stepping import Contend, Contender, Stepped
 
 
 def queued(contender: Contender, clock: list[float]) -> Contender:
     contender.env.instead["monotonic"] = lambda: clock[0]
-    assert contender.step() is not None
-    clock[0] += MOMENT
     assert contender.step() is not None
     return contender
 

@@ -14,13 +14,12 @@ from holdfast._admin.reaper import Reaper
 from holdfast._admin.scan import Survey
 from holdfast._platform.probes import abilities
 from holdfast.beads import should_skip_database
-from holdfast.engines.file import queue as queues
 from holdfast.engines.file.interop import sweep_rivals
 from holdfast.engines.file.publish import sweep
 from holdfast.engines.file.request import FileRequest
 from holdfast.model import Identity, temporary_name
 from unit.fault_operations import NOBODY, Operation, Scene
-from unit.stepping import sema_record
+from unit.stepping import forged_ticket, sema_record
 
 OLD = 1_000_000
 LINUX, HERE = ("unnamed",), ("unnamed", "portable")
@@ -36,7 +35,9 @@ def _leave(where: Path, identity: Identity) -> None:
     os.chmod(where / "l.lock.reclaim", 0o1755)
     queue = where / ".holdfast-l.queue"
     queue.mkdir()
-    (queue / queues.name_of(1.0, NOBODY, "1" * 16, shared=False)).write_bytes(b"state=waiting\n")
+    ticket = forged_ticket(queue, NOBODY)
+    Path(f"{ticket}.tag").write_bytes(sema_record(NOBODY, OLD, "left"))
+    os.mkfifo(f"{ticket}.new")
     for path in (*where.rglob("*"), *queue.iterdir()):
         if not path.name.endswith(".lock"):
             os.utime(path, (OLD, OLD))

@@ -186,29 +186,11 @@ def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
         return  # a file, or a link
     with opened:
         names = opened.names()
-        if not names and opened.is_empty():
+        if not names:
             yield Leftover(QUEUE, directory, "", "nobody waits: it is empty")
         for name in names:
-            if _is_abandoned(env, opened, name):
-                yield Leftover(TICKET, f"{directory}/{name}", "", "who waited has ended: its kernel lock is gone")
-
-
-def _is_abandoned(env: Environment, queue: queue.Queue, name: str) -> bool:
-    try:
-        fd = queue.open(name)
-    except OSError:
-        return False
-    try:
-        found = env.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return False
-        if not found.st_size and abs(env.time() - found.st_mtime) < _YOUNG:
-            return False  # it may be being made (queue.py, Q2)
-        return env.guarded(fd) is False
-    except OSError:
-        return False
-    finally:
-        env.close(fd)
+            if opened.is_abandoned(name):
+                yield Leftover(TICKET, f"{directory}/{name}", "", "the process that waited has ended")
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
@@ -318,11 +300,11 @@ def _remove_ticket(env: Environment, where: str, name: str) -> Removal:
     except NotADirectoryError:
         return Removal(CHANGED)  # a file, or a link to a directory
     with opened:
-        if opened.is_guarded(name):
+        if not opened.is_abandoned(name):
             return Removal(CHANGED)
-        left = name in opened.names()
+        removed = opened.unlink(name)
     queue.remove_queue(env, where)
-    return Removal(BLOCKED, _FORBIDDEN) if left else Removal(REMOVED)
+    return Removal(REMOVED) if removed else Removal(BLOCKED, _FORBIDDEN)
 
 
 def _remove_announcement(env: Environment, path: str) -> Removal:

@@ -13,15 +13,16 @@ Z14  A lock file that vanishes under a guard that is still held was removed by s
     release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
     and so is the ticket of a waiter.
-Z16  A ticket that can be read says itself whether its owner waits. Its events decide about one that is gone before
-    that: written twice, it was used. Where its making was not seen, as it was found in a list, the first write may be
-    still to be heard of, or not; until it has been read after that, it is not known how many there were.
-Z17  A ticket may be removed and made again under its name (Q6), and a queue with it. It is gone when nothing has made
-    it since, by the events, and by the list of a queue that is new.
+Z16  The mode of a ticket says whether its owner waits or has got in (queue.py); it changes once. A ticket may be gone
+     before it can be read: then the event of that change tells that it was used. No ticket is opened: that would make
+     events like those of its owner's death.
+Z17  A queue may be removed and made again. A ticket is gone when nothing has made it since, by the events, and by the
+     list of a queue that is new.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import stat
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
         fd: int
 
-        def add(self, directory: str) -> bool:
+        def add(self, directory: str, *, modes: bool = False) -> bool:
             """Watch this one too; False where that cannot be done."""
 
         def discard(self, directory: str) -> None: ...
@@ -188,6 +189,9 @@ class PassiveEnvironment:
 
     def guarded(self, fd: int) -> bool | None:
         return self._env.guarded(fd) if self._env.fstat(fd).st_size else None
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:  # noqa: ARG002
+        raise PermissionError(errno.EACCES, "a follower opens no tickets (Z16)", name)
 
     def proc_locks(self, *, few: bool = False) -> ProcLocks:  # noqa: ARG002
         return _KernelLocksOnly(self, {*self.kernel_locks.values()}, self._blank)
@@ -414,7 +418,7 @@ class UnconfirmedWaits:
             self._gone[ticket] = (one, self._env.monotonic() + CONFIRM_AFTER)
 
     def is_back(self, ticket: TicketId) -> bool:
-        """Whether a ticket that can be read now was gone a moment ago; its owner goes on waiting (Q6 of the queue)."""
+        """Whether a ticket that can be read now was gone a moment ago; its owner goes on waiting."""
         return self._gone.pop(ticket, None) is not None
 
     def decide(self, now: float) -> list[LockEvent]:
@@ -440,11 +444,6 @@ class WaiterTracker:
         """The lock of each queue, as far as its name tells."""
         self._inside: set[TicketId] = set()
         """Tickets whose owners have got in; they are kept until the release."""
-
-        self._writes: dict[TicketId, int] = {}
-        """How often each ticket was written: with its record, and again when its owner has got in."""
-        self._guessed: set[TicketId] = set()
-        """Those of which that is a guess (Z16)."""
         self._admitted: set[TicketId] = set()
         """Those whose acquisition was told."""
 
@@ -457,34 +456,24 @@ class WaiterTracker:
         """A queue is there: its tickets. The watch comes first, so that none is overlooked."""
         self._queues[directory] = lock
         if self._watch is not None:
-            self._watch.add(directory)
+            self._watch.add(directory, modes=True)
         opened = queue.opened(self._env, directory)
         if opened is None:
             return []
         with opened:
-            found = [(directory, name) for name in opened.names()]
-        for ticket in found:
-            if ticket not in self._writes:
-                self._writes[ticket] = 1
-                self._guessed.add(ticket)
-        return found
+            return [(directory, name) for name in opened.tickets()]
 
     def heard(self, ticket: TicketId, what: str) -> None:
         """Something has happened to a ticket. It may be gone before it can be read again (Z16)."""
-        if what == "made":
-            self._writes[ticket] = 0
-            self._guessed.discard(ticket)
-        elif what == "written":
-            self._writes[ticket] = self._writes.get(ticket, 0) + 1
-            if self._writes[ticket] > 1 and ticket not in self._guessed:
-                self._inside.add(ticket)
+        if what == "mode":
+            self._inside.add(ticket)
 
     def vanished(self, directory: str) -> list[TicketId]:
         """The queue is gone, and all its tickets."""
         self._queues.pop(directory, None)
         if self._watch is not None:
             self._watch.discard(directory)
-        return [ticket for ticket in {**self.waits, **self._writes} if ticket[0] == directory]
+        return [ticket for ticket in self.waits if ticket[0] == directory]
 
     def read(self, ticket: TicketId, *, first_look: bool = False) -> LockEvent | None:
         """A ticket was made or written: `waiting`, if it says so for the first time."""
@@ -498,48 +487,30 @@ class WaiterTracker:
             waiter = read_ticket(self._env, opened, name)
         if waiter is None:
             return None
-        self._is_unused(ticket)
         now = self._env.time()
-        arrived = queue.arrival(name) + self._env.clock_shift
-        since = now - max(0.0, self._env.monotonic() - arrived)
+        since = now if waiter.since is None else min(now, waiter.since)
         wait = self.waits[ticket] = SeenWait(self._queues[directory], "", waiter, since)
         return self._waiting(wait, since if first_look else now, first_look=first_look)
 
     def _reread(self, ticket: TicketId) -> LockEvent | None:
         """Its owner has got in, or has died."""
-        env = self._env
-        try:
-            with queue.Queue(env, ticket[0]) as opened:
-                fd = opened.open(ticket[1])
-        except OSError:
+        opened = queue.opened(self._env, ticket[0])
+        if opened is None:
             return None  # that it is gone makes an event of its own
-        try:
-            data, guarded = env.read(fd, len(queue.WAITING)), env.guarded(fd)
-        finally:
-            env.close(fd)
-        if data == queue.HOLDING:
-            self._inside.add(ticket)
-        elif data == queue.WAITING:
-            self._is_unused(ticket)
-            if guarded is False:
+        with opened:
+            found = opened.living(ticket[1])
+            if found is None and opened.stat(ticket[1]) is not None:
                 return self._gave_up(self.waits.pop(ticket))
+        if found is not None and queue.is_holding(found):
+            self._inside.add(ticket)
         return None
-
-    def _is_unused(self, ticket: TicketId) -> None:
-        """It says so itself: so if it was heard to be written, that was the first time."""
-        if ticket not in self._admitted:
-            self._inside.discard(ticket)
-        if ticket in self._guessed and self._writes[ticket] > 1:
-            self._writes[ticket] = 1
-            self._guessed.discard(ticket)
 
     def left(self, ticket: TicketId, holder: int | None) -> LockEvent | None:
         """A ticket is gone: `gave-up`, unless its owner had got in."""
         wait = self.waits.pop(ticket, None)
-        inside = ticket in self._inside or (ticket in self._guessed and self._writes[ticket] > 1)
-        for known in (self._inside, self._admitted, self._guessed):
+        inside = ticket in self._inside
+        for known in (self._inside, self._admitted):
             known.discard(ticket)
-        self._writes.pop(ticket, None)
         if wait is None or inside or holder == wait.waiter.pid:
             return None
         return self._gave_up(wait)
@@ -667,7 +638,7 @@ class Follower:
                 if what == "gone":
                     left[directory, name] = None
                     fresh.pop((directory, name), None)
-                elif name:
+                elif queue.is_ticket(name):
                     self.waiters.heard((directory, name), what)
                     fresh[directory, name] = None
                     if what == "made":

@@ -63,6 +63,14 @@ class Descriptors:
                     for _ in map(os.close, map(made.pop, (key,))):
                         pass
 
+    def keep(self, fd: int) -> None:
+        """It stays when the operation that opened it is undone."""
+        if isinstance(fd, Descriptor) and fd.key[0]:
+            made, old = self._made, fd.key
+            fd.key = (0, next(_numbers))
+            for _ in map(made.setdefault, (fd.key,), map(made.pop, (old,))):
+                pass
+
     def disown(self, fd: int) -> None:
         """Forget it: somebody else has closed it."""
         if isinstance(fd, Descriptor):

@@ -486,6 +486,7 @@ _MEANINGS = (
     (IN_CREATE | IN_MOVED_TO, "made"),
     (IN_CLOSE_WRITE, "closed"),
     (IN_MODIFY, "written"),
+    (IN_ATTRIB, "mode"),
 )
 _DIRECTORY_BUFFER = 256 * 1024
 
@@ -500,8 +501,10 @@ class FolderWatch:
         self._directories: dict[int, str] = {}
         self._keys: dict[str, int] = {}
 
-    def add(self, directory: str) -> bool:
-        wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), _DIRECTORY_MASK)
+    def add(self, directory: str, *, modes: bool = False) -> bool:
+        """`modes`: also tell of changes of what is not content: mode, owner, times."""
+        mask = _DIRECTORY_MASK | IN_ATTRIB if modes else _DIRECTORY_MASK
+        wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), mask)
         if wd < 0:
             return False
         self._keys.pop(self._directories.get(wd, ""), None)  # the same directory, by a name that it has now

@@ -157,6 +157,8 @@ class Environment(Protocol):
 
     guards: bool
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
+    fifos: bool
+    """Whether the end of a FIFO's reader wakes its writers here."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
     clock_shift: float
@@ -170,8 +172,8 @@ class Environment(Protocol):
     """The waiters of this process, by their queue."""
     operations: Operations
     """What calls of this process have begun and not finished."""
-    turns: dict[str, float]
-    """Until when this process may take a lock again, by the queue (queue.py, Q5)."""
+    passed: dict[str, float]
+    """The tickets of idle waiters that this process ignores, and until when (queue.py, Q6)."""
 
     # who and when
     def identity(self, pid: int | None = None) -> Identity: ...
@@ -227,6 +229,27 @@ class Environment(Protocol):
 
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
+
+    def keep(self, fd: int) -> None:
+        """It stays open when the operation that opened it is undone."""
+
+    # FIFOs, in an open directory (queue.py, Q2)
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None: ...
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no FIFO.
+
+        A reader is also a writer, so that it does not notice when others come and go.
+        """
+
+    def rename(self, name: str, new: str, *, dir_fd: int) -> None: ...
+    def hung_up(self, fd: int) -> bool:
+        """Whether the FIFO that this descriptor writes to has no reader any more."""
+
+    def nudge(self, fd: int) -> None:
+        """Write a byte to a FIFO, unless it is full."""
+
+    def drain(self, fd: int) -> bool:
+        """Read what is in a FIFO of ours; whether there was anything."""
 
     # the guard
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:

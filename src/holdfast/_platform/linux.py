@@ -11,6 +11,7 @@ import functools
 import operator
 import os
 import select
+import stat
 import struct
 import time
 from collections.abc import Collection
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_TO_FIFO = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
@@ -44,6 +46,7 @@ _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 
 class LinuxEnvironment(GenericEnvironment):
     guards = True
+    fifos = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -132,6 +135,40 @@ class LinuxEnvironment(GenericEnvironment):
         if dir_fd is None:
             return self._descriptors.open(os.open, path, flags)
         return self._descriptors.open(operator.call, functools.partial(os.open, path, flags, dir_fd=dir_fd))
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        os.mkfifo(name, mode, dir_fd=dir_fd)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
+        fd = self._descriptors.open(operator.call, functools.partial(os.open, name, flags, dir_fd=dir_fd))
+        try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a FIFO", name)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd
+
+    def hung_up(self, fd: int) -> bool:
+        poll = select.poll()
+        poll.register(fd, 0)  # POLLERR is always told
+        try:
+            return bool(poll.poll(0))
+        except OSError:
+            return False
+
+    def nudge(self, fd: int) -> None:
+        try:
+            os.write(fd, b"\n")
+        except OSError:
+            pass  # it is full, or its reader has gone
+
+    def drain(self, fd: int) -> bool:
+        try:
+            return bool(os.read(fd, 4096))
+        except OSError:
+            return False  # it is empty
 
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)

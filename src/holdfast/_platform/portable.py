@@ -130,6 +130,7 @@ class GenericEnvironment:
     """The portable environment, and the base of the others."""
 
     guards = False
+    fifos = False
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
@@ -145,10 +146,11 @@ class GenericEnvironment:
         self.holds: dict[tuple[object, ...], Any] = {}
         self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
-        self.turns: dict[str, float] = {}
+        self.passed: dict[str, float] = {}
         self.operations = Operations(forking)
         self._descriptors = Descriptors(self.operations)
         self.close = self._descriptors.close
+        self.keep = self._descriptors.keep
         self._forking = forking
         self._identity: Identity | None = None
         if hasattr(os, "register_at_fork"):
@@ -169,7 +171,6 @@ class GenericEnvironment:
         self.clock_shift = clock_shift()
         self.holds = {}
         self.local_queues = {}
-        self.turns = {}
         self.generation += 1
 
     def adopt(self, fd: int) -> Descriptor:
@@ -305,6 +306,24 @@ class GenericEnvironment:
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | NOFOLLOW | NONBLOCK, 0, dir_fd)
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:  # noqa: ARG002
+        raise OSError(_unsupported(), "FIFOs are not portable", name)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:  # noqa: ARG002
+        raise OSError(_unsupported(), "FIFOs are not portable", name)
+
+    def hung_up(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def nudge(self, fd: int) -> None:
+        pass
+
+    def drain(self, fd: int) -> bool:  # noqa: ARG002
+        return False
+
+    def rename(self, name: str, new: str, *, dir_fd: int) -> None:
+        os.rename(name, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def link_unnamed(self, fd: int, path: str) -> None:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", path)

@@ -37,7 +37,7 @@ from .flock import WatchedFlock, take
 from .hold import FileHold
 from .interop import about_to_rename
 from .publish import publish
-from .queue import NAP, PATIENCE, QueueEntry, is_contended, waiters
+from .queue import PATIENCE, QueueEntry, is_contended, waiters
 from .request import FileRequest
 from .steps import UNWRITABLE
 from .watched import FIRST_POLL, WatchedFile
@@ -236,9 +236,9 @@ class AcquireAttempt:
         self._spins = 0
         self._changed: list[WatchedFile] = []
         """The files that an event was about, to be looked at first."""
-        # At once: the waiters ahead may be idle (queue.py, Q6), or know of fewer slots.
         self._recheck_at = 0.0
-        """When to look at the lock again although a waiter is ahead."""
+        """When to look at the lock although a waiter is ahead. Once we wait: first at once, if it seems to be free, as
+        the waiters ahead may be idle (queue.py, Q6), or know of fewer slots; else soon."""
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
@@ -339,7 +339,11 @@ class AcquireAttempt:
     def _look_is_due(self) -> bool:
         """Whether to look at the lock although a waiter is ahead: the last look was long ago, the time is up, or this
         process holds something, which may be this lock."""
-        return self._env.monotonic() >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
+        assert self._entry is not None
+        now = self._env.monotonic()
+        if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
+            self._recheck_at = self._entry.first_look(now)
+        return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
     def _may_pass(self, *, free: bool) -> bool:
         """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""
@@ -367,15 +371,13 @@ class AcquireAttempt:
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, self._idle_until)
-        while True:
-            fds, until, signal = entry.plan(now)
-            until = self._bounded(min(until, self._recheck_at), now)
-            self._deadline.require_same_process()
-            yield Wait(fds, until, signal)
-            self._deadline.require_same_process()
-            over = self._env.monotonic() >= until
-            if entry.woke(over=over) or over:
-                return
+        fds, until, signal = entry.plan(now)
+        until = self._bounded(min(until, self._recheck_at), now)
+        self._deadline.require_same_process()
+        yield Wait(fds, until, signal)
+        self._deadline.require_same_process()
+        if entry.was_nudged():
+            self._recheck_at = now
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
@@ -478,17 +480,11 @@ class AcquireAttempt:
 
     def _wait_first(self, now: float) -> Generator[Wait, None, None]:
         env = self._env
-        if self._entry is not None and len(self.files) == 1 and self._entry.takes_turn():
-            yield Wait((), self._bounded(now + NAP, now))  # Q5: until then each release would wake us for nothing
-            self._deadline.require_same_process()
-            return
         spun = self._spins >= _MAX_SPINS
         while True:
             plans = [file.plan(now, poll=spun) for file in self.files]
             fds = tuple(fd for plan in plans for fd in plan[0])
             until = self._bounded(min(plan[1] for plan in plans), now)
-            if self._entry is not None:
-                until = min(until, self._entry.due)
             self._deadline.require_same_process()
             yield Wait(fds, until)
             self._deadline.require_same_process()

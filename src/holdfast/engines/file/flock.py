@@ -320,6 +320,9 @@ class WatchedFlock(WatchedFile):
     def could_be_had(self) -> bool:
         return not self.there or not self._refused
 
+    def seems_held(self) -> bool:
+        return False  # the file stays; only a try shows it
+
     def is_free(self) -> bool:
         if not self.there:
             return True

@@ -24,9 +24,12 @@ from ..._platform.interface import Environment
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record
-from .queue import MOMENT, QueueEntry, tidy
+from .queue import QueueEntry, tidy
 from .request import FileRequest
 from .steps import forget_hold, is_there, leads_to, withdraw
+
+_TIDY_AFTER = 0.002
+"""Seconds: after a shorter hold, tidying the queue would cost more than the rest."""
 
 
 class FileHold(HoldState):
@@ -77,7 +80,7 @@ class FileHold(HoldState):
                     done = True
                     raise
             self._finish()
-            if self.env.monotonic() - self.acquired > MOMENT:  # after a shorter hold it would cost more than the rest
+            if self.env.monotonic() - self.acquired > _TIDY_AFTER:
                 self._tidy()
             if not mine:
                 self._raise_lost()

@@ -1,37 +1,40 @@
-"""Fairness: waiters form a queue in the order of their arrival, and each watches only its predecessor.
+"""Fairness: waiters stand in a queue, first come, first served, and each waits for the one ahead of it to leave.
 
-Inside a process, waiters stand in a `LocalQueue`. The first of it, once it has waited a moment, takes a ticket: a file
-in a hidden directory beside the lock file, the queue, which exists only while there are waiters. The waiter keeps its
-guard. Its name sorts by arrival and says whether the waiter would share the lock; its content is a record, like a
-holder's, for people.
+A waiter takes a ticket: a FIFO in a hidden directory beside the lock file, the queue, which exists only while there are
+waiters. The waiter keeps it open for reading. The waiter behind opens it for writing and polls it, which asks whether
+its owner lives, arms the wake-up, and proves the owner's death, all in one call. Only the first waiter watches the lock
+file. Threads and tasks of a process stand in a `LocalQueue`, and the first of them has a ticket.
 
     new ──▶ behind another waiter of this process ──▶ behind a ticket ──▶ first ──▶ holding ──▶ left
 
 Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
     and a process that does not know of the queue harms only the order.
-Q2  A ticket counts while its guard is held. A process that finds one without removes it, under its guard. Its creator
-    cannot have the guard at the instant of creation, so it checks afterwards that the ticket is still there. If a
-    neighbour's probe keeps it from the guard, or the neighbour removes it or the still empty directory, it recreates
-    both: a waiter without a ticket would be passed by all later ones, and not be shown.
-Q3  The watch on a predecessor's ticket is armed before its guard is probed, so the end of the ticket makes an event
-    that we still find. After waking, we read the queue again: a ticket with an earlier arrival may have appeared. If
-    there was an event and the guard is still held, we look again soon: a dying process's guard outlives it.
-Q4  A place, with its ticket, is kept until the release. So a release wakes only the next waiter, however many wait.
-Q5  Newcomers go in directly as long as no waiter has waited for longer than a moment; and a process whose turn has come
-    may take the lock again for a slice of time before its successors. Handing a lock over costs ten times as much as
-    taking it again, so throughput depends on this. A wait is still bounded: each predecessor has one slice.
-Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the waiters ahead do nothing
-    (stopped, forged, or with another policy about stale locks), the next one removes their tickets and goes in. All of
-    them notice, although only the first was idle; they queue again, by their old arrival. So a waiter that finds itself
-    behind looks at the lock at once, and ignores tickets that it may not remove for the rest of this wait.
+Q2  A ticket is made under another name, opened, and renamed, so it never exists without its reader. A name is used only
+    once. So a ticket that nobody reads (ENXIO) has lost its owner for ever, and may be removed.
+Q3  A FIFO is a pipe of one kernel and one mount. A ticket's name says which, and one of another kernel or mount is not
+    waited for: ENXIO says nothing about it. It is removed once it is a day old.
+Q4  A ticket is kept until the release, and closed after the lock file is gone. So a release wakes only the next waiter,
+    however many wait, and that one finds the lock free.
+Q5  A contender that finds a queue joins it. So a waiter whose ticket was in place before another contender began goes
+    before it: nobody passes, no process takes the lock twice in a row while others wait, and a wait is as long as what
+    is ahead. Those who do not wait (`timeout=0`) take a free lock all the same, except readers: together they could
+    keep a writer out for ever.
+Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the first waiter does nothing
+    (stopped, forged, or with another policy about stale locks), the next ones pass it: they ignore the tickets ahead,
+    for this wait, and for a second in the later waits of this process. They remove none: its owner may go on.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
-    never through a link, and each step in it goes by that descriptor. Only a regular file with a ticket's name and a
-    free guard is ever removed from it. Moving a directory there gains an attacker nothing.
+    never through a link, and each step in it goes by that descriptor. Nothing is removed from it but what has the name
+    of a ticket, or one derived from it, and has lost its owner. Moving a directory there gains an attacker nothing.
 Q9  A queue is open to the same users as the lock's own directory. Its mode is set on the descriptor, and only while the
     directory is empty, ours, and has its initial mode, which nothing else has: so no directory of ours that is moved
-    there is opened to others. If its maker dies before that, the next process of the same user does it.
+    there is opened to others. If its maker dies before that, the next process of the same user does it. The mode of a
+    ticket is set in the same way.
+Q10 A process hands its place on without a gap: the ticket of its next waiter is made, by that one's own arrival, before
+    the leaver's is closed. So the order holds for threads and tasks of several processes, too.
+Q11 A waiter also polls its own ticket: a byte in it means that the lock, or the queue, is worth a look (remove.py, R4).
+    Others may write there without end; after a number of bytes, the waiter no longer listens in this wait.
 """
 
 from __future__ import annotations
@@ -40,13 +43,13 @@ import _thread
 import errno
 import math
 import stat
+import zlib
 from bisect import bisect_left
 
 from ..._core.wait import Signal
-from ..._platform.interface import DYING, RECHECK, Environment, Watch
-from ..._platform.operations import let_go
+from ..._platform.interface import RECHECK, Environment, Stat
 from ...errors import MalformedRecord
-from ...model import Status, Waiter, marker_text
+from ...model import Identity, Status, Waiter, marker_text
 from ...protocols import get
 from .inspect import Observation, read_record
 from .request import FileRequest
@@ -54,27 +57,48 @@ from .steps import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
-
     Arrival = tuple[float, Waiter]
 
-MOMENT = 0.002
-"""Seconds that a waiter waits before it takes a ticket, and in which newcomers may pass it (Q5)."""
+PATIENCE = 0.020
+"""Seconds for which a free lock is left to the first waiters (Q6)."""
+_REMEMBERED = 1.0
+"""Seconds for which later waits of this process ignore a ticket that was passed (Q6)."""
+_FIRST_LOOK = 0.010
+"""Seconds that a waiter behind others lets pass before its first look at a lock that was there when it came."""
+_RECHECK_EACH = 1.0
+"""Seconds between looks at the lock, for each waiter ahead."""
+_FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
+"""Seconds between looks at a ticket ahead that cannot be opened."""
 _TRIES = 20
+_MOST_NUDGES = 50
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
 """The mode of a queue that has just been made (Q9): only its owner may open it."""
-WAITING, HOLDING = b"state=waiting\n", b"state=holding\n"
+_UNNAMED, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
+"""The mode of a ticket that has been made, and that nothing else has (Q9); of one that others may follow, where they
+may enter the queue; and the bit in it that says that its owner has the lock."""
+NEW, RECORD = ".new", ".tag"
+"""What is added to a ticket's name while it is made (Q2), and for the record of its waiter, which is for people."""
+_NEW_LASTS, _FOREIGN_LASTS = 10.0, 86_400.0
+_GONE = (errno.ENXIO, errno.ENOENT)
+_NO_TICKET = (errno.ELOOP, errno.EISDIR, errno.ENODEV, errno.EINVAL)
 
 
 class Queue:
     """The directory of the tickets, opened: it stays this one, whatever is at its path by now (Q8)."""
 
-    __slots__ = ("_env", "_fd", "path")
+    __slots__ = ("_env", "_fd", "device", "mode", "path", "where")
 
     def __init__(self, env: Environment, path: str) -> None:
         self._env = env
         self.path = path
         self._fd = env.open_directory(path)
+        try:
+            found = env.fstat(self._fd)
+        except BaseException:
+            self.close()
+            raise
+        self.mode, self.device = stat.S_IMODE(found.st_mode), found.st_dev
+        self.where = _where(env.identity(), found.st_dev)
 
     def __enter__(self) -> Queue:
         return self
@@ -92,31 +116,38 @@ class Queue:
         self._fd = -1
 
     def names(self) -> list[str]:
-        """The tickets, by arrival, without names that cannot be tickets."""
+        """All that is in it, sorted: so tickets are by arrival."""
         try:
-            return sorted([name for name in self._env.list_directory(self._fd) if is_ticket(name)])
+            names = self._env.list_directory(self._fd)
         except OSError:
             return []
+        names.sort()
+        return names
 
-    def is_empty(self) -> bool:
-        return not self._env.list_directory(self._fd)
+    def tickets(self) -> list[str]:
+        """Those of this kernel and mount, by arrival (Q3)."""
+        return [name for name in self.names() if self.counts(name)]
 
-    def open(self, name: str) -> int:
-        return self._env.open_existing(name, write=False, dir_fd=self._fd)
+    def counts(self, name: str) -> bool:
+        """Whether it may be the ticket of a waiter that this process can wait for (Q3)."""
+        return is_ticket(name) and name[-33:-25] == self.where[:8]
 
-    def create(self, name: str, mode: int) -> int:
-        return self._env.open_new(name, mode, dir_fd=self._fd)
-
-    def has(self, name: str, identity: tuple[int, int]) -> bool:
-        """Whether the name leads to this file now."""
+    def follow(self, name: str) -> int | None:
+        """A descriptor that hangs up when the owner of the ticket closes it. None: it is gone, or no ticket; if its
+        owner is gone, so is the ticket now (Q2). -1: it counts, and cannot be followed."""
         try:
-            found = self._env.stat(name, dir_fd=self._fd)
-        except FileNotFoundError:
-            return False
-        return (found.st_dev, found.st_ino) == identity
+            return self._env.open_fifo(name, write=True, dir_fd=self._fd)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                self.remove(name)
+            return None if error.errno in _GONE or error.errno in _NO_TICKET else -1
+
+    def remove(self, name: str) -> bool:
+        """Remove a ticket with all that belongs to it. Whether it is gone: another user's, in a sticky directory,
+        stays."""
+        return self.unlink(name + RECORD) and self.unlink(name)
 
     def unlink(self, name: str) -> bool:
-        """Whether it is gone: another user's, in a sticky directory, stays."""
         try:
             self._env.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
@@ -125,125 +156,186 @@ class Queue:
             return False
         return True
 
-    def is_guarded(self, name: str) -> bool:
-        """Whether a ticket has a living owner. If not, it is removed (Q2); one that cannot be judged counts (Q6)."""
+    def stat(self, name: str) -> Stat | None:
+        try:
+            return self._env.stat(name, dir_fd=self._fd)
+        except OSError:
+            return None
+
+    def read(self, name: str, owner: int) -> bytes:
+        """The content of a file of that user; nothing if it cannot be read."""
         env = self._env
         try:
-            fd = self.open(name)
-        except FileNotFoundError:
-            return False
+            fd = env.open_existing(name, write=False, dir_fd=self._fd)
         except OSError:
-            return True
+            return b""
         try:
-            if env.guarded(fd):
-                return True
             found = env.fstat(fd)
-            identity = (found.st_dev, found.st_ino)
-            # None: there are no kernel locks here, and its maker died before it knew that.
-            if stat.S_ISREG(found.st_mode) and env.guard(fd) is not False and self.has(name, identity):
-                self.unlink(name)
+            return read_record(env, fd) if stat.S_ISREG(found.st_mode) and found.st_uid == owner else b""
         except OSError:
-            pass
+            return b""
         finally:
-            let_go(env, fd)
+            env.close(fd)
+
+    def write(self, name: str, mode: int, data: bytes) -> None:
+        env = self._env
+        fd = env.open_new(name, mode, dir_fd=self._fd)
+        try:
+            write_all(env, fd, data)
+        finally:
+            env.close(fd)
+
+    def make(self, name: str) -> int:
+        """A new ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
+        env, new = self._env, name + NEW
+        env.make_fifo(new, _UNNAMED, dir_fd=self._fd)
+        fd = -1
+        try:
+            fd = env.open_fifo(new, write=False, dir_fd=self._fd)
+            if self.mode & 0o077:
+                found = env.fstat(fd)
+                if stat.S_IMODE(found.st_mode) != _UNNAMED or found.st_nlink > 1:
+                    raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
+                env.chmod(fd, _OPEN)
+            env.rename(new, name, dir_fd=self._fd)
+        except BaseException:
+            close_quietly(env, fd)
+            raise
+        return fd
+
+    def withdraw(self, name: str) -> None:
+        """Remove a ticket of ours, whole or half made: the token in the name makes it ours."""
+        self.unlink(name + NEW)
+        self.remove(name)
+
+    def rename(self, name: str, new: str) -> None:
+        self.unlink(name + RECORD)
+        self._env.rename(name, new, dir_fd=self._fd)
+
+    def keep(self) -> None:
+        """Take its descriptor away from the operation that opened it."""
+        self._env.keep(self._fd)
+
+    def is_abandoned(self, name: str) -> bool:
+        """Whether it was left by a waiter that has ended: then it may be removed (Q8)."""
+        env = self._env
+        base = name.removesuffix(NEW).removesuffix(RECORD)
+        found = self.stat(name) if is_ticket(base) else None
+        if found is None or not (
+            stat.S_ISFIFO(found.st_mode) or (name == base + RECORD and stat.S_ISREG(found.st_mode))
+        ):
+            return False
+        age = env.time() - found.st_mtime
+        if not self.counts(base):
+            return age > _FOREIGN_LASTS
+        if name == base + RECORD:
+            return self.stat(base) is None
+        if name == base + NEW:
+            ended = self.shares_pids_with(base) and env.inspect(pid_of(base)).has_ended
+            return ended or age > _NEW_LASTS
+        return self._is_unread(name)
+
+    def _is_unread(self, name: str) -> bool:
+        try:
+            self._env.close(self._env.open_fifo(name, write=True, dir_fd=self._fd))
+        except OSError as error:
+            return error.errno == errno.ENXIO
         return False
+
+    def living(self, name: str) -> Stat | None:
+        """What the system says of a ticket whose owner lives, or cannot be judged."""
+        env = self._env
+        try:
+            fd = env.open_fifo(name, write=True, dir_fd=self._fd)
+        except OSError as error:
+            if error.errno in _GONE or error.errno in _NO_TICKET:
+                return None
+            ended = self.shares_pids_with(name) and env.inspect(pid_of(name)).has_ended
+            return None if ended else self.stat(name)
+        try:
+            return env.fstat(fd)
+        finally:
+            env.close(fd)
+
+    def shares_pids_with(self, name: str) -> bool:
+        """Whether the pid in the ticket's name is one of our PID namespace."""
+        return name[-25:-17] == self.where[8:]
+
+    def sweep(self) -> None:
+        """Remove what dead waiters left, up to the first living one, which will do the same when it leaves."""
+        for name in self.names():
+            if self.is_abandoned(name):
+                self.unlink(name)
+            elif self.counts(name):
+                return
 
     def open_up(self, directory: str) -> None:
         """Open it to the users of the lock's directory, if it is in the making (Q9)."""
         env = self._env
-        found = env.fstat(self._fd)
-        if stat.S_IMODE(found.st_mode) != _IN_THE_MAKING or not self.is_empty():
+        if self.mode != _IN_THE_MAKING or env.list_directory(self._fd):
             return
         try:
             # The mode of a link's target: the link itself is open to all.
-            env.chmod(self._fd, stat.S_IMODE(env.stat(f"{directory}/.").st_mode) & 0o1777 | 0o700)
+            mode = stat.S_IMODE(env.stat(f"{directory}/.").st_mode) & 0o1777 | 0o700
+            env.chmod(self._fd, mode)
+            self.mode = mode
         except PermissionError:
             pass  # another user's; root may do it, as its owner would have
 
 
 class Ticket:
-    """One waiter's ticket, and the descriptor that guards it."""
+    """One waiter's ticket, open."""
+
+    __slots__ = ("_env", "fd", "name", "queue")
 
     def __init__(self, env: Environment, queue: Queue, name: str, fd: int) -> None:
-        self.name = name
-        self.queue = queue
         self._env = env
-        self._fd = fd
+        self.queue = queue
+        self.name = name
+        self.fd = fd
 
-    def hold(self) -> None:
-        """Record that its owner is no longer waiting."""
-        self._env.write(self._fd, HOLDING, 0)
+    def mark(self, *, holding: bool) -> None:
+        """Show whether its owner has the lock, or waits."""
+        mode = _OPEN if self.queue.mode & 0o077 else _UNNAMED
+        self._env.chmod(self.fd, mode | _HOLDING if holding else mode)
+
+    def describe(self, request: FileRequest, since: float) -> None:
+        """Write what people may want to know of the waiter, if it has a tag."""
+        if request.tag is None:
+            return
+        env = self._env
+        who = env.identity()
+        record = get("sema").compose(who, since, request.tag, marker_text(True, self.queue.device, who), {})
+        try:
+            self.queue.write(self.name + RECORD, request.mode, record)
+        except OSError:
+            pass  # Q1
+
+    def keep(self) -> None:
+        """It is no longer of the operation that made it, but of the waiter that it was made for (Q10)."""
+        self._env.keep(self.fd)
+        self.queue.keep()
 
     def give_up(self) -> None:
-        """Remove it; the directory too, if it was the last. Never raises."""
-        self.queue.unlink(self.name)  # the token in the name makes it ours
-        try:
-            self._env.close(self._fd)
-        except OSError:
-            pass
+        """Remove it, and wake the waiter behind; the directory goes too, if it was the last. Never raises."""
+        self.queue.remove(self.name)  # the token in the name makes it ours
+        close_quietly(self._env, self.fd)
         self.queue.close()
         remove_queue(self._env, self.queue.path)
 
 
-def issue(env: Environment, request: FileRequest, name: str, since: float) -> Ticket | None:
-    """A guarded ticket of that name (Q2); None where there are no kernel locks. OSError from the system; EAGAIN when
-    neighbours have spoiled every try, so that a later one may succeed."""
-    if not env.guards:
-        return None
-    for _ in range(_TRIES):
-        try:
-            queue = _make_queue(env, request)
-        except FileNotFoundError:
-            continue  # a neighbour has removed it, as it was still empty
-        except PermissionError:
-            if stat.S_IMODE(env.stat(request.queue).st_mode) != _IN_THE_MAKING:
-                raise
-            continue  # another user is making it
-        try:
-            made = _make(env, request, queue, name, since)
-        except BaseException:
-            queue.close()
-            remove_queue(env, request.queue)
-            raise
-        if made:
-            return made
-        queue.close()
-        remove_queue(env, request.queue)
-        if made is None:
-            return None
-    raise BlockingIOError(errno.EAGAIN, "neighbours keep removing it", f"{request.queue}/{name}")
-
-
-def _make(
-    env: Environment, request: FileRequest, queue: Queue, name: str, since: float
-) -> Ticket | Literal[False] | None:
-    """The ticket; False when a neighbour has probed or removed it before it was guarded; None: no kernel locks."""
+def close_quietly(env: Environment, fd: int) -> None:
+    """Close it, if it is open; what the system says to that does not matter."""
     try:
-        fd = queue.create(name, request.mode)
-    except (FileNotFoundError, FileExistsError):
-        queue.unlink(name)  # the name is ours alone: an earlier try could not remove it
-        return False
-    guard: bool | None = False
-    try:
-        found = env.fstat(fd)
-        guard = env.guard(fd)
-        if guard:
-            who = env.identity()
-            record = get("sema").compose(who, since, request.tag, marker_text(True, found.st_dev, who), {})
-            write_all(env, fd, WAITING + record)
-            if queue.has(name, (found.st_dev, found.st_ino)):
-                return Ticket(env, queue, name, fd)
-    except BaseException:
-        queue.unlink(name)
-        let_go(env, fd)
-        raise
-    queue.unlink(name)
-    let_go(env, fd)
-    return None if guard is None else False
+        if fd >= 0:
+            env.close(fd)
+    except OSError:
+        pass
 
 
-def _make_queue(env: Environment, request: FileRequest) -> Queue:
-    """The queue, created if missing. OSError if there is something else at its path: a link, a file."""
+def _made_queue(env: Environment, request: FileRequest) -> Queue | None:
+    """The queue, created if missing; None if it was removed in between, or another user is making it: try again.
+    OSError if there is something else at its path: a link, a file."""
     try:
         queue = Queue(env, request.queue)
     except FileNotFoundError:
@@ -251,7 +343,14 @@ def _make_queue(env: Environment, request: FileRequest) -> Queue:
             env.make_directory(request.queue, _IN_THE_MAKING)
         except FileExistsError:
             pass
-        queue = Queue(env, request.queue)
+        try:
+            queue = Queue(env, request.queue)
+        except FileNotFoundError:
+            return None
+    except PermissionError:
+        if stat.S_IMODE(env.stat(request.queue).st_mode) != _IN_THE_MAKING:
+            raise
+        return None
     try:
         queue.open_up(request.directory)
     except BaseException:
@@ -265,13 +364,25 @@ def withdraw(env: Environment, path: str, name: str) -> None:
     queue = opened(env, path)
     if queue is not None:
         with queue:
-            queue.unlink(name)  # the token in the name makes it ours
+            queue.withdraw(name)
         remove_queue(env, path)
 
 
-def name_of(arrival: float, pid: int, token: str, *, shared: bool) -> str:
+def _key(arrival: float) -> str:
+    """How the names of tickets of that arrival begin."""
+    return f"{int(arrival * 1e9):020d}-"
+
+
+def name_of(arrival: float, pid: int, where: str, token: str, *, shared: bool) -> str:
     """The name of a ticket. `arrival` is on the machine's monotonic clock, which all processes share."""
-    return f"{int(arrival * 1e9):020d}-{'s' if shared else 'x'}-{pid}-{token}"
+    return f"{_key(arrival)}{'s' if shared else 'x'}-{pid}-{where}-{token}"
+
+
+def _where(who: Identity, device: int) -> str:
+    """What a ticket's name says of its kernel and mount (Q3), and of what its process's number is a number in."""
+    boot = who.boot if who.boot != "-" else f"- {who.host}"
+    kernel, pids = zlib.crc32(f"{boot} {device}".encode()), zlib.crc32(f"{boot} {who.pid_namespace}".encode())
+    return f"{kernel:08x}{pids:08x}"
 
 
 def arrival(name: str) -> float:
@@ -281,19 +392,25 @@ def arrival(name: str) -> float:
 def is_ticket(name: str) -> bool:
     arrival, _, rest = name.partition("-")
     kind, _, rest = rest.partition("-")
-    pid, _, token = rest.partition("-")
+    pid, _, rest = rest.partition("-")
+    where, _, token = rest.partition("-")
     return (
         kind in ("x", "s")
-        and (len(arrival), len(token)) == (20, 16)
+        and (len(arrival), len(where), len(token)) == (20, 16, 16)
         and 0 < len(pid) <= 10
         and not (arrival + pid).strip("0123456789")
-        and not token.strip("0123456789abcdef")
+        and not (where + token).strip("0123456789abcdef")
     )
 
 
 def pid_of(name: str) -> int:
     """The process that made a ticket, in its own PID namespace."""
-    return int(name.split("-")[2])
+    return int(name.split("-", 3)[2])
+
+
+def is_holding(ticket: Stat) -> bool:
+    """Whether the owner of this ticket has the lock."""
+    return bool(ticket.st_mode & _HOLDING)
 
 
 def is_shared(name: str) -> bool:
@@ -308,27 +425,13 @@ def opened(env: Environment, path: str) -> Queue | None:
         return None
 
 
-def names(env: Environment, path: str) -> list[str]:
-    """The tickets in the queue, by arrival."""
-    queue = opened(env, path)
-    if queue is None:
-        return []
-    with queue:
-        found = queue.names()
-    if not found:
-        remove_queue(env, path)  # left by a process that died between two steps
-    return found
-
-
 def tidy(env: Environment, path: str) -> None:
-    """Remove what dead waiters left, up to the first living one, which will do the same when it leaves."""
+    """Remove what dead waiters left, and the queue if that was all."""
     queue = opened(env, path)
-    if queue is None:
-        return
-    with queue:
-        if any(queue.is_guarded(name) for name in queue.names()):
-            return
-    remove_queue(env, path)
+    if queue is not None:
+        with queue:
+            queue.sweep()
+        remove_queue(env, path)
 
 
 def remove_queue(env: Environment, path: str) -> None:
@@ -338,48 +441,48 @@ def remove_queue(env: Environment, path: str) -> None:
         pass  # not empty
 
 
-SLICE = 0.0004
-"""Seconds, from getting the lock through the queue, in which a process may take it again (Q5). Measured: with less, 16
-processes without a pause get fewer locks a second than by polling; with more, the longest wait grows."""
-NAP = 0.0003
-"""Seconds for which the next waiter leaves the lock to a process that uses its slice."""
-PATIENCE = 0.020
-"""Seconds for which a free lock is left to the first waiters (Q6)."""
-_RECHECK_EACH = 1.0
-"""Seconds between looks at the lock, for each waiter ahead."""
-_FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
-"""Seconds between looks at the ticket ahead, where no events arrive: near our turn, and far from it."""
-_LIST_EVERY, _NEAR = 0.5, 16
-"""Seconds for which a poll assumes that the ticket ahead is still the one to wait for, and its owner alive; not with
-at most this many ahead."""
+def wake(env: Environment, path: str, holder: int) -> None:
+    """Have the first waiters look at the lock, after it was taken from a holder that has a ticket (Q11)."""
+    queue = opened(env, path)
+    if queue is None:
+        return
+    with queue:
+        nudged = False
+        for name in queue.tickets():
+            if nudged and not is_shared(name):
+                return
+            fd = queue.follow(name)
+            if fd is None or fd < 0:
+                continue
+            try:
+                if is_holding(env.fstat(fd)):
+                    if pid_of(name) == holder:
+                        queue.remove(name)
+                    continue
+                env.nudge(fd)
+                if not is_shared(name):
+                    return
+                nudged = True
+            finally:
+                env.close(fd)
 
 
 def is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
-    """Whether a newcomer has to queue (Q5).
-
-    A caller that will not wait does not: it takes a free lock, or leaves. But readers always give way: together they
-    could keep a writer out for ever.
-    """
+    """Whether a newcomer has to queue (Q5)."""
     if not request.fair or (timeout == 0 and not request.shared):
         return False
-    if env.turns:
-        if env.monotonic() < env.turns.get(request.queue, 0.0):
-            return False
-        env.turns.pop(request.queue, None)
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is not None:
-        latest = env.monotonic() - MOMENT
         for entry in local.entries.copy():
-            if entry.started <= latest and not (entry.shared and request.shared):
+            if not (entry.shared and request.shared):
                 return True
-    # The owner of a ticket has waited for a moment, or is behind a waiter that has.
-    exists = env.exists(request.queue)
-    return bool(_conflicting(names(env, request.queue), shared=True)) if exists and request.shared else exists
-
-
-def _conflicting(names: list[str], *, shared: bool) -> list[str]:
-    """The tickets to wait for: readers do not wait for readers."""
-    return [name for name in names if not is_shared(name)] if shared else names
+    if not env.exists(request.queue):
+        return False
+    queue = opened(env, request.queue) if request.shared else None
+    if queue is None:
+        return True
+    with queue:
+        return not all(is_shared(name) for name in queue.tickets())
 
 
 class LocalQueue:
@@ -393,7 +496,7 @@ class LocalQueue:
 
     def ahead_of(self, entry: QueueEntry) -> list[QueueEntry]:
         """The predecessors of `entry`; a reader does not wait for readers. It is inserted if it is missing: at first,
-        and after a waiter lost patience with it (Q6)."""
+        and after a waiter has passed it (Q6)."""
         if entry not in self.entries:
             self._insert(entry)
         before = self.entries[: self.entries.index(entry)]
@@ -404,6 +507,15 @@ class LocalQueue:
         while number and self.entries[number - 1].started > entry.started:
             number -= 1
         self.entries.insert(number, entry)
+
+    def first(self) -> list[QueueEntry]:
+        """The waiters whose turn it is among those of this process: a writer, or readers."""
+        found: list[QueueEntry] = []
+        for entry in self.entries.copy():
+            if not entry.shared:
+                return found or [entry]
+            found.append(entry)
+        return found
 
     def wake_first(self) -> None:
         """Wake the first waiters. One whose event loop has been closed would never leave by itself: it is removed."""
@@ -432,35 +544,31 @@ class QueueEntry:
         self.signal = Signal()
         self._request = request
         self._generation = env.generation
-        arrival = started - env.clock_shift
-        self.name = name_of(arrival, env.identity().pid, env.token(), shared=request.shared)
+        self._arrival = started - env.clock_shift
         self._ticket: Ticket | None = None
-        self._issuing = False
-        """Whether a ticket of ours may be there that `_ticket` does not know of."""
+        self._issuing = ""
+        """The name of a ticket of ours that may be there and that `_ticket` does not know of."""
+        self._cannot_queue = not env.fifos
+        """Tickets do not work here: no FIFOs, no write permission, a full disk."""
         self._ignored: set[str] = set()
-        """Idle tickets in front of a free lock that we may not remove."""
-        self._queue_up_at = started + MOMENT
-        self._cannot_queue = False
-        """Tickets do not work here: no kernel locks, no write permission, a full disk."""
+        """Tickets that we have passed in this wait (Q6)."""
         self.first_ahead: object = None
         """The first waiter, when it was not us."""
         self._behind_here = 0
         self._ahead = 0
-        self._list_at = 0.0
-        self._before: str | None = None
-        self._turn_came = False
-        self._watch: Watch | None = None
-        self._relied_from = 0.0
-        """When we start to rely on the watch."""
+        self._before = ""
+        """The ticket right ahead of us, and the descriptor that follows it; -1: it is polled."""
+        self._follows = -1
+        self._nudges = 0
         self._local = LocalQueue()
         """The line that we are in, once we have asked whose turn it is."""
 
-    # -- whose turn ----------------------------------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        """That of our ticket, if we have one."""
+        return "" if self._ticket is None else self._ticket.name
 
-    def takes_turn(self) -> bool:
-        """Whether our turn has come since the last call: then our predecessor may not be done yet."""
-        came, self._turn_came = self._turn_came, False
-        return came
+    # -- whose turn ----------------------------------------------------------------------------------------------------
 
     def is_first(self) -> bool:
         """Whether it is our turn, as far as is visible now."""
@@ -469,16 +577,15 @@ class QueueEntry:
         self._behind_here = len(ahead)
         if ahead:
             self.first_ahead = ahead[0]
-            self._unwatch()
+            self._unfollow()
             return False
         return not self._is_behind_ticket()
 
     def _ahead_here(self) -> list[QueueEntry]:
         lines, queue = self.env.local_queues, self._request.queue
         while True:
-            local: LocalQueue = lines.setdefault(
-                queue, self._local
-            )  # in case an interruption comes now, it is already ours
+            # It is ours already if an interruption comes now.
+            local: LocalQueue = lines.setdefault(queue, self._local)
             self._local = local
             with local.mutex:
                 if lines.get(queue) is local:  # else it has just been dissolved
@@ -491,59 +598,66 @@ class QueueEntry:
         return bool(self._behind_here or self._before)
 
     def _is_behind_ticket(self) -> bool:
-        env, path = self.env, self._request.queue
-        polls = self._watch is None and self._before is not None and env.monotonic() < self._list_at
-        if polls and self._ahead > _NEAR and env.exists(f"{path}/{self._before}"):
-            return True  # a thousand pollers cannot each read a list of a thousand
-        self._list_at = env.monotonic() + _LIST_EVERY
         queue, names = self._open_queue()
+        if queue is None:
+            self._unfollow()
+            return False
         try:
-            before = self._ahead_of_us(names)
-            for number in range(len(before), 0, -1):
-                name = before[number - 1]
-                if queue is not None and self._watch_ticket(name) and queue.is_guarded(name):
-                    self._ahead, self.first_ahead = number, before[0]
-                    self._turn_came = True
+            own = self._ticket.name if self._ticket is not None else _key(self._arrival)
+            ahead = names[: bisect_left(names, own)]
+            while ahead:
+                name = ahead.pop()
+                if self._waits_for(queue, name) and self._follow(queue, name):
+                    self._ahead = len(ahead) + 1
+                    self.first_ahead = next((n for n in ahead if self._waits_for(queue, n)), name)
                     return True
+            self._unfollow()
+            if self._ticket is None:
+                queue.sweep()
+                remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
         finally:
             self._close_queue(queue)
-        self._unwatch()
-        if queue is not None and self._ticket is None and (before or not names):
-            remove_queue(env, path)  # all tickets were of dead processes, or there were none
         return False
 
+    def _waits_for(self, queue: Queue, name: str) -> bool:
+        """Whether this is a ticket to wait for: readers do not wait for readers."""
+        if not queue.counts(name) or (self.shared and is_shared(name)) or name in self._ignored:
+            return False
+        passed = self.env.passed
+        return not passed or passed.get(name, 0.0) <= self.env.monotonic()
+
     def _open_queue(self) -> tuple[Queue | None, list[str]]:
-        """The queue, and the tickets in it: the queue of our own ticket, as long as that exists."""
+        """The queue, and what is in it: the queue of our own ticket, as long as that exists."""
         if self._ticket is not None:
             names = self._ticket.queue.names()
-            if self.name in names:
+            if self._ticket.name in names:
                 return self._ticket.queue, names
-            self.drop_ticket()  # Q6; or the whole directory has been removed
+            self.drop_ticket()  # another process has removed it, or the whole directory
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
-    def _close_queue(self, queue: Queue | None) -> None:
-        if queue is not None and (self._ticket is None or self._ticket.queue is not queue):
+    def _close_queue(self, queue: Queue) -> None:
+        if self._ticket is None or self._ticket.queue is not queue:
             queue.close()
 
-    def _watch_ticket(self, name: str) -> bool:
-        """Watch it; False when it is gone (Q3)."""
-        env, path = self.env, f"{self._request.queue}/{name}"
-        if self._before == name:
-            if self._watch is not None and self._watch.take():
-                self._relied_from = env.monotonic() + DYING
-            return True
-        self._unwatch()
-        try:
-            self._watch = env.watch(path) if env.events_reach(path) else None
-        except OSError:
+    def _follow(self, queue: Queue, name: str) -> bool:
+        """Follow it; False when it is gone, or its owner is."""
+        if name == self._before and self._follows >= 0:
+            if not self.env.hung_up(self._follows):
+                return True
+            queue.remove(name)  # Q2
             return False
-        self._before = name
+        self._unfollow()
+        fd = queue.follow(name)
+        if fd is None:
+            return False
+        self._before, self._follows = name, fd
         return True
 
-    def _ahead_of_us(self, names: list[str]) -> list[str]:
-        ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
-        return [name for name in ahead if name not in self._ignored] if self._ignored else ahead
+    def _unfollow(self) -> None:
+        self._before = ""
+        fd, self._follows = self._follows, -1
+        close_quietly(self.env, fd)
 
     def overtake(self) -> None:
         """Q6."""
@@ -553,38 +667,74 @@ class QueueEntry:
                 if entry in self._local.entries:
                     self._local.entries.remove(entry)
                     entry.signal.set()  # it may wait for its turn only, and nothing else would wake it
+        env, now = self.env, self.env.monotonic()
+        for name in [name for name, until in list(env.passed.items()) if until <= now]:
+            env.passed.pop(name, None)
         queue, names = self._open_queue()
-        try:
-            for name in self._ahead_of_us(names):
-                if queue is not None and not queue.unlink(name):
-                    self._ignored.add(name)
-        finally:
+        if queue is not None:
+            own = self._ticket.name if self._ticket is not None else _key(self._arrival)
+            passed = [name for name in names[: bisect_left(names, own)] if self._waits_for(queue, name)]
             self._close_queue(queue)
+            self._ignored.update(passed)
+            env.passed.update(dict.fromkeys(passed, now + _REMEMBERED))
         self._behind_here = 0
-        self._unwatch()
+        self._unfollow()
 
-    # -- waiting -------------------------------------------------------------------------------------------------------
-
-    @property
-    def due(self) -> float:
-        """When to look again just to take a ticket."""
-        return math.inf if self._ticket is not None or self._cannot_queue else self._queue_up_at
+    # -- the ticket ----------------------------------------------------------------------------------------------------
 
     def queue_up(self, now: float) -> None:
         """Take a ticket, if we are the first of this process and have to go on waiting."""
-        if self._behind_here or self.due == math.inf or now < (self.started if self._before else self._queue_up_at):
+        if self._behind_here or self._cannot_queue or self._ticket is not None:
             return
+        with self._local.mutex:
+            if self._ticket is None and not self._issuing:
+                self._issue(self.env.time() - (now - self.started))
+
+    def _issue(self, since: float) -> None:
+        """A ticket, if it is to be had (Q1). Neighbours that spoil every try leave it to the next wait (Q2)."""
         env = self.env
-        self._issuing = True
         try:
-            self._ticket = issue(env, self._request, self.name, env.time() - (now - self.started))
-        except BlockingIOError:
-            self._queue_up_at, self._issuing = now + MOMENT, False  # Q2
-            return
+            for _ in range(_TRIES):
+                queue = _made_queue(env, self._request)
+                if queue is not None and self._issue_in(queue, since):
+                    return
         except OSError:
-            pass  # Q1
-        self._issuing = False
-        self._cannot_queue = self._ticket is None
+            self._cannot_queue = True
+
+    def _issue_in(self, queue: Queue, since: float) -> bool:
+        env = self.env
+        who = env.identity()
+        self._issuing = name = name_of(self._arrival, who.pid, queue.where, env.token(), shared=self.shared)
+        try:
+            self._ticket = Ticket(env, queue, name, queue.make(name))
+            self._issuing = ""
+            self._ticket.describe(self._request, since)
+        except BaseException as error:
+            if self._ticket is None:
+                queue.withdraw(name)
+                self._issuing = ""
+                queue.close()
+                remove_queue(env, queue.path)
+            if isinstance(error, (FileNotFoundError, FileExistsError)):
+                return False
+            raise
+        return True
+
+    def drop_ticket(self) -> None:
+        """Leave the queue of processes, without a word to the other waiters of this one."""
+        ticket, name = self._ticket, self._issuing
+        if ticket is not None:
+            ticket.give_up()
+            self._ticket = None
+        elif name:
+            withdraw(self.env, self._request.queue, name)  # interrupted while it was made
+        self._issuing = ""
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def first_look(self, now: float) -> float:
+        """When to look for the first time at a lock that is held, although a waiter is ahead."""
+        return now + _FIRST_LOOK
 
     def recheck(self, now: float) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a
@@ -595,25 +745,30 @@ class QueueEntry:
         """What to wait for while a waiter is ahead: descriptors, the latest time to wake up, a signal."""
         if self._behind_here:
             return (), math.inf, self.signal
-        fds = self._watch.fds() if self._watch is not None else ()
-        if fds:
-            return fds, min(self.due, self._relied_from if now < self._relied_from else math.inf), None
-        return fds, min(self.due, now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25)), None
+        if self._follows < 0:
+            return (), now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
+        if self._ticket is None or self._nudges >= _MOST_NUDGES:
+            return (self._follows,), math.inf, None
+        return (self._follows, self._ticket.fd), math.inf, None
 
-    def woke(self, *, over: bool) -> bool:
-        """Whether the wait that has just ended was about us."""
-        return self._watch is None or self._watch.woken(over=over)
+    def was_nudged(self) -> bool:
+        """Whether the wait that has just ended was to make us look (Q11)."""
+        if self._ticket is None or self._behind_here or self._nudges >= _MOST_NUDGES:
+            return False
+        if not self.env.drain(self._ticket.fd):
+            return False
+        self._nudges += 1
+        return True
 
     # -- holding and leaving -------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         """We have the lock, and keep our place until the release (Q4). Waiters of the same owner may join us."""
-        self.env.turns[self._request.queue] = self.env.monotonic() + SLICE
         self.holding = True
-        self._unwatch()
+        self._unfollow()
         if self._ticket is not None:
             try:
-                self._ticket.hold()
+                self._ticket.mark(holding=True)
             except OSError:
                 pass  # Q1
         self._tell_owner()
@@ -634,28 +789,67 @@ class QueueEntry:
         """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
         if self._generation != self.env.generation:
             return
-        self._unwatch()
-        self.drop_ticket()
+        self._unfollow()
         with self._local.mutex:
             if self in self._local.entries:
                 self._local.entries.remove(self)
+            if self._ticket is not None and self._local.entries:
+                self._pass_on()
+        self.drop_ticket()
+        with self._local.mutex:
             self._local.wake_first()
             if not self._local.entries and self.env.local_queues.get(self._request.queue) is self._local:
                 self.env.local_queues.pop(self._request.queue, None)  # a signal handler's lock may have done it
 
-    def _unwatch(self) -> None:
-        self._before = None
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+    def _pass_on(self) -> None:
+        """Q10. Whatever fails, the next waiter takes its own ticket when it is woken."""
+        operation = self.env.operations.begin(self.env)
+        try:
+            for entry in self._local.first():
+                entry.receive(self)
+        except BaseException:
+            self.env.operations.abort(operation)
+            raise
+        self.env.operations.end(operation)
 
-    def drop_ticket(self) -> None:
+    def receive(self, other: QueueEntry) -> None:
+        """Have a ticket before the other one, of this process, gives up its own."""
+        if self._ticket is not None or self._issuing or self._cannot_queue:
+            return
+        since = self.env.time() - (self.env.monotonic() - self.started)
+        if not self._receive_whole(other, since):
+            self._issue(since)
+        self._keep_ticket()
+
+    def _keep_ticket(self) -> None:
         if self._ticket is not None:
-            self._ticket.give_up()
-            self._ticket = None
-        elif self._issuing:
-            withdraw(self.env, self._request.queue, self.name)  # interrupted while it was made
-        self._issuing = False
+            self._ticket.keep()
+
+    def _receive_whole(self, other: QueueEntry, since: float) -> bool:
+        """The other's own ticket, renamed, if no ticket would come between the two names: then the waiter behind need
+        not wake up."""
+        env, ticket = self.env, other._ticket
+        if ticket is None:
+            return False
+        queue = ticket.queue
+        name = name_of(self._arrival, env.identity().pid, queue.where, env.token(), shared=self.shared)
+        names = queue.names()
+        between = names[bisect_left(names, ticket.name) : bisect_left(names, name)]
+        if not between or between[0] != ticket.name or any(queue.counts(one) for one in between[1:]):
+            return False
+        self._issuing = name
+        try:
+            if other.holding:
+                ticket.mark(holding=False)
+            queue.rename(ticket.name, name)
+        except OSError:
+            self._issuing = ""
+            return False
+        ticket.name = name
+        self._ticket, other._ticket = ticket, None
+        self._issuing = ""
+        ticket.describe(self._request, since)
+        return True
 
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
@@ -689,31 +883,26 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
     if queue is None:
         return []
     with queue:
-        read = [(name, read_ticket(env, queue, name)) for name in queue.names()]
+        read = [(name, read_ticket(env, queue, name)) for name in queue.tickets()]
     return [(name, waiter) for name, waiter in read if waiter is not None]
 
 
 def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
-    """The waiter of the ticket; None if it no longer waits."""
-    try:
-        fd = queue.open(name)
-    except OSError:
+    """The waiter of the ticket; None if it no longer waits: it holds the lock, or has ended."""
+    found = queue.living(name)
+    if found is None or is_holding(found):
         return None
-    try:
-        state, _, record = read_record(env, fd).partition(b"\n")
-        if state + b"\n" != WAITING or not env.guarded(fd):
-            return None  # it holds the lock; or it is dead
-        decoded = get("sema").decode(record)
-    except (OSError, MalformedRecord):
-        return None
-    finally:
-        let_go(env, fd)
-    if decoded.pid is None or decoded.marker is None:
-        return None
-    there, here = decoded.marker.identity, env.identity()
-    local = there.pid_space == here.pid_space
-    command = env.command(decoded.pid) if local else None  # elsewhere the number means another process
-    return Waiter(None, decoded.pid, decoded.created, decoded.tag, command)
+    tag, record = None, queue.read(name + RECORD, found.st_uid)
+    if record:
+        try:
+            tag = get("sema").decode(record).tag
+        except MalformedRecord:
+            pass
+    pid = pid_of(name)
+    # Elsewhere the number means another process.
+    command = env.command(pid) if queue.shares_pids_with(name) else None
+    since = env.time() - (env.monotonic() - env.clock_shift - arrival(name))
+    return Waiter(None, pid, since, tag, command)
 
 
 def _own_waiters(env: Environment, request: FileRequest) -> list[Arrival]:

@@ -9,9 +9,8 @@ R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, e
     again under it: a process that has overwritten it by then keeps the lock, and a later one finds the claim (T8).
 R3  A short wait between two tries avoids a busy loop on a lock that keeps changing hands. Nothing is kept meanwhile: no
     descriptor, claim or announcement, so an interruption leaves nothing behind. After PATIENCE we give up.
-R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waiter watches that, not the lock file. So
-    the tickets of its process are removed with the lock, which makes their watchers look again. A waiter of that
-    process that loses its ticket as well queues again by its old arrival.
+R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waiter follows that, not the lock file. So
+    the holder's ticket is removed with the lock, and the next waiter is told to look again (Q11).
 """
 
 from __future__ import annotations
@@ -156,19 +155,9 @@ def _remove_unchanged(env: Environment, request: FileRequest, seen: Observation)
         env.unlink(request.path)
     except FileNotFoundError:
         return False  # released or broken since the look
-    _wake_waiters(env, request, seen)
+    if seen.record is not None and seen.record.pid is not None:
+        queue.wake(env, request.queue, seen.record.pid)  # R4
     return True
-
-
-def _wake_waiters(env: Environment, request: FileRequest, seen: Observation) -> None:
-    """R4."""
-    pid = None if seen.record is None else seen.record.pid
-    opened = queue.opened(env, request.queue) if pid is not None and env.exists(request.queue) else None
-    if opened is not None:
-        with opened:
-            for name in opened.names():
-                if queue.pid_of(name) == pid:
-                    opened.unlink(name)
 
 
 def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> bool:

@@ -100,6 +100,10 @@ class WatchedFile:
         """Whether the last look found a lock that a contender would get."""
         return not self.there or self.verdict.reclaim
 
+    def seems_held(self) -> bool:
+        """Whether there is a lock file, at a glance."""
+        return self.env.exists(self.request.path)
+
     def is_free(self) -> bool:
         """Whether a contender would get the lock; as of the last look, or now."""
         return self.could_be_had

@@ -5,13 +5,16 @@ Nothing of holdfast runs in most of these; each is a fact by itself.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import time
@@ -335,6 +338,226 @@ def test_a_second_watch_on_one_inode_is_the_same_watch(place: Path) -> None:
         os.close(fd)
 
 
+# -- FIFOs -------------------------------------------------------------------------------------------------------------
+
+OWNER, BEHIND = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+NO_SUCH_READER = pytest.raises(OSError, match=re.escape(os.strerror(errno.ENXIO)))
+
+
+def fifo(path: Path, mode: int = 0o600) -> Path:
+    os.mkfifo(path, mode)
+    return path
+
+
+def polled(fd: int, within: float = 0) -> int:
+    """What `poll` says when it is asked for nothing but something to read."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return dict(poll.poll(within * 1000)).get(fd, 0)
+
+
+def test_a_fifo_without_a_reader_cannot_be_opened_for_writing(place: Path, opened: Callable[..., int]) -> None:
+    path = fifo(place / "t")
+    with NO_SUCH_READER:
+        opened(path, BEHIND)
+    owner = opened(path, OWNER)
+    opened(path, BEHIND)
+    os.close(owner)
+    with NO_SUCH_READER:  # a writer that is left is no reader
+        opened(path, BEHIND)
+
+
+def test_a_writing_end_hears_at_once_and_from_then_on_that_its_reader_closes(
+    place: Path, opened: Callable[..., int]
+) -> None:
+    path = fifo(place / "t")
+    owner = opened(path, OWNER)
+    behind = opened(path, BEHIND)
+    assert polled(behind) == 0
+    path.unlink()
+    assert polled(behind) == 0
+    os.close(owner)
+    assert polled(behind) == polled(behind) == select.POLLERR
+    assert select.select([behind], [], [], 0)[0] == [behind]
+    with pytest.raises(BrokenPipeError):
+        os.write(behind, b"!")
+
+
+def test_a_writing_end_hears_that_its_reader_is_killed_and_not_that_it_is_stopped(
+    spawn: Callable[..., Peer], place: Path, opened: Callable[..., int]
+) -> None:
+    path = fifo(place / "t")
+    owner = spawn("fd = os.open(path, os.O_RDWR | os.O_NONBLOCK); say('waiting'); hear()", path)
+    owner.expect("waiting")
+    behind = opened(path, BEHIND)
+    os.kill(owner.pid, signal.SIGSTOP)
+    eventually(lambda: state(owner.pid) == "T", what="the stop")
+    assert polled(behind) == 0
+    os.kill(owner.pid, signal.SIGKILL)
+    assert polled(behind, within=5) == select.POLLERR
+    with NO_SUCH_READER:
+        opened(path, BEHIND)
+
+
+def test_a_writing_end_hears_that_its_reader_starts_another_program(
+    spawn: Callable[..., Peer], place: Path, opened: Callable[..., int]
+) -> None:
+    path = fifo(place / "t")
+    owner = spawn(
+        """
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        say("waiting")
+        hear()
+        os.execv("/bin/sleep", ["sleep", "60"])
+        """,
+        path,
+    )
+    owner.expect("waiting")
+    behind = opened(path, BEHIND)
+    owner.say("go on")
+    assert polled(behind, within=5) == select.POLLERR
+
+
+def test_a_childs_copy_of_a_reading_end_delays_the_end_until_it_is_closed(
+    place: Path, opened: Callable[..., int]
+) -> None:
+    path = fifo(place / "t")
+    owner = opened(path, OWNER)
+    behind = opened(path, BEHIND)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    os.close(owner)
+    assert polled(behind) == 0
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert polled(behind) == select.POLLERR
+
+
+def test_a_reading_end_that_may_write_hears_of_bytes_and_not_of_writers(
+    place: Path, opened: Callable[..., int]
+) -> None:
+    # With O_RDONLY it would hang up when the last writer leaves, and say so until the next one comes.
+    path = fifo(place / "t")
+    owner, reader = opened(path, OWNER), opened(path, os.O_RDONLY | os.O_NONBLOCK)
+    behind = opened(path, BEHIND)
+    os.close(owner)
+    os.close(behind)
+    assert polled(reader) == select.POLLHUP
+    owner = opened(path, OWNER)
+    behind = opened(path, BEHIND)
+    assert polled(owner) == 0
+    os.write(behind, b"!")
+    assert polled(owner) == select.POLLIN
+    os.close(behind)
+    assert polled(owner) == select.POLLIN
+    assert os.read(owner, 4096) == b"!"
+    assert polled(owner) == 0
+
+
+def test_a_full_pipe_refuses_and_never_blocks(place: Path, opened: Callable[..., int]) -> None:
+    path = fifo(place / "t")
+    opened(path, OWNER)
+    behind = opened(path, BEHIND)
+    os.write(behind, bytes(fcntl.fcntl(behind, fcntl.F_GETPIPE_SZ)))
+    with pytest.raises(BlockingIOError):
+        os.write(behind, b"!")
+
+
+def test_a_renamed_fifo_is_the_same_pipe(place: Path, opened: Callable[..., int]) -> None:
+    made, path = fifo(place / "t.new"), place / "t"
+    owner = opened(made, OWNER)
+    before = opened(made, BEHIND)
+    made.rename(path)
+    after = opened(path, BEHIND)
+    assert polled(before) == polled(after) == 0
+    os.close(owner)
+    assert polled(before) == polled(after) == select.POLLERR
+
+
+def test_a_name_that_is_made_again_is_another_pipe(place: Path, opened: Callable[..., int]) -> None:
+    path = fifo(place / "t")
+    opened(path, OWNER)
+    path.unlink()
+    fifo(path)
+    with NO_SUCH_READER:
+        opened(path, BEHIND)
+
+
+def test_the_mode_of_a_fifo_is_changed_by_its_descriptor(place: Path, opened: Callable[..., int]) -> None:
+    path = fifo(place / "t")
+    owner = opened(path, OWNER)
+    behind = opened(path, BEHIND)
+    for mode in (0o622, 0o722):
+        os.fchmod(owner, mode)
+        assert path.stat().st_mode == os.fstat(behind).st_mode == stat.S_IFIFO | mode
+    assert polled(behind) == 0
+
+
+def test_a_link_is_not_followed_to_a_fifo(place: Path, opened: Callable[..., int]) -> None:
+    opened(fifo(place / "t"), OWNER)
+    (place / "link").symlink_to("t")
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.ELOOP))):
+        opened(place / "link", BEHIND)
+
+
+def test_the_ends_of_a_fifo_make_the_events_of_a_file(
+    place: Path, opened: Callable[..., int], events: Callable[[Path], Events]
+) -> None:
+    path = fifo(place / "t")
+    owner = opened(path, OWNER)
+    seen = events(path)
+    behind = opened(path, BEHIND)
+    assert seen.now() == []
+    os.write(behind, b"!")
+    assert seen.now() == []
+    os.fchmod(owner, 0o700)
+    assert seen.now() == ["ATTRIB"]
+    os.close(behind)
+    assert seen.now() == ["CLOSE_WRITE"]
+    path.rename(place / "other")
+    assert seen.now() == ["MOVE_SELF"]
+    os.close(owner)
+    assert seen.now() == ["CLOSE_WRITE"]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_event_loop_hears_of_a_reader_that_goes_and_not_before(
+    place: Path, opened: Callable[..., int], loop: str
+) -> None:
+    new = asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+    path = fifo(place / "t")
+    owner = opened(path, OWNER)
+    behind = opened(path, BEHIND)
+
+    async def hear() -> list[str]:
+        heard: list[str] = []
+        gone = asyncio.Event()
+
+        def hears() -> None:
+            heard.append("gone")
+            asyncio.get_running_loop().remove_reader(behind)
+            gone.set()
+
+        asyncio.get_running_loop().add_reader(behind, hears)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        heard.append("closes")
+        os.close(owner)
+        await gone.wait()
+        return heard
+
+    running = new()
+    try:
+        assert running.run_until_complete(asyncio.wait_for(hear(), 5)) == ["closes", "gone"]
+    finally:
+        running.close()
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +642,38 @@ def test_a_bind_mount_has_the_same_device_and_guard(
         assert Lock(other / "x").status().evidence.proven
 
 
+def test_a_fifo_is_one_pipe_through_a_bind_mount(
+    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
+) -> None:
+    need_root("mount")
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    mount("--bind", one, other)
+    owner = opened(fifo(one / "t"), OWNER)
+    behind = opened(other / "t", BEHIND)
+    assert polled(behind) == 0
+    os.close(owner)
+    assert polled(behind) == select.POLLERR
+
+
+def test_a_fifo_is_two_pipes_on_an_overlay_and_in_its_upper_directory(
+    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
+) -> None:
+    # The reason why a ticket says on which device it was made: that nobody reads it here proves nothing there.
+    need_root("mount")
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
+        directory.mkdir()
+    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    (merged / "queue").mkdir()
+    opened(fifo(merged / "queue" / "t"), OWNER)
+    opened(merged / "queue" / "t", BEHIND)
+    with NO_SUCH_READER:
+        opened(upper / "queue" / "t", BEHIND)
+    assert (merged / "queue").stat().st_dev != (upper / "queue").stat().st_dev
+
+
 def test_an_overlay_shares_neither_device_nor_guard_with_its_upper_directory(
     tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
 ) -> None:
@@ -479,6 +734,18 @@ def fused(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 
 
 HOLD = "hold = Lock(path).acquire(timeout=5); say('holding'); hear(); hold.release(); say('released'); hear()"
+
+
+def test_a_fifo_on_fuse_is_one_pipe_there_and_another_below(
+    fused: tuple[Path, Path], opened: Callable[..., int]
+) -> None:
+    below, above = fused
+    owner = opened(fifo(above / "t"), OWNER)
+    behind = opened(above / "t", BEHIND)
+    with NO_SUCH_READER:
+        opened(below / "t", BEHIND)
+    os.close(owner)
+    assert polled(behind) == select.POLLERR
 
 
 def test_fuse_has_no_unnamed_files_and_a_device_of_its_own(fused: tuple[Path, Path]) -> None:

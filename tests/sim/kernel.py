@@ -9,6 +9,8 @@ facts that tests/process/test_facts.py checks:
 - An inode lives as long as it has a name or is open. Removing a name is a change of the inode. Watches end with the
   last name, unless somebody has the file open by it.
 - A process has one queue of events, which may overflow. What an event says is kept as bits; asking for it clears them.
+- A FIFO is a pipe for each device that it is seen on. Opening it for writing fails while nobody has it open for
+  reading; a writing end hangs up as soon as the last reading end is closed, and says so for as long as that is so.
 
 `Process` is the environment that the real engine runs on, unchanged. Before each step that others can see, it asks
 the scheduler (`step`), which may let others go first, or never come back. A step on what nobody else can see, such as
@@ -85,8 +87,9 @@ UNLOCKED, SHARED, EXCLUSIVE = 0, 1, 2
 class Mount:
     """One view of the directory: which abilities it has, and with whom it shares kernel locks.
 
-    `domain`: files seen through mounts of the same domain have the same locks. `lock_by_name`: two names of one inode
-    have locks of their own, as on some FUSE filesystems. `events`: whether changes of a file make events.
+    `domain`: files seen through mounts of the same domain have the same locks. `device`: a FIFO is another pipe on
+    each. `lock_by_name`: two names of one inode have locks of their own, as on some FUSE filesystems. `events`: whether
+    changes of a file make events.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Mount:
         link: bool = True,
         flock: bool = True,
         events: bool = True,
+        fifos: bool = True,
         lock_by_name: bool = False,
     ) -> None:
         self.device = device
@@ -106,6 +110,7 @@ class Mount:
         self.link = link
         self.flock = flock
         self.events = events
+        self.fifos = fifos
         self.lock_by_name = lock_by_name
 
     def __str__(self) -> str:
@@ -114,13 +119,26 @@ class Mount:
             "links": self.link,
             "kernel locks": self.flock,
             "events": self.events,
+            "FIFOs": self.fifos,
         }
         missing = [name for name, there in abilities.items() if not there]
         return f"no {', no '.join(missing)}" + (", kernel locks by name" if self.lock_by_name else "")
 
 
+class Pipe:
+    """What is behind a FIFO on one device: how many have it open at all, and for reading; how much was written and not
+    read."""
+
+    __slots__ = ("ends", "readers", "unread")
+
+    def __init__(self) -> None:
+        self.ends = 0
+        self.readers = 0
+        self.unread = 0
+
+
 class Inode:
-    """A file or a directory. `private`: no name has ever led to it, so that only its creator can see it."""
+    """A file, a directory or a FIFO. `private`: no name has ever led to it, so that only its creator can see it."""
 
     __slots__ = (
         "by_name",
@@ -134,6 +152,7 @@ class Inode:
         "mode",
         "mtime",
         "number",
+        "pipes",
         "private",
         "watches",
     )
@@ -155,14 +174,21 @@ class Inode:
         """Of a directory: what is in it, as an object of its own."""
         self.locks: dict[object, list[File]] = {}
         self.watches: list[SimWatch] = []
+        self.pipes: dict[int, Pipe] = {}
+        """Of a FIFO, by device."""
 
 
 class File:
-    """An open file: what descriptors refer to, and what has a kernel lock."""
+    """An open file: what descriptors refer to, and what has a kernel lock.
 
-    __slots__ = ("by_name", "domain", "inode", "kind", "refs", "writable")
+    Of a FIFO, it is an end of a `pipe`; one that `reads` may write, too.
+    """
+
+    __slots__ = ("by_name", "domain", "inode", "kind", "pipe", "reads", "refs", "writable")
 
     def __init__(self, inode: Inode, domain: object, *, writable: bool, by_name: bool) -> None:
+        self.pipe: Pipe | None = None
+        self.reads = False
         self.by_name = by_name
         inode.by_name += by_name
         self.inode = inode
@@ -170,6 +196,15 @@ class File:
         self.writable = writable
         self.kind = UNLOCKED
         self.refs = 1
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `poll` for reading would return at once: there is something to read, or the reader of a writing end
+        is gone."""
+        pipe = self.pipe
+        if pipe is None:
+            return True  # of a file that is no FIFO, always
+        return pipe.unread > 0 if self.reads else not pipe.readers
 
 
 class Deferred:
@@ -295,6 +330,8 @@ class Kernel:
     def rename(self, old: str, new: str) -> None:
         """Atomically, and over whatever is there."""
         inode = self.lookup(old)
+        if self.names.get(new) is inode:
+            return
         if new in self.names:
             self.remove(new)
         self.add(new, 0, inode)
@@ -326,15 +363,30 @@ class Kernel:
             file.kind = UNLOCKED
             file.inode.locks[file.domain].remove(file)
 
-    def close(self, file: File) -> None:
-        """One descriptor less."""
+    def hang_up(self, pipe: Pipe, *, reads: bool) -> None:
+        """An end less."""
+        pipe.ends -= 1
+        pipe.readers -= reads
+        if not pipe.ends:
+            pipe.unread = 0
+
+    def close(self, file: File, *, at_death: bool = False) -> None:
+        """One descriptor less. `at_death`: with others of its process, one after the other."""
         file.refs -= 1
         if file.refs:
             return
-        inode = file.inode
+        inode, pipe = file.inode, file.pipe
+        if pipe is not None and file.reads and self.slow_close and at_death:
+            hang_up = lambda: self.hang_up(pipe, reads=True)  # noqa: E731
+            self.defer(f"close FIFO {inode.number}", SLOWEST_CLOSE, inode.mark.w, hang_up)
+        elif pipe is not None:
+            self.hang_up(pipe, reads=file.reads)
         inode.by_name -= file.by_name
         if inode.watches:
             self.tell(inode, CLOSED, readers_only=not file.writable)
+            if file.by_name and not inode.links and not inode.by_name:
+                self.tell(inode, CHANGED)  # its last directory entry goes only now
+                inode.watches.clear()
         if file.kind == UNLOCKED:
             return
         if self.slow_close:
@@ -420,6 +472,7 @@ class Crash(BaseException):
 
 
 _FULL = (errno.ENOSPC, "No space left on device")
+_NO_PIPE = Pipe()
 
 
 class SimStat:
@@ -435,6 +488,12 @@ class SimStat:
         self.st_size = len(inode.data)
         self.st_uid = 0
         self.st_mtime = inode.mtime
+
+
+def _require_file(inode: Inode) -> None:
+    """A pipe has no offsets to read or write at."""
+    if stat.S_ISFIFO(inode.mode):
+        raise OSError(errno.ESPIPE, "Illegal seek")
 
 
 def _nobody() -> None:
@@ -458,6 +517,7 @@ class Process:
     """A process. `Environment` says what its methods are."""
 
     guards = True
+    fifos = True
 
     def __init__(
         self, kernel: Kernel, name: str, pid: int, *, namespace: str = "1", mount: Mount | None = None
@@ -485,6 +545,7 @@ class Process:
         self.swept: dict[str, float] = {}
         self.local_queues: dict[str, Any] = {}
         self.turns: dict[str, float] = {}
+        self.passed: dict[str, float] = {}
         self.operations = Operations(_thread.RLock())  # none is begun: an actor that is interrupted is killed
         self.files: dict[int, File] = {}
         self.directories: dict[int, tuple[str, Inode]] = {}
@@ -527,7 +588,7 @@ class Process:
         files = list(self.files.values())
         self.vanish()
         for file in files:
-            kernel.close(file)
+            kernel.close(file, at_death=True)
         if kernel.processes.get((self.namespace, self.pid)) is self:
             del kernel.processes[(self.namespace, self.pid)]
 
@@ -578,12 +639,16 @@ class Process:
 
     # -- files: opening ------------------------------------------------------------------------------------------------
 
-    def _install(self, inode: Inode, path: str, *, writable: bool) -> int:
+    def _install(self, inode: Inode, path: str, *, writable: bool, reads: bool = True) -> int:
         mount = self.mount
         domain = (mount.domain, path) if mount.lock_by_name else mount.domain
         fd = self._next_fd
         self._next_fd += 1
-        self.files[fd] = File(inode, domain, writable=writable, by_name=bool(path))
+        file = self.files[fd] = File(inode, domain, writable=writable, by_name=bool(path))
+        if stat.S_ISFIFO(inode.mode):
+            file.pipe, file.reads = inode.pipes.setdefault(mount.device, Pipe()), reads
+            file.pipe.ends += 1
+            file.pipe.readers += reads
         return fd
 
     def open_unnamed(self, directory: str, mode: int) -> int:
@@ -631,7 +696,10 @@ class Process:
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         path = self._at(path, dir_fd)
-        self.step("open_to_write" if write else "open_to_read", path, self.kernel.name_mark(path).r)
+        there, touched = self.kernel.names.get(path), self.kernel.name_mark(path).r
+        if there is not None and stat.S_ISFIFO(there.mode):
+            touched = both(touched, there.mark.w)  # to whoever opens it for writing, this is a reader
+        self.step("open_to_write" if write else "open_to_read", path, touched)
         self._require(path, dir_fd)
         inode = self.kernel.lookup(path)
         if write and inode.entries is not None:
@@ -647,7 +715,8 @@ class Process:
             return
         inode, kernel = file.inode, self.kernel
         self.directories.pop(fd, None)
-        if not inode.private and (file.kind != UNLOCKED or file.writable or kernel.readers_matter):
+        told = file.reads if file.pipe is not None else file.writable  # nobody waits for the end of a FIFO's writer
+        if not inode.private and (file.kind != UNLOCKED or told or kernel.readers_matter):
             self.step("close", fd, inode.mark.w)
         del self.files[fd]
         kernel.close(file)
@@ -690,9 +759,11 @@ class Process:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         self.kernel.remove(path)
 
-    def rename(self, old: str, new: str) -> None:
-        """Not the engine's: other implementations publish so."""
+    def rename(self, old: str, new: str, *, dir_fd: int | None = None) -> None:
+        """The engine does it in its queue; other implementations publish so."""
+        old, new = self._at(old, dir_fd), self._at(new, dir_fd)
         self.step("rename", new, both(self._removal(old), both(self._removal(new), self._addition(new))))
+        self._require(old, dir_fd)
         self.kernel.rename(old, new)
 
     def open_over(self, path: str) -> int:
@@ -765,6 +836,7 @@ class Process:
             self.step("read", fd, inode.mark.r)
         if inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        _require_file(inode)
         self.last_read = (inode.number, inode.data[:size])
         return inode.data[:size]
 
@@ -772,6 +844,7 @@ class Process:
         inode = self.files[fd].inode
         if not inode.private:
             self.step("write", data, inode.mark.w)
+        _require_file(inode)
         old = inode.data
         if self.kernel.full and not old and data:
             raise OSError(*_FULL)  # the first block of a file is what there is no room for
@@ -802,6 +875,51 @@ class Process:
 
     def open_limit(self) -> int | None:
         return None
+
+    # -- FIFOs ---------------------------------------------------------------------------------------------------------
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        path = self._at(name, dir_fd)
+        self.step("make_fifo", path, self._addition(path))
+        self._require(path, dir_fd)
+        if not self.mount.fifos:
+            raise PermissionError(errno.EPERM, "no FIFOs here", path)
+        if self.kernel.full:
+            raise OSError(*_FULL, path)
+        self.kernel.add(path, stat.S_IFIFO | mode)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        path = self._at(name, dir_fd)
+        there, touched = self.kernel.names.get(path), self.kernel.name_mark(path).r
+        if there is not None:
+            touched = both(touched, there.mark.r if write else there.mark.w)
+        self.step("open_fifo_to_write" if write else "open_fifo", path, touched)
+        self._require(path, dir_fd)
+        inode = self.kernel.lookup(path)
+        if inode.entries is not None:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        if write and stat.S_ISFIFO(inode.mode) and not inode.pipes.get(self.mount.device, _NO_PIPE).readers:
+            raise OSError(errno.ENXIO, "No such device or address", path)
+        return self._install(inode, path, writable=True, reads=not write)
+
+    def hung_up(self, fd: int) -> bool:
+        file = self.files[fd]
+        self.step("hung_up", fd, file.inode.mark.r)
+        return file.pipe is not None and not file.pipe.readers
+
+    def nudge(self, fd: int) -> None:
+        file = self.files[fd]
+        self.step("nudge", fd, file.inode.mark.w)
+        if file.pipe is None or not file.pipe.readers:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        file.pipe.unread += 1
+
+    def drain(self, fd: int) -> bool:
+        file = self.files[fd]
+        assert file.pipe is not None
+        self.step("drain", fd, file.inode.mark.w if file.pipe.unread else file.inode.mark.r)
+        unread, file.pipe.unread = file.pipe.unread, 0
+        return unread > 0
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -893,9 +1011,12 @@ class Process:
 
     # -- inheritance ---------------------------------------------------------------------------------------------------
 
-    def inherit(self, parent: Process) -> None:
-        """Have copies of all descriptors of files of another process, as a command that it has started."""
+    def inherit(self, parent: Process, *, fifos: bool = False) -> None:
+        """Have copies of all descriptors of files of another process, as a command that it has started; those of its
+        FIFOs, too, as a forked child has them until it closes them."""
         for fd, file in parent.files.items():
+            if file.pipe is not None and not fifos:
+                continue
             file.refs += 1
             self.files[fd] = file
             self._next_fd = max(self._next_fd, fd + 1)
@@ -915,6 +1036,7 @@ TRACED = (
     ),
     *("rename", "open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists"),
     *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "watch"),
+    *("make_fifo", "open_fifo", "hung_up", "nudge", "drain"),
 )
 
 

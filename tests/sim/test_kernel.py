@@ -6,31 +6,70 @@ Two environments are two processes here, for the engine and for the locks of the
 from __future__ import annotations
 
 import errno
+import math
+import os
 import random
+import select
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast._core.wait import Wait
 from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
 from sim.kernel import Kernel, Mount, Process
+from sim.search import Replay
+from sim.world import Actor, World
 
 NAMES = ("a", "b", "q")
-STEPS = 60
+STEPS = 90
+
+
+class _LinuxWithFifos(LinuxEnvironment):
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        os.mkfifo(name, mode, dir_fd=dir_fd)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        flags = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        return self.adopt(os.open(name, flags | (os.O_WRONLY if write else os.O_RDWR), dir_fd=dir_fd))
+
+    def rename(self, old: str, new: str, *, dir_fd: int) -> None:
+        os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    def hung_up(self, fd: int) -> bool:
+        return any(event & select.POLLERR for event in _polled(fd))
+
+    def nudge(self, fd: int) -> None:
+        os.write(fd, b"!")
+
+    def drain(self, fd: int) -> bool:
+        try:
+            return bool(os.read(fd, 4096))
+        except BlockingIOError:
+            return False
+
+
+def _polled(fd: int) -> list[int]:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return [event for _, event in poll.poll(0)]
 
 
 class Twin:
     """A process in each world, which takes each step in both. Descriptors are known by the order of their opening."""
 
     def __init__(self, kernel: Kernel, place: Path, pid: int) -> None:
-        self.real = LinuxEnvironment()
+        self.real = _LinuxWithFifos()
         self.made = Process(kernel, f"P{pid}", pid)
         self.made.step = lambda *_: None  # type: ignore[method-assign]
         self.place = place
         self.fds: list[tuple[int, int]] = []
+        self.directory = (self.real.open_directory(str(place)), self.made.open_directory("/d"))
+        self.ends: list[tuple[int, int]] = []
+        """Of FIFOs."""
         self.watches: list[tuple[Any, Any]] = []
 
     def both(self, name: str, real: tuple[Any, ...], made: tuple[Any, ...], **named: Any) -> tuple[Any, Any]:
@@ -45,6 +84,18 @@ class Twin:
     def on_fd(self, op: str, at: int, *more: Any, **named: Any) -> tuple[Any, Any]:
         real, made = self.fds[at]
         return self.both(op, (real, *more), (made, *more), **named)
+
+    def within(self, op: str, *args: Any, **named: Any) -> tuple[Any, Any]:
+        """By names in the open directory."""
+        real, made = self.directory
+        return (
+            _result(getattr(self.real, op), args, {**named, "dir_fd": real}),
+            _result(getattr(self.made, op), args, {**named, "dir_fd": made}),
+        )
+
+    def on_end(self, op: str, at: int) -> tuple[Any, Any]:
+        real, made = self.ends[at]
+        return self.both(op, (real,), (made,))
 
     def open(self, op: str, name: str, *more: Any, **named: Any) -> tuple[Any, Any]:
         real, made = self.on_name(op, name, *more, **named)
@@ -64,8 +115,45 @@ def _result(call: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return sorted(found) if isinstance(found, list) else found
 
 
+def fifo_step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
+    """One that has to do with FIFOs."""
+    name, other = rng.choice(NAMES), rng.choice(NAMES)
+    on_end = ["hung_up", "ready", "nudge", "drain", "close"] * 2 if twin.ends else []
+    op = rng.choice(["make_fifo", "open_to_read", "open_to_write", "rename", *on_end])
+    if op == "make_fifo":
+        return op, twin.within(op, name, 0o600)
+    if op == "rename":
+        kinds = {twin.made.kernel.names[path].mode for path in (f"/d/{name}", f"/d/{other}") if path in _names(twin)}
+        return op, (None, None) if any(map(stat.S_ISDIR, kinds)) else twin.within(op, name, other)
+    if op.startswith("open"):
+        inode = twin.made.kernel.names.get(f"/d/{name}")
+        if inode is not None and not stat.S_ISFIFO(inode.mode):
+            return op, (None, None)
+        real, made = twin.within("open_fifo", name, write=op == "open_to_write")
+        if isinstance(real, int) and isinstance(made, int):
+            twin.ends.append((real, made))
+            real = made = "opened"
+        return op, (real, made)
+    at = rng.randrange(len(twin.ends))
+    real, made = twin.ends[at]
+    if op == "ready":
+        return op, (bool(_polled(real)), twin.made.files[made].is_ready)
+    if op == "drain" and not twin.made.files[made].reads:
+        return op, (None, None)
+    found = twin.on_end(op, at)
+    if op == "close":
+        del twin.ends[at]
+    return op, found
+
+
+def _names(twin: Twin) -> Collection[str]:
+    return twin.made.kernel.names
+
+
 def step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
     """One step, the same in both worlds; what it was, and the two results."""
+    if rng.random() < 0.4:
+        return fifo_step(twin, rng)
     name = rng.choice(NAMES)
     on_fd = ["guard", "share", "guarded", "unguard", "close", "fstat", "read", "write", "link_unnamed"]
     on_name = ["open_new", "open_read", "open_write", "unlink", "exists", "stat", "list", "mkdir", "rmdir", "unnamed"]
@@ -75,6 +163,11 @@ def step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
         real, made = rng.choice(twin.watches)
         return op, (real.take(), made.take())
     if op == "watch":
+        inode = twin.made.kernel.names.get(f"/d/{name}")
+        if inode is not None and inode.entries is not None:
+            return op, (None, None)  # the engine watches no directory
+        for real, made in twin.watches:  # a new one may hear of what happened before it, on Linux
+            real.take(), made.take()
         real, made = twin.on_name("watch", name, readers=True)
         if not isinstance(real, str) and not isinstance(made, str):
             twin.watches.append((real, made))
@@ -128,7 +221,7 @@ def twins(shm: Path) -> Iterator[list[Twin]]:
             twin.real.close(fd)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(400))
 def test_a_step_has_the_same_result_as_on_linux(seed: int, twins: list[Twin]) -> None:
     rng = random.Random(seed)
     done = []
@@ -139,6 +232,120 @@ def test_a_step_has_the_same_result_as_on_linux(seed: int, twins: list[Twin]) ->
         if op == "write" and isinstance(real, str) != isinstance(made, str):
             return  # a descriptor that can only read: the engine never writes to one
         assert real == made, f"step {number}: Linux says {real}, the simulation {made}, after\n" + "\n".join(done)
+
+
+def _processes(*mounts: Mount, **machine: Any) -> list[Process]:
+    """As many that take each step at once, and the directory of each, opened."""
+    kernel = Kernel(**machine)
+    made = [Process(kernel, "ABCD"[at], 101 + at, mount=mount) for at, mount in enumerate(mounts)]
+    for process in made:
+        process.step = lambda *_: None  # type: ignore[method-assign]
+        assert process.open_directory("/d") == DIRECTORY
+    return made
+
+
+DIRECTORY = 3
+
+
+def _has_no_reader(process: Process, name: str) -> bool:
+    try:
+        process.close(process.open_fifo(name, write=True, dir_fd=DIRECTORY))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return True
+    return False
+
+
+def test_a_fifo_has_no_reader_on_another_device() -> None:
+    owner, neighbour, elsewhere = _processes(Mount(1), Mount(1), Mount(2))
+    owner.make_fifo("t", 0o600, dir_fd=DIRECTORY)
+    end = owner.open_fifo("t", write=False, dir_fd=DIRECTORY)
+    assert not _has_no_reader(neighbour, "t")
+    assert _has_no_reader(elsewhere, "t")
+    owner.close(end)
+    assert _has_no_reader(neighbour, "t")
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_the_death_of_a_reader_hangs_up_and_a_copy_of_its_end_delays_that(*, slowly: bool) -> None:
+    owner, child, neighbour = _processes(Mount(), Mount(), Mount(), slow_close=slowly)
+    owner.make_fifo("t", 0o600, dir_fd=DIRECTORY)
+    owner.open_fifo("t", write=False, dir_fd=DIRECTORY)
+    end = neighbour.open_fifo("t", write=True, dir_fd=DIRECTORY)
+    child.inherit(owner, fifos=True)
+    owner.end()
+    assert not neighbour.hung_up(end)
+    child.end()
+    for deferred in neighbour.kernel.deferred:
+        assert not neighbour.hung_up(end)
+        deferred.act()
+    assert neighbour.hung_up(end)
+
+
+def test_a_started_command_has_no_fifo_of_its_parent() -> None:
+    owner, child, neighbour = _processes(Mount(), Mount(), Mount())
+    owner.make_fifo("t", 0o600, dir_fd=DIRECTORY)
+    owner.open_fifo("t", write=False, dir_fd=DIRECTORY)
+    child.inherit(owner)
+    owner.end()
+    assert _has_no_reader(neighbour, "t")
+
+
+@pytest.mark.parametrize("how", ["close", "death", "byte"])
+def test_a_wait_for_a_fifo_ends_when_its_reader_goes_or_a_byte_comes(how: str) -> None:
+    """Until then it sleeps: time passes only when nobody can go on."""
+    world = World(Kernel())
+    ended: list[float] = []
+
+    def owns(me: Actor) -> None:
+        end = _end_of(me, "t", write=False)
+        if how == "byte":
+            me.pause(Wait((end,), math.inf))
+            ended.append(me.world.kernel.now)
+            assert me.process.drain(end)
+            me.process.close(end)
+            return
+        me.sleep(1.0)
+        if how == "close":
+            me.process.close(end)
+
+    def is_behind(me: Actor) -> None:
+        end = _end_of(me, "t", write=True)
+        if how == "byte":
+            me.sleep(1.0)
+            me.process.nudge(end)
+        else:
+            me.pause(Wait((end,), math.inf))
+            ended.append(me.world.kernel.now)
+            assert me.process.hung_up(end)
+        me.process.close(end)
+
+    world.kernel.add("/d/t", stat.S_IFIFO | 0o600)
+    for number, program in enumerate((owns, is_behind)):
+        world.actor(world.process("AB"[number], 101 + number), program)
+    world.run(Replay([]))
+    assert ended == [world.kernel.now]
+    assert world.kernel.now == 1001.0
+
+
+def _end_of(me: Actor, name: str, *, write: bool) -> int:
+    directory = me.process.open_directory("/d")
+    return me.process.open_fifo(name, write=write, dir_fd=directory)
+
+
+def test_nothing_is_made_or_renamed_in_a_directory_that_was_removed() -> None:
+    owner, neighbour = _processes(Mount(), Mount())
+    owner.make_directory("/d/q", 0o700)
+    there = owner.open_directory("/d/q")
+    owner.make_fifo("t.new", 0o600, dir_fd=there)
+    neighbour.unlink("/d/q/t.new")
+    neighbour.remove_directory("/d/q")
+    neighbour.make_directory("/d/q", 0o700)
+    with pytest.raises(FileNotFoundError):
+        owner.make_fifo("t.new", 0o600, dir_fd=there)
+    with pytest.raises(FileNotFoundError):
+        owner.rename("t.new", "t", dir_fd=there)
 
 
 def test_a_number_given_out_again_is_not_taken_for_the_dead() -> None:

@@ -143,8 +143,11 @@ class Actor:
             raise Crash
         touched = process.mark.r
         for fd in wait.fds:
-            watch = process.watches.get(fd)
-            touched = both(touched, process.pidfds[fd].mark.r if watch is None else watch.inode.mark.r)
+            file, watch = process.files.get(fd), process.watches.get(fd)
+            if file is not None:
+                touched = both(touched, file.inode.mark.r)
+            else:
+                touched = both(touched, process.pidfds[fd].mark.r if watch is None else watch.inode.mark.r)
         self.op, self.arg = "wake", None
         self.footprint = both(touched, process.mark.w) if process.shared else touched
         self.wait = wait
@@ -195,8 +198,11 @@ class Actor:
             return True
         process = self.process
         for fd in wait.fds:
-            watch = process.watches.get(fd)
-            if process.pidfds[fd].dead if watch is None else watch.change:
+            file, watch = process.files.get(fd), process.watches.get(fd)
+            if file is not None:
+                if file.is_ready:
+                    return True
+            elif process.pidfds[fd].dead if watch is None else watch.change:
                 return True
         return False
 

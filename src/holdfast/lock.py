@@ -257,7 +257,7 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if held.waits:
         return  # the engine keeps it
     request = held.request
-    if request.beat_every != NEVER or request.watched:
+    if request.watched or held.acquired + request.beat_every < _keeper.wakes:
         _keeper.keep(held, request.beat_every)
 
 

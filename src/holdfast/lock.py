@@ -256,8 +256,9 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     held = ref.held
     if held.waits:
         return  # the engine keeps it
-    if held.request.beat_every != NEVER or held.request.watched:
-        _keeper.keep(held, held.request.beat_every)
+    request = held.request
+    if request.watched or held.acquired + request.beat_every < _keeper.wakes:
+        _keeper.keep(held, request.beat_every)
 
 
 class _Unset:
@@ -322,7 +323,7 @@ class Acquirable(Resource):
         semaphore) and would wait without limit; LockStale if the protocol leaves a stale lock to the caller (sidecar);
         ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
         """
-        timeout = self._limit(timeout)
+        timeout = self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
         return self._acquire(timeout, lambda refusal: refused(refusal, timeout))  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
@@ -330,8 +331,9 @@ class Acquirable(Resource):
         return self._acquire(0, None)
 
     def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
-        operations = self._env.operations
-        operation = operations.begin(self._env)
+        env = self._env
+        operations = env.operations
+        operation = operations.begin(env)
         try:
             hold = self._attempt(operation, timeout, error)
             operations.about_to_deliver(operation)
@@ -351,10 +353,10 @@ class Acquirable(Resource):
         try:
             result = drive(self._engine.acquire(env, self._requests, timeout, caller()), operation)
             if not isinstance(result, Refusal):
-                hold = Hold(result)
+                hold, held = Hold(result), result.held
                 keep(env, result)
-                if result.held.attempt_events is not None:
-                    result.held.attempt_events.acquired(result.held)
+                if held.attempt_events is not None:
+                    held.attempt_events.acquired(held)
                 return hold
         except OSError as failed:
             set_error_path(failed, self.path)
@@ -743,3 +745,8 @@ def leave_to(hold: Hold, owner: int) -> bool:
 def leave_to_others(hold: BaseHold) -> None:
     """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None
+
+
+def caller_of(hold: BaseHold) -> tuple[object, ...]:
+    """The thread or task that acquired it (sync.caller)."""
+    return hold._ref.context

@@ -149,10 +149,11 @@ def marker_text(guarded: bool, device: int, who: Identity, acquired: float | Non
 
     `g` or `n` is one byte, so that it can be flipped in place.
     """
-    process = f"{'g' if guarded else 'n'} {who.boot} {device} {who.pid_namespace} {who.started}"
+    kind = "g" if guarded else "n"
     if acquired is None:
-        return f"1 {process} {who.host}"
-    return f"{MARKER_VERSION} {process} {max(0.0, acquired):.3f} {who.host}"
+        return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+    since = max(0.0, acquired)
+    return f"{MARKER_VERSION} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {since:.3f} {who.host}"
 
 
 def _seconds(text: str) -> float | None:

@@ -25,9 +25,9 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
-from holdfast.engines.file import takeover
+from holdfast.engines.file import flock, takeover
 from holdfast.engines.file.acquire import give_back
-from holdfast.engines.file.flock import FlockHold, WatchedFlock
+from holdfast.engines.file.flock import WatchedFlock
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
@@ -244,11 +244,11 @@ def test_an_interruption_of_a_tagged_hold_removes_its_tag(
     """F5."""
     contender = contend(path, protocol="flock", tag="why")
 
-    def interrupted(_held: FileHold) -> None:
+    def interrupted(*_given: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(FlockHold, "_enrol", interrupted)
+        changed.setattr(flock, "FlockHold", interrupted)
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     assert "write" in contender.env.steps

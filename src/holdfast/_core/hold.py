@@ -61,6 +61,7 @@ class HoldState:
         "frame",
         "generation",
         "keeper",
+        "key",
         "lost",
         "mutex",
         "next_beat",
@@ -80,8 +81,10 @@ class HoldState:
     waits = False
     """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 
-    def __init__(self, env: Environment, request: Request) -> None:
+    def __init__(self, env: Environment, request: Request, key: tuple[object, ...]) -> None:
         self.env = env
+        self.key = key
+        """Its own among the holds of this process."""
         self.request = request
         self.path = request.path
         self.generation = env.generation
@@ -99,7 +102,7 @@ class HoldState:
         self.attempt_events: AttemptEvents | None = None  # the events of this hold
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
-        self._enrol()
+        env.holds[key] = self
 
     # -- what an engine does -------------------------------------------------------------------------------------------
 
@@ -122,10 +125,6 @@ class HoldState:
     @abstractmethod
     def record(self) -> Record:
         """What the lock says about us."""
-
-    @abstractmethod
-    def _enrol(self) -> None:
-        """Add it to the holds of the process."""
 
     @abstractmethod
     def _undo(self) -> None:
@@ -174,6 +173,11 @@ class HoldState:
                 self._undo()
         if self.frame is not None:
             self._finish()
+
+    def _forget(self) -> None:
+        """Take it off the list, unless the entry is a later hold of the same key by now."""
+        if self.env.holds.get(self.key) is self:
+            del self.env.holds[self.key]
 
     def _finish(self) -> None:
         """The last step, without the mutex: a thread that has the keeper's mutex may wait for this one."""

@@ -173,15 +173,12 @@ class LinuxEnvironment(GenericEnvironment):
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
-
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
         # absolute path. Without one it would be link(), which fails with EXDEV.
         if "proc" not in self.without:
             try:
-                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                os.link("/proc/self/fd/" + str(fd), path, src_dir_fd=fd, follow_symlinks=True)
                 return
             except FileNotFoundError:
                 pass  # /proc is hidden, or the directory is gone: the next call tells which
@@ -326,7 +323,7 @@ class LinuxEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        directory = os.path.dirname(path)
+        directory = path.rpartition("/")[0] or "/"
         known = self._blocking.get(directory)
         if known is None:
             # By the text first: looking at a directory of a server that does not answer is what must not happen here.

@@ -126,6 +126,11 @@ _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
 """For link(2), which follows no link on Linux, but may elsewhere."""
 
 
+def _pwrite(fd: int, data: bytes, offset: int) -> int:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
+
+
 class GenericEnvironment:
     """The portable environment, and the base of the others."""
 
@@ -138,6 +143,7 @@ class GenericEnvironment:
     fstat = staticmethod(os.fstat)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
+    write: Callable[[int, bytes, int], int] = staticmethod(getattr(os, "pwrite", _pwrite))
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
@@ -338,12 +344,6 @@ class GenericEnvironment:
             return os.pread(fd, size, 0)
         os.lseek(fd, 0, os.SEEK_SET)
         return os.read(fd, size)
-
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        if hasattr(os, "pwrite"):
-            return os.pwrite(fd, data, offset)
-        os.lseek(fd, offset, os.SEEK_SET)
-        return os.write(fd, data)
 
     def chmod(self, fd: int, mode: int) -> None:
         if hasattr(os, "fchmod"):

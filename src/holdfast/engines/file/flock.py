@@ -60,13 +60,6 @@ class FlockHold(FileHold):
 
     __slots__ = ()
 
-    def _enrol(self) -> None:
-        self.env.holds[(*self.identity, self.fd)] = self
-
-    def _forget(self) -> None:
-        if self.env.holds.get((*self.identity, self.fd)) is self:
-            del self.env.holds[(*self.identity, self.fd)]
-
     def _is_ours(self) -> bool:
         return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
@@ -155,7 +148,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
         empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
-        return FlockHold(env, request, fd, identity, data, True)
+        return FlockHold(env, request, fd, identity, data, True, (*identity, fd))
     except BaseException:
         env.holds.pop((*identity, fd), None)
         if data:

@@ -27,7 +27,7 @@ from ...events import listeners
 from ...model import Record
 from .queue import QueueEntry, tidy
 from .request import FileRequest
-from .steps import forget_hold, is_there, leads_to, withdraw
+from .steps import leads_to, withdraw
 
 _TIDY_AFTER = 0.002
 """Seconds: after a shorter hold, tidying the queue would cost more than the rest."""
@@ -41,7 +41,14 @@ class FileHold(HoldState):
     request: FileRequest
 
     def __init__(
-        self, env: Environment, request: FileRequest, fd: int, identity: tuple[int, int], data: bytes, guarded: bool
+        self,
+        env: Environment,
+        request: FileRequest,
+        fd: int,
+        identity: tuple[int, int],
+        data: bytes,
+        guarded: bool,
+        key: tuple[object, ...] | None = None,
     ) -> None:
         self.fd = fd
         self.identity = identity
@@ -49,14 +56,15 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
-        super().__init__(env, request)
+        super().__init__(env, request, identity if key is None else key)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
-        if self.generation != self.env.generation:  # inert: H1
+        env = self.env
+        if self.generation != env.generation:  # inert: H1
             return
         ended = done = False
-        operations = self.env.operations
+        operations = env.operations
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
@@ -81,7 +89,7 @@ class FileHold(HoldState):
                     done = True
                     raise
             self._finish()
-            if self.env.monotonic() - self.acquired > _TIDY_AFTER:
+            if env.monotonic() - self.acquired > _TIDY_AFTER:
                 self._tidy()
             if not mine:
                 self._raise_lost()
@@ -143,24 +151,19 @@ class FileHold(HoldState):
     def _drop(self, *, sure: bool = False) -> bool:
         """Let go of the descriptor; whether it was ours (FH5). `sure`: we have just read our record from it."""
         self._forget()
-        ours = True
+        env, ours = self.env, True
         try:
             if ours := sure or self._has_descriptor():
-                self.env.unguard(self.fd)
-            self._leave_queue()
+                env.unguard(self.fd)
+            if self.entry is not None:
+                self._leave_queue()
         finally:
-            (self.env.close if ours else self.env.disown)(self.fd)
+            (env.close if ours else env.disown)(self.fd)
             self.fd = -1
         return ours
 
     def _has_descriptor(self) -> bool:
         return leads_to(self.env, self.fd, self.identity)  # FH5
-
-    def _enrol(self) -> None:
-        self.env.holds[self.identity] = self
-
-    def _forget(self) -> None:
-        forget_hold(self.env, self.identity, self.fd)
 
     def _withdraw(self) -> None:
         self._forget()
@@ -208,10 +211,12 @@ class FileHold(HoldState):
 
     def _is_ours(self) -> bool:
         # FH2
+        env, data = self.env, self.data
         try:
-            return is_there(self.env, self.path, self.identity) and (
-                self.env.read(self.fd, len(self.data) + 1) == self.data
-            )
+            found = env.stat(self.path)
+            return (found.st_dev, found.st_ino) == self.identity and env.read(self.fd, len(data) + 1) == data
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except OSError:
             if self._has_descriptor():
                 raise

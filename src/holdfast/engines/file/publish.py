@@ -72,8 +72,8 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
             return None
         except OSError as error:
             _fall_back(env, request, error, method)
-    if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
-        return held
+    if held is None:
+        return None
     try:
         if log is not None and log.saw(request.name) and not (log.names and among(log.names, request)):
             return held  # interop.py, Y7
@@ -84,7 +84,6 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
 
 
 def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
-    path, durable = request.path, request.durable
     data = b""
     fd = env.open_unnamed(request.directory, request.mode)
     try:
@@ -93,10 +92,10 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
         data = request.compose(env, found.st_dev, guarded=guarded)
         env.undo_by(fd, partial(withdraw, env, request, data))
         write_all(env, fd, data)
-        if durable:
+        if request.durable:
             env.sync(fd)
-        env.link_unnamed(fd, path)
-        if durable:
+        env.link_unnamed(fd, request.path)
+        if request.durable:
             env.sync_directory(request.directory)
         return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
     except FileExistsError:

@@ -94,10 +94,8 @@ class FileRequest(Request):
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
-        identity = env.identity(self.on_behalf_of or self.kept_for)
-        guarded = guarded and self.on_behalf_of is None
-        now = env.time()
-        marker = None if self.unmarked else marker_text(guarded, device, identity, now)
+        identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
+        marker = None if self.unmarked else marker_text(guarded and self.on_behalf_of is None, device, identity, now)
         return self.protocol.compose(identity, now, self.tag, marker, self.more)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.values import Presence
 from sim.kernel import Kernel, Mount, Process
 
 NAMES = ("a", "b", "q")

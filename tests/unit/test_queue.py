@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._platform.interface import CLOSED, RECHECK
+from holdfast._platform.values import CLOSED, RECHECK
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of

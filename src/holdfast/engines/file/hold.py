@@ -15,18 +15,24 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from types import FrameType
 
-from ..._core.hold import HoldRef, HoldState
-from ..._core.wait import Wait
-from ..._platform.interface import Environment
+from ..._core.hold import HoldState
 from ...errors import set_error_path
 from ...events import listeners
-from ...model import Record
-from .queue import MOMENT, QueueEntry, tidy
-from .request import FileRequest
+from .queue import MOMENT, tidy
 from .steps import forget_hold, is_there, leads_to, withdraw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from ..._core.hold import HoldRef
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from ...model import Record
+    from .queue import QueueEntry
+    from .request import FileRequest
 
 
 class FileHold(HoldState):

@@ -40,21 +40,23 @@ import _thread
 import errno
 import math
 import stat
-from bisect import bisect_left
 
 from ..._core.wait import Signal
-from ..._platform.interface import DYING, RECHECK, Environment, Watch
 from ..._platform.operations import let_go
+from ..._platform.values import DYING, RECHECK
 from ...errors import MalformedRecord
-from ...model import Status, Waiter, marker_text
+from ...model import Waiter, marker_text
 from ...protocols import get
-from .inspect import Observation, read_record
-from .request import FileRequest
 from .steps import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
+
+    from ..._platform.interface import Environment, Watch
+    from ...model import Status
+    from .inspect import Observation
+    from .request import FileRequest
 
     Arrival = tuple[float, Waiter]
 
@@ -542,6 +544,8 @@ class QueueEntry:
         return True
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
+        from bisect import bisect_left
+
         ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
         return [name for name in ahead if name not in self._ignored] if self._ignored else ahead
 
@@ -695,6 +699,8 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
 
 def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
     """The waiter of the ticket; None if it no longer waits."""
+    from .inspect import read_record
+
     try:
         fd = queue.open(name)
     except OSError:

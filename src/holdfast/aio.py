@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import CodeType, FrameType, TracebackType
 
+from ._core.attempt import Refusal
 from ._core.hold import HoldRef
-from ._core.messages import Refusal, refused
+from ._core.messages import refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
-from enum import Enum
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Self, dataclass_transform
+
+    from .liveness import Liveness
 else:
 
     def dataclass_transform(**_options):
@@ -66,14 +65,6 @@ class Value:
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields)
-
-
-class Liveness(Enum):
-    """Whether a holder is alive, as far as is known. UNKNOWN counts as held, never as stale."""
-
-    ALIVE = "alive"
-    DEAD = "dead"
-    UNKNOWN = "unknown"
 
 
 class Identity(Value):
@@ -297,5 +288,7 @@ def temporary_name(identity: Identity, token: str) -> str:
 
 
 def temporary_prefix(identity: Identity) -> str:
+    import zlib
+
     place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
     return f".holdfast-{place:08x}-"

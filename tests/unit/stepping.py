@@ -17,15 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
-from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import wait_for
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast.engines.file.acquire import acquire
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import Queue, name_of
 from holdfast.engines.file.request import FileRequest, slots_of
+from holdfast.engines.file.uncontended import acquire
 
 QUIET = frozenset(
     {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}

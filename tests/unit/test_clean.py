@@ -33,7 +33,7 @@ from holdfast._admin.clean import (
 )
 from holdfast._admin.scan import Survey
 from holdfast._drivers.sync import drive, wait_for
-from holdfast._platform.interface import Presence, Process
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import QueueEntry

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal
+from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
-from holdfast._platform.interface import RECHECK
+from holdfast._platform.values import RECHECK
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold

@@ -20,13 +20,13 @@ import pytest
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
 from holdfast import lock as handles
 from holdfast._core.attempt import AttemptEvents
+from holdfast._core.hold import give_back
 from holdfast._core.messages import sentence
 from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.file import flock, takeover
-from holdfast.engines.file.acquire import give_back
 from holdfast.engines.file.flock import WatchedFlock
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.interop import why_left
@@ -37,8 +37,9 @@ from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
+from holdfast.liveness import Liveness
 from holdfast.lock import leave_to
-from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
+from holdfast.model import Evidence, Identity, Status, marker_text, temporary_name
 from holdfast.protocols import get
 from unit.stepping import Contend, Stepped, device_in, forged_ticket, sema_record
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal
-from holdfast._platform.interface import RECHECK
+from holdfast._core.attempt import Refusal
+from holdfast._platform.values import RECHECK
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import slots_of

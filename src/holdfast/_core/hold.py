@@ -21,21 +21,22 @@ import _thread
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Generator
-from types import FrameType
 
-from .._platform.interface import Environment
-from .._platform.operations import Operation
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import is_heard
-from ..model import Record
 from .attempt import AttemptEvents
-from .options import Request
-from .wait import Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
     from typing import Any, NoReturn
+
+    from .._platform.interface import Environment
+    from .._platform.operations import Operation
+    from ..model import Record
+    from .options import Request
+    from .wait import Wait
 
 
 class HoldRef:

@@ -7,10 +7,13 @@ LM1  If the caller counts tries, each try is a complete look. A pause begins whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from .._platform.interface import Environment
-from .options import Request
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._platform.interface import Environment
+    from .options import Request
 
 
 class Signal:

@@ -24,20 +24,25 @@ K7  Three steps, in this order: the hold gets its keeper, it enters the table, i
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import errno
 import math
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 
-from .._core.hold import HoldState
 from .._core.wait import Signal, Wait
-from .._platform.interface import Environment, WatchSet
 from .sync import wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from .._core.hold import HoldState
+    from .._platform.interface import Environment, WatchSet
+
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
@@ -60,7 +65,8 @@ class Keeper:
 
     def _reset(self) -> None:
         # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
-        self._mutex = threading.RLock()
+        # That of `threading` where it is loaded: gevent replaces it there.
+        self._mutex = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
         self._kept: dict[HoldState, int | None] = {}
         """All that are kept, with their keys among the watches."""
         self._due = math.inf
@@ -153,6 +159,8 @@ class Keeper:
 
     def _release_after_threads(self) -> None:
         """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
+        import threading
+
         if sys.version_info < (3, 13):
             threading._shutdown()  # type: ignore[attr-defined]  # what it is about to call; at the second call a no-op
         self.release_all()
@@ -217,6 +225,8 @@ class Keeper:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
                 self._bell = Signal()
+        import threading
+
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
         try:
             start(self._thread)
@@ -234,6 +244,8 @@ class Keeper:
         try:
             self._keep_all()
         finally:
+            import threading
+
             with self._mutex:
                 if self._thread is threading.current_thread():
                     self._thread, self.wakes = None, math.inf
@@ -355,6 +367,8 @@ def _is_nearly_due(held: HoldState, now: float) -> bool:
 
 def start(thread: threading.Thread) -> None:
     """Start a thread that takes no signals: one that landed there would not interrupt a wait in the main thread."""
+    import _signal as signal  # type: ignore[import-not-found]  # without its enumerations, which take 3 ms to load
+
     blocking = hasattr(signal, "pthread_sigmask")
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
     try:
@@ -381,6 +395,8 @@ def call_aside(callback: Callable[[], object], what: str) -> None:
             callback()
         except Exception as error:
             report(what, error)
+
+    import threading
 
     try:
         threading.Thread(target=run, name="holdfast-lost", daemon=True).start()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
 
 from .fork import forking
-from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    from .operations import Operations
 
 _numbers = itertools.count()
 

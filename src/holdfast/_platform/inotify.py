@@ -41,11 +41,16 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Container, Iterable, Iterator
 
-from .descriptors import Descriptors
-from .interface import CHANGED, CLOSED, waiting_loop
-from .operations import Operation
+from .values import CHANGED, CLOSED, waiting_loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from .descriptors import Descriptors
+    from .operations import Operation
+
 
 Change = tuple[str, str, str]
 

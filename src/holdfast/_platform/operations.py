@@ -25,12 +25,12 @@ from __future__ import annotations
 import itertools
 import sys
 from _thread import _local
-from collections.abc import Callable
 
 from ..errors import LockLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any, Protocol
 

@@ -18,9 +18,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
-from .._core.attempt import AttemptEvents
+from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState
-from .._core.messages import Refusal, deadlock
+from .._core.messages import deadlock
 from .._core.options import Options, Request, check_seconds
 from .._core.wait import Deadline, Signal, Wait
 from .._drivers.sync import drive

@@ -16,15 +16,17 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ..errors import MalformedRecord
-from ..model import Identity, Liveness, Marker, Record
+from ..model import Marker, Record
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    from ..liveness import Liveness
+    from ..model import Identity
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
@@ -170,4 +172,6 @@ class Semats(Sema):
     refuses_parent_components = True
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:
-        return liveness is Liveness.DEAD and super().is_stale(record, liveness, now, stale_after)
+        from .. import liveness as of_holders
+
+        return liveness is of_holders.Liveness.DEAD and super().is_stale(record, liveness, now, stale_after)

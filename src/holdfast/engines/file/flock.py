@@ -38,10 +38,12 @@ import stat
 from collections.abc import Generator
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, LockOwner, Presence, Watch
+from ..._platform.interface import Environment, Watch
 from ..._platform.operations import let_go, unlink_quietly
+from ..._platform.values import LockOwner, Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
-from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Record, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
 from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular, with_hint

@@ -16,18 +16,24 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from types import FrameType
 
-from ..._core.hold import HoldRef, HoldState
-from ..._core.wait import Wait
-from ..._platform.interface import Environment
+from ..._core.hold import HoldState
+from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
-from ...model import Record
-from .queue import QueueEntry, tidy
-from .request import FileRequest
 from .steps import leads_to, withdraw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from ..._core.hold import HoldRef
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from ...model import Record
+    from .queue import QueueEntry
+    from .request import FileRequest
 
 _TIDY_AFTER = 0.002
 """Seconds: after a shorter hold, tidying the queue would cost more than the rest."""
@@ -110,9 +116,13 @@ class FileHold(HoldState):
             set_error_path(error, self.path)
 
     def _tidy(self) -> None:
+        if not self.env.exists(self.request.queue):
+            return
         operations = self.env.operations
         operation = operations.begin(self.env)
         try:
+            with forking:
+                from .queue import tidy
             tidy(self.env, self.request.queue)
         except BaseException:
             operations.abort(operation)

@@ -48,16 +48,20 @@ import zlib
 from bisect import bisect_left
 
 from ..._core.wait import Signal
-from ..._platform.interface import RECHECK, Environment, Stat
+from ..._platform.values import RECHECK
 from ...errors import MalformedRecord
-from ...model import Status, Waiter, marker_text
+from ...model import Waiter, marker_text
 from ...protocols import get
-from .inspect import Observation, read_record
-from .request import FileRequest
+from .inspect import read_record
 from .steps import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..._platform.interface import Environment, Stat
+    from ...model import Status
+    from .inspect import Observation
+    from .request import FileRequest
+
     Arrival = tuple[float, Waiter]
 
 PATIENCE = 0.020
@@ -485,10 +489,8 @@ def wake(env: Environment, path: str, holder: int) -> None:
                 env.close(fd)
 
 
-def is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
-    """Whether a newcomer has to queue (Q5)."""
-    if not request.fair or (timeout == 0 and not request.shared):
-        return False
+def is_contended(env: Environment, request: FileRequest) -> bool:
+    """Whether a newcomer has to queue (Q5), where there is a queue, or was a moment ago."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is not None:
         for entry in local.entries.copy():

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
 
-from ..._core.options import Options, Request, check_seconds
-from ..._core.wait import Signal
-from ..._platform.interface import Environment
+from ..._core.options import Request, check_seconds
 from ...model import marker_text
-from ...protocols import Protocol, get
+from ...protocols import get
 from .paths import check_path, locate, queue_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..._core.options import Stale
+    from ..._core.options import Options, Stale
+    from ..._core.wait import Signal
+    from ..._platform.interface import Environment
+    from ...protocols import Protocol
 
 
 _MOST_SLOTS = 1000

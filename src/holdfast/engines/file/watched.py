@@ -14,7 +14,8 @@ from collections.abc import Generator
 from ..._core.hold import HoldRef
 from ..._core.messages import deadlock
 from ..._core.wait import Wait
-from ..._platform.interface import CLOSED, DYING, RECHECK, Environment, Watch
+from ..._platform.interface import Environment, Watch
+from ..._platform.values import CLOSED, DYING, RECHECK
 from ...errors import WouldDeadlock
 from ...model import Status
 from .hold import FileHold

@@ -10,7 +10,8 @@ from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...model import Status
 from ..base import Engine
-from .acquire import acquire, look_at_all, wait_until_free
+from .acquire import acquire as acquire_first
+from .acquire import look_at_all, wait_until_free
 from .remove import break_lock
 from .request import FileRequest, slots_of
 
@@ -27,7 +28,7 @@ class FileEngine(Engine):
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
         return slots_of(resource, slots, options)
 
-    acquire = staticmethod(acquire)
+    acquire = staticmethod(acquire_first)
     wait_until_free = staticmethod(wait_until_free)
     break_lock = staticmethod(break_lock)
 

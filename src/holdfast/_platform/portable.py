@@ -147,6 +147,7 @@ class GenericEnvironment:
     fstat = staticmethod(os.fstat)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
+    exists: Callable[[str], bool] = staticmethod(functools.partial(os.access, mode=os.F_OK))
     write: Callable[[int, bytes, int], int] = staticmethod(getattr(os, "pwrite", _pwrite))
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
@@ -382,9 +383,6 @@ class GenericEnvironment:
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
         return None  # nothing portable leads there
-
-    def exists(self, path: str) -> bool:
-        return os.access(path, os.F_OK)
 
     def make_directory(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)

@@ -32,10 +32,7 @@ class FileEngine(Engine):
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
         return slots_of(resource, slots, options)
 
-    def acquire(
-        self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, HoldRef | Refusal]:
-        return acquire_first(env, requests, timeout, context)
+    acquire = staticmethod(acquire_first)
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]

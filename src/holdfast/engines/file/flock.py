@@ -62,6 +62,8 @@ class FlockHold(FileHold):
 
     __slots__ = ()
 
+    recorded = False
+
     def _is_ours(self) -> bool:
         return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
@@ -70,9 +72,6 @@ class FlockHold(FileHold):
         if self.data:
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
-
-    def _drop(self, *, sure: bool = False) -> bool:  # noqa: ARG002
-        return super()._drop()  # no record shows whose descriptor it is
 
     def _withdraw(self) -> None:
         self._forget()

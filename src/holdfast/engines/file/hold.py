@@ -15,13 +15,14 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
 
 from __future__ import annotations
 
+import errno
 import sys
 
 from ..._core.hold import HoldState
 from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
-from .steps import leads_to, withdraw
+from .steps import withdraw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class FileHold(HoldState):
     __slots__ = ("data", "entry", "fd", "guarded", "identity")
 
     request: FileRequest
+    recorded = True
+    """Whether our record is in the file, so that a descriptor from which it was read is ours."""
 
     def __init__(
         self,
@@ -77,18 +80,19 @@ class FileHold(HoldState):
         _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
             with self.mutex:
-                if self.released or (ref is not None and ref not in self.refs):
+                if self.released:
                     return
                 # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
                 if ref is not None and self.refs != [ref]:
-                    self.refs.remove(ref)
+                    if ref in self.refs:
+                        self.refs.remove(ref)
                     return
                 try:
                     self.frame, self.outer = frame, outer
                     running[self] = self
                     self.released = ended = True
                     mine = self._remove()
-                    mine = self._drop(sure=mine) and mine
+                    mine = self._drop(sure=mine and self.recorded) and mine
                     done = True
                 except BaseException as error:
                     self._interrupted(error)
@@ -173,7 +177,12 @@ class FileHold(HoldState):
         return ours
 
     def _has_descriptor(self) -> bool:
-        return leads_to(self.env, self.fd, self.identity)  # FH5
+        """FH5."""
+        try:
+            found = self.env.fstat(self.fd)
+        except OSError as error:
+            return error.errno != errno.EBADF
+        return (found.st_dev, found.st_ino) == self.identity
 
     def _withdraw(self) -> None:
         self._forget()

@@ -34,15 +34,6 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     return (found.st_dev, found.st_ino) == identity
 
 
-def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
-    """Whether the descriptor still leads to this inode: not if a caller has closed it behind our back."""
-    try:
-        found = env.fstat(fd)
-    except OSError as error:
-        return error.errno != errno.EBADF
-    return (found.st_dev, found.st_ino) == identity
-
-
 def write_all(env: Environment, fd: int, data: bytes) -> None:
     """One write; more only after a short one, as the kernel does just before ENOSPC."""
     written = env.write(fd, data, 0)

@@ -147,7 +147,7 @@ class GenericEnvironment:
     fstat = staticmethod(os.fstat)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
-    exists: Callable[[str], bool] = staticmethod(functools.partial(os.access, mode=os.F_OK))
+    exists: Callable[[str], bool] = staticmethod(partial(os.access, mode=os.F_OK))
     write: Callable[[int, bytes, int], int] = staticmethod(getattr(os, "pwrite", _pwrite))
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:

@@ -32,7 +32,7 @@ def run(context: Context) -> Outcome:
     """Rounds of one run each, in an order drawn anew."""
     commands = _commands(context)
     series = {name: Series() for name in commands}
-    for number in range(-1, int(context.pick(2, 9))):
+    for number in range(-1, int(context.pick(2, 5))):
         for name in context.random.sample(list(commands), len(commands)):
             if series[name].error is None:
                 try:

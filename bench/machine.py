@@ -1,14 +1,70 @@
-"""What a run was made on, for its report: processor, kernel, filesystems, versions. No name of the machine, no path."""
+"""What a run was made on, for its report: processor, kernel, filesystems, versions; and what the machine did meanwhile.
+
+No name of the machine, no path on it.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import resource
 import subprocess
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the processors have done so far, in seconds; `own` is what this process and those it reaped have used."""
+
+    at: float
+    busy: float
+    stolen: float
+    own: float
+    load: float
+
+    @classmethod
+    def now(cls) -> Reading:
+        """Of this machine. Children that are still there, and grandchildren that nobody has reaped, do not count."""
+        tick = os.sysconf("SC_CLK_TCK")
+        # user, nice, system, idle, iowait, irq, softirq, steal: proc(5)
+        ticks = [int(word) / tick for word in _text(Path("/proc/stat")).partition("\n")[0].split()[1:9]]
+        both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return cls(
+            time.monotonic(),
+            sum(ticks[:3]) + sum(ticks[5:7]),
+            ticks[7],
+            sum(used.ru_utime + used.ru_stime for used in both),
+            os.getloadavg()[0],
+        )
+
+    def since(self, before: Reading, cpus: int) -> dict[str, Any]:
+        """The load at both ends, and who had the processors: this run, others, the host of a virtual machine (stolen).
+
+        Shares of all processors. What the kernel does for nobody in particular is among the others.
+        """
+        whole = max(1e-9, (self.at - before.at) * cpus)
+        own = self.own - before.own
+        return {
+            "seconds": round(self.at - before.at, 1),
+            "load": [before.load, self.load],
+            "own": own / whole,
+            # Two clocks with different ticks: a difference below nothing is their noise.
+            "others": max(0.0, self.busy - before.busy - own) / whole,
+            "stolen": (self.stolen - before.stolen) / whole,
+        }
+
+
+def meanwhile_line(found: dict[str, Any]) -> str:
+    """What `Reading.since` has found, on one line."""
+    begin, end = found["load"]
+    shares = ", ".join(f"{name} {100 * found[name]:.0f} %" for name in ("own", "others", "stolen"))
+    return f"meanwhile: load {begin:.2f} to {end:.2f}; processors: {shares}"
 
 
 def machine_line() -> str:

@@ -20,7 +20,7 @@ from procs import Failed, Slots, allow_open_files, kill_all, own_memory, spawn_s
 _HELD, _GO, _RELEASED, _COUNT, _MOMENTS = range(5)
 SETTLE_S = 0.3
 ARRIVAL_S = 20.0
-LIMIT_S = 15.0
+LIMIT_S = 10.0
 """A thousand waiters that are all woken for every release need longer than anyone would wait for a table."""
 _WEIGHED = 10
 """Of the processes, so many are weighed; their median counts."""

@@ -23,8 +23,8 @@ import startup
 import uncontended
 import waiters
 from context import Context
-from machine import command_version, filesystem_of, machine_line, revision, versions_of
-from procs import Failed, spawn
+from machine import Reading, command_version, filesystem_of, machine_line, meanwhile_line, revision, versions_of
+from procs import Failed, end_adopted, spawn
 from report import FORMAT, Unreadable, load, page, renew
 from session import directories
 from syscalls import show_calls
@@ -115,19 +115,21 @@ def _run(context: Context, options: argparse.Namespace) -> int:
     for name, value in facts.items():
         print(f"{name}: {value}")
     goals: list[Goal] = []
-    report: dict[str, Any] = {"format": FORMAT, "facts": facts, "seconds": {}, "suites": {}, "failures": []}
+    report: dict[str, Any] = {"format": FORMAT, "facts": facts, "meanwhile": {}, "suites": {}, "failures": []}
     begin = time.monotonic()
     for name in options.suites or SUITES:
-        since = time.monotonic()
+        before = Reading.now()
         outcome = SUITES[name](context)
-        report["seconds"][name] = round(time.monotonic() - since, 1)
+        end_adopted(settle=0.05)  # what they used counts when they are reaped
+        meanwhile = Reading.now().since(before, os.cpu_count() or 1)
+        report["meanwhile"][name] = meanwhile
         for table in outcome.tables:
             print(f"\n{table}", flush=True)
+        print(f"  {meanwhile_line(meanwhile)}", flush=True)
         goals += outcome.goals
         report["suites"][name] = outcome.data
         report["failures"] += [f"{name}: {failure}" for failure in outcome.failures]
     report["goals"] = [goal.data() for goal in goals]
-    facts["load at the end"] = f"{os.getloadavg()[0]:.2f}, of which the run has a share"
     print(f"\n{goals_table(goals)}\n\n{time.monotonic() - begin:.0f} s")
     text = _anonymous(json.dumps(report, indent=1, sort_keys=False), context)
     if options.json:

@@ -12,8 +12,8 @@ import sys
 from itertools import zip_longest
 from pathlib import Path
 
-from procs import Failed
-from uncontended import build_c_loop
+from limits import compiled
+from procs import Failed, NotAvailable
 
 _PROGRAM = """
 import os, sys, holdfast
@@ -28,11 +28,14 @@ os.access("/holdfast-bench-end", os.F_OK)
 
 def show_calls(directory: Path) -> str:
     """Both lists, side by side by number, then in full."""
-    program, why_not = build_c_loop(directory)
     ours = _calls([sys.executable, "-I", "-c", _PROGRAM, str(directory / "traced.lock")], directory)
     reference: list[str] = []
-    if program is not None:
+    why_not = ""
+    try:
+        program = compiled("c_loop.c", directory)
         reference = _calls([str(program), str(directory), str(directory / "c.lock"), "0", "20"], directory)
+    except NotAvailable as error:
+        why_not = str(error)
     names = [[call.partition("(")[0] for call in calls] for calls in (reference, ours)]
     lines = ["System calls of one cycle", f"  {'C loop':<14}  holdfast"]
     lines += [f"  {left:<14}  {right}" for left, right in zip_longest(*names, fillvalue="")]
@@ -56,7 +59,7 @@ def _calls(command: list[str], directory: Path) -> list[str]:
         threads.append([(float(moment), call) for moment, _, call in lines])
         trace.unlink()
     for thread in threads:
-        marks = [moment for moment, call in thread if "/holdfast-bench-" in call and "access" in call]
+        marks = [moment for moment, call in thread if '"/holdfast-bench-' in call]
         if len(marks) == 2:
             others = [call for other in threads if other is not thread for call in _between(other, *marks)]
             return [*_between(thread, *marks), *(f"[other thread] {call}" for call in others)]

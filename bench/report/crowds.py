@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from async_peers import AsyncFileLock, AsyncHoldfast
+from limits import LIMITS
 from peers import LIBRARIES, Fasteners, FileLock, Holdfast, HoldfastFlock, Portalocker, StrictSoftFileLock, Subject
 from references import BlockingFlock
 
@@ -15,7 +16,7 @@ from .words import says
 
 Suite = Mapping[str, Any]
 TOO_LATE = "not all came within the limit"
-_PROCESSES: tuple[type[Subject], ...] = (BlockingFlock, Holdfast, FileLock, Portalocker, Fasteners)
+_PROCESSES: tuple[type[Subject], ...] = (*LIMITS, BlockingFlock, Holdfast, FileLock, Portalocker, Fasteners)
 
 
 def _line(label: str, sizes: Mapping[str, Any], value: Callable[[Mapping[str, float], int], float | None]) -> Line:

@@ -12,14 +12,15 @@ from references import BlockingFlock
 from tables import show
 
 from .figures import figures
-from .markdown import goals, grid, markdown
+from .markdown import goals, grid, markdown, meanwhile
 from .numbers import Absent, AnyFigure, Figure
 from .poster import poster
 from .verdicts import comparisons
-from .words import VERDICTS, described, verdict_says
+from .words import MEANWHILE, VERDICTS, described, verdict_says
 
 PAGE, CHART, README = "docs/benchmarks.md", "docs/benchmarks.svg", "README.md"
 _COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, BlockingFlock)
+_TOO_MUCH = 0.1
 _README_ROWS = (
     ("uncontended-tmpfs", "acquire and release, nobody else, µs"),
     ("handoff-own", "hand-off to a waiter, ms"),
@@ -47,6 +48,9 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
         )
     if "busy" in facts.get("machine", ""):
         found.append("The machine was busy when the run began: long tails, and medians above those of a quiet machine.")
+    shared = {name: one["others"] + one["stolen"] for name, one in report.get("meanwhile", {}).items()}
+    if busy := [f"{name} ({100 * share:.0f} %)" for name, share in shared.items() if share > _TOO_MUCH]:
+        found.append(f"Others had more than a tenth of the processors during {', '.join(busy)}: compare ratios only.")
     return found
 
 
@@ -62,6 +66,8 @@ def measured(report: Mapping[str, Any]) -> str:
     parts += ["## Goals", "What holdfast has promised itself. Missed goals come first.", markdown(goals(report))]
     for figure in found:
         parts += [f"## {figure.title}", described(figure), _table(figure)]
+    if report.get("meanwhile"):
+        parts += ["## What the machine did meanwhile", MEANWHILE, markdown(meanwhile(report))]
     if report.get("failures"):
         parts += ["## What went wrong", "\n".join(f"- {one}" for one in report["failures"])]
     return "\n\n".join(parts)
@@ -82,8 +88,7 @@ def readme(report: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | {' | '.join(_cells(figure))} |")
     facts = report["facts"]
     run = "a quick run, which shows less than a full one" if facts.get("run") != "full" else "a full run"
-    end = f"; load at the end {facts['load at the end']}" if "load at the end" in facts else ""
-    machine = f"{facts['machine']}{end}; Python {facts['Python']}; {facts['versions']}"
+    machine = f"{facts['machine']}; Python {facts['Python']}; {facts['versions']}"
     made = f"*{facts.get('date', 'no date')}, {run}: {machine}.*"
     legend = f"In bold: the best of each row. {BlockingFlock.label} is the system call by itself, as a reference."
     return "\n\n".join(["\n".join(lines), legend, *[f"> {words}" for words in warnings(report)], made])

@@ -9,11 +9,11 @@ from typing import Any
 from . import curves, dots
 from .docs import warnings
 from .figures import figures
-from .markdown import Grid, goals, grid
+from .markdown import Grid, goals, grid, meanwhile
 from .numbers import Absent, AnyFigure, Figure
 from .style import MARKS, variables
 from .verdicts import Comparison, comparisons
-from .words import VERDICTS, described, how_to_read, verdict_says
+from .words import MEANWHILE, VERDICTS, described, how_to_read, verdict_says
 
 _STYLE = f"""
 :root{{color-scheme:light dark;{variables(dark=False)}}}
@@ -141,7 +141,5 @@ def _rest(report: Mapping[str, Any]) -> str:
     failures = report.get("failures", [])
     listed = "".join(f"<li>{_text(one)}</li>" for one in failures)
     went = f"<ul>{listed}</ul>" if failures else "<p>Nothing.</p>"
-    took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.get("seconds", {}).items())
-    return (
-        f'<h2 id="failed">What went wrong</h2>{went}<h2 id="took">Seconds that each suite took</h2><p>{_text(took)}</p>'
-    )
+    table = _table(meanwhile(report), MEANWHILE) if report.get("meanwhile") else "<p>Not in this run.</p>"
+    return f'<h2 id="failed">What went wrong</h2>{went}<h2 id="meanwhile">What the machine did meanwhile</h2>{table}'

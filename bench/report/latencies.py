@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from async_peers import AsyncFileLock, AsyncHoldfast
+from limits import LIMITS
 from listing import BARE as LISTING_BARE
 from listing import EMPTY, FIND, FIND_BARE, MANY, TREE, TREE_BARE
 from peers import LIBRARIES, FileLock, Holdfast, HoldfastFlock, Subject
@@ -28,7 +29,7 @@ _REFERENCES = {
     BARE,
     LISTING_BARE,
 }
-_REFERENCES |= {FIND, FIND_BARE, EMPTY}
+_REFERENCES |= {FIND, FIND_BARE, EMPTY, *(one.label for one in LIMITS)}
 _OURS = {Holdfast.label, HoldfastFlock.label, AsyncHoldfast.label, IMPORT, TRY, RUN, MANY, TREE, TREE_BARE}
 CANNOT_WAIT = "cannot wait"
 OUTLIVES = "its lock outlives its holder"
@@ -58,7 +59,8 @@ def _none(labels: Iterable[str]) -> dict[str, str]:
 
 # -- one lock, nobody else -------------------------------------------------------------------------------------------
 
-_BLOCKING = (C_LOOP, PythonCalls.label, *(one.label for one in LIBRARIES), HoldfastFlock.label)
+_ALONE: tuple[type[Subject], ...] = (*LIMITS, PythonCalls, *LIBRARIES, HoldfastFlock)
+_BLOCKING = (C_LOOP, *(one.label for one in _ALONE))
 
 
 def _uncontended(suite: Suite, place: str, where: str) -> Figure:
@@ -104,12 +106,13 @@ def _handoff(suite: Suite, key: str, title: str, labels: Mapping[str, str]) -> F
 
 
 def handoff_own(suite: Suite) -> Figure:
-    labels = waiting_labels(BlockingFlock, PollingFlock, WokenPython)
+    labels = waiting_labels(*LIMITS, BlockingFlock, PollingFlock, WokenPython)
     return _handoff(suite, "own", "Hand-off to a waiter", labels)
 
 
 def handoff_placed(suite: Suite) -> Figure:
-    labels = _none((BlockingFlock.label, PollingFlock.label, WokenPython.label, Holdfast.label))
+    woken: tuple[type[Subject], ...] = (*LIMITS, BlockingFlock, PollingFlock, WokenPython, Holdfast)
+    labels = _none(one.label for one in woken)
     return _handoff(suite, "placed", "Hand-off, placed by the scheduler", labels)
 
 
@@ -119,7 +122,7 @@ def crash(suite: Suite) -> Figure:
         "Crash recovery",
         says("crash"),
         "ms",
-        _rows(suite, waiting_labels(BlockingFlock, killed=True), _MS),
+        _rows(suite, waiting_labels(*LIMITS, BlockingFlock, killed=True), _MS),
         Holdfast.label,
         BlockingFlock.label,
     )
@@ -165,7 +168,7 @@ def idle_woken(suite: Suite) -> Figure:
 
 def _fairness(suite: Suite, key: str, title: str, unit: str, name: str, per: float, **more: bool) -> Figure:
     rows = []
-    for label, why in waiting_labels(BlockingFlock).items():
+    for label, why in waiting_labels(*LIMITS, BlockingFlock).items():
         one = suite.get(label, {})
         rounds = {number: value / per for number, value in one.get(name, {}).items()}
         rows.append(of_rounds(label, role_of(label), rounds, one.get("error") or why))

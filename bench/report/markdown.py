@@ -89,6 +89,17 @@ def goals(report: Mapping[str, Any]) -> Grid:
     return Grid(["goal", "measured", "limit", "verdict"], rows)
 
 
+def meanwhile(report: Mapping[str, Any]) -> Grid:
+    """What the machine did while each suite measured."""
+    rows = []
+    for suite, found in report.get("meanwhile", {}).items():
+        begin, end = found["load"]
+        shares = [f"{100 * found[name]:.0f} %" for name in ("own", "others", "stolen")]
+        rows.append([suite, f"{found['seconds']:.0f}", f"{begin:.2f}", f"{end:.2f}", *shares])
+    heads = ["suite", "seconds", "load before", "load after", "processors: this run", "others", "stolen by the host"]
+    return Grid(heads, rows)
+
+
 def markdown(found: Grid) -> str:
     """As a table of Markdown; the rows of holdfast are bold."""
     lines = [_line(found.heads), _line(["---"] * len(found.heads))]

@@ -7,8 +7,9 @@ from .numbers import AnyFigure
 _SAYS = {
     "uncontended": """
         Acquire and release of a lock that nobody else wants, the lock object made beforehand. The C loop makes the
-        system calls of a holdfast cycle and nothing else. portalocker, fasteners, zc.lockfile, FileLock and the
-        protocol flock lock a file that stays; the others make one appear and disappear.""",
+        system calls of a holdfast cycle and nothing else; a sample of the other two in C is the mean of 100 cycles.
+        portalocker, fasteners, zc.lockfile, FileLock, the protocol flock and blocking flock lock a file that stays,
+        the robust mutex is no file; the others make one appear and disappear.""",
     "asyncio": """
         One `async with` of a lock that nobody else wants, in a loop that does nothing else, on tmpfs; and the same
         library's lock without a loop.""",
@@ -21,7 +22,7 @@ _SAYS = {
         favourable case for all.""",
     "crash": """
         From SIGKILL of the holder to after the waiter's acquire, with what the kernel needs to take down a Python
-        process, which is the same for all.""",
+        process, which is the same for all but the two in C, whose processes are small.""",
     "idle-cpu": """
         Of one of 20 processes that wait for a lock which is not given back, in a minute; the mean of all, in each
         window.""",
@@ -46,8 +47,8 @@ _SAYS = {
         one, beside `find`. Files whose names say nothing have to be opened, which `find` does not do.""",
     "waiters": """
         So many processes wait for one lock. It is released, and all get it, one after the other, each leaving at once:
-        the time from the first release to the last acquisition, for each of them. A user may have so many inotify
-        instances (128, unless the administrator has allowed more); waiters of holdfast beyond that have to poll.""",
+        the time from the first release to the last acquisition, for each of them. A user has 128 inotify instances,
+        unless the administrator has allowed more.""",
     "waiters-woken": """
         How many times any of them woke up for each release; 1 is the least. A poller is not woken, it looks; its looks
         count.""",
@@ -81,6 +82,8 @@ _VERDICTS = {
     "neither": """
         In some rounds holdfast did better, in others the other did. A factor above 1 is worse.""",
 }
+
+MEANWHILE = "Of all processors: what this run had while a suite measured, what others had, what the host took."
 
 _HOW_TO_READ = """
     Each suite works in rounds; in a round every subject has its turn, in an order drawn anew, so a machine that slows

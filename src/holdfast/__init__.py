@@ -15,7 +15,7 @@ from .errors import (
     WouldDeadlock,
 )
 from .lock import Hold, Lock, Semaphore, provide_face_for_tasks
-from .model import Evidence, Holder, Liveness, Record, Status, Waiter
+from .model import Evidence, Holder, Record, Status, Waiter
 
 __version__ = "0.1.0"
 
@@ -49,15 +49,20 @@ __all__ = [
 TYPE_CHECKING: bool = False  # not a plain False, behind which jedi would look at nothing
 if TYPE_CHECKING:
     from .aio import AsyncHold, AsyncLock, AsyncSemaphore
+    from .liveness import Liveness
 else:  # a type checker that saw it would believe any name
 
     def __getattr__(name: str) -> object:
-        """What needs asyncio is imported when it is asked for."""
-        if not name.startswith("Async") or name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import aio
+        """What needs asyncio or `enum` is imported when it is asked for."""
+        if name == "Liveness":
+            from .liveness import Liveness as found
+        elif name.startswith("Async") and name in __all__:
+            from . import aio
 
-        return globals().setdefault(name, getattr(aio, name))
+            found = getattr(aio, name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, found)
 
 
 del TYPE_CHECKING

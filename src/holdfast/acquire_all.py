@@ -21,32 +21,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 
-from ._core.messages import Refusal, refused
-from ._core.options import Request, check_timeout
+from ._core.options import check_timeout
 from ._platform import environment
-from .engines.file.inspect import with_hint
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
-from .errors import AcquireTimeout, LockLost
-from .lock import (
-    UNSET,
-    Acquirable,
-    BaseHold,
-    Hold,
-    Resource,
-    attempt,
-    leave_to_others,
-    release_now,
-    requests_of,
-    store_of,
-)
+from .errors import LockLost
+from .lock import UNSET, Acquirable, Hold, Resource, attempt, leave_to_others, release_now, requests_of, store_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
     from typing import Any, NoReturn, TypeVar
+
+    from ._core.attempt import Refusal
+    from ._core.options import Request
+    from .errors import AcquireTimeout
+    from .lock import BaseHold
 
     H = TypeVar("H", bound="BaseHolds")
 
@@ -189,6 +181,8 @@ class Plan:
         return None if self._limit is None else max(0.0, self._until - self._now())
 
     def error(self, refusal: Refusal) -> AcquireTimeout:
+        from ._core.messages import refused
+
         return refused(refusal, self._limit, together=len(self._wanted))
 
 
@@ -229,6 +223,8 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
             return (0, found.st_dev, found.st_ino, "")
         except OSError as error:
             if not make_parents(env, request, error):
+                from .engines.file.inspect import with_hint
+
                 raise with_hint(error, request, env) from error
 
 

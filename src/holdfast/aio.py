@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import CodeType, FrameType, TracebackType
 
+from ._core.attempt import Refusal
 from ._core.hold import HoldRef
-from ._core.messages import Refusal, refused
+from ._core.messages import refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
 from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 from .errors import LockLost, NotHeld, WouldDeadlock
-from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, keep, leave_to_others
+from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, keep, leave_to_others
 from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
@@ -69,7 +70,7 @@ class AsyncHold(BaseHold):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, GeneratorExit):
+            if isinstance(error, GeneratorExit) or not (self._held.waits or self._may_block):
                 self._release()  # a coroutine that is being closed cannot wait for a thread
             else:
                 await self.release()
@@ -214,8 +215,9 @@ class AsyncAcquirable(Resource):
 
     async def _acquire_within(self, timeout: float | None) -> AsyncHold | Refusal:
         may_block, operations = self._may_block(), self._env.operations
-        operation = begin(self._env)
-        steps = self._steps(timeout, caller())
+        me = caller()
+        operation = begin(self._env, me)
+        steps = self._steps(timeout, me)
         # The driver aborts it in its own way: a step of it may run in a thread.
         result = await drive(steps, lambda: operations.abort(operation), in_threads=may_block, part_of=operation)
         try:
@@ -261,15 +263,15 @@ class AsyncAcquirable(Resource):
         hold = await self.acquire()
         leave_to_others(hold)
         with forking:
-            self._entered.append(_Entry(sys._getframe(1), caller(), hold))
+            self._entered.append(_Entry(sys._getframe(1), hold))
         return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._leaving(sys._getframe(1), caller()).__aexit__(kind, error, traceback)
+        await self._leaving(sys._getframe(1)).__aexit__(kind, error, traceback)
 
-    def _leaving(self, frame: FrameType, me: tuple[object, ...]) -> AsyncHold:
+    def _leaving(self, frame: FrameType) -> AsyncHold:
         """The hold that is to be released: the last one of this `async with`, or else of this task.
 
         Not of the task alone: an asynchronous generator that is left early is closed by another one.
@@ -277,7 +279,12 @@ class AsyncAcquirable(Resource):
         with forking:
             if not self._entered:
                 raise NotHeld(f"{self.path} was not entered by `async with`", path=self.path, protocol=self.protocol)
-            order = [(entry.is_of(frame), entry.me == me, number) for number, entry in enumerate(self._entered)]
+            if len(self._entered) == 1:
+                return self._entered.pop().hold
+            me = caller()
+            order = [
+                (entry.is_of(frame), caller_of(entry.hold) == me, number) for number, entry in enumerate(self._entered)
+            ]
             return self._entered.pop(max(order)[-1]).hold
 
     def __call__(self, function: F) -> F:
@@ -370,12 +377,11 @@ acquire_unless_held = AsyncAcquirable._acquire
 class _Entry:
     """An `async with` that has been entered. Its frame is named by number and code: a reference would keep it alive."""
 
-    __slots__ = ("_code", "_frame", "hold", "me")
+    __slots__ = ("_code", "_frame", "hold")
 
-    def __init__(self, frame: FrameType, me: tuple[object, ...], hold: AsyncHold) -> None:
+    def __init__(self, frame: FrameType, hold: AsyncHold) -> None:
         self._frame = id(frame)
         self._code: CodeType = frame.f_code
-        self.me = me
         self.hold = hold
 
     def is_of(self, frame: FrameType) -> bool:

@@ -24,7 +24,8 @@ from types import TracebackType
 from ._core.messages import printable
 from ._drivers.sync import perform
 from ._platform import environment
-from ._platform.interface import Environment, Presence
+from ._platform.interface import Environment
+from ._platform.values import Presence
 from .engines.file.inspect import MAX_PID, Assessment, Observation
 from .engines.file.paths import followed
 from .engines.file.remove import remove_if, why_not_of

@@ -7,11 +7,11 @@ descriptors or space are used up, its text also says what to do.
 
 from __future__ import annotations
 
-from .model import Holder
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
+
+    from .model import Holder
 
     E = TypeVar("E", bound="HoldfastError")
 

@@ -18,17 +18,19 @@ U3  Nothing is imported for logging that is not set up, and nothing is written t
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable
-from types import FrameType
+from _thread import _local as local
 
 from ._platform.operations import is_running
-from .model import Holder, Record, Value
+from .model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
+    from types import FrameType
     from typing import Any, Literal
+
+    from .model import Holder, Record
 
     Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
 
@@ -81,7 +83,7 @@ class Event(Value):
 listeners: dict[object, Callable[[Event], object]] = {}
 """The callbacks for all locks of this process. Changed in steps that threads and signal handlers cannot interrupt."""
 
-_local = threading.local()
+_local = local()
 _logger: logging.Logger | None = None
 
 
@@ -176,6 +178,8 @@ def fields(event: Event) -> dict[str, Any]:
 
 def name_of(context: tuple[object, ...]) -> str:
     """The name of a caller: of its task, whose weak reference ends the tuple (asyncio.caller), or of its thread."""
+    import threading
+
     task: Any = context[-1]() if len(context) > 1 and callable(context[-1]) else None
     name: str = threading.current_thread().name if task is None else task.get_name()
     return name

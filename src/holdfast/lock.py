@@ -7,38 +7,43 @@ lock or a hold is a function at the end of this file.
 
 from __future__ import annotations
 
-import os
 import sys
-import types
-import weakref
 from _thread import _local
 from _warnings import warn
-from collections.abc import Callable, Generator, Hashable, Mapping
-from types import TracebackType
+from _weakref import ref as weak_reference
 
-from ._core.hold import HoldRef, HoldState
-from ._core.messages import Refusal, refused, waiting
-from ._core.options import Options, Request, check_timeout
-from ._core.wait import Wait
+from ._core.attempt import Refusal
+from ._core.options import check_timeout
 from ._drivers.background import Keeper
 from ._drivers.sync import caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
-from ._platform.interface import Presence
-from ._platform.operations import Operation, numbers
-from .engines import Engine, engine_of
+from ._platform.operations import numbers
+from ._platform.values import Presence
+from .engines import engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHold, own_hold
 from .engines.file.request import FileRequest
 from .errors import LockLost, NotHeld, set_error_path
-from .events import INFO, Event, fields, logger_for
-from .model import Record, SemaphoreStatus, Status
+from .events import INFO, fields, logger_for
+from .model import SemaphoreStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Hashable, Mapping
+    from types import TracebackType
     from typing import Any, Literal, NoReturn, TypeVar
 
+    from ._core.hold import HoldRef, HoldState
+    from ._core.options import Options, Request
+    from ._core.wait import Wait
+    from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
+    from .engines import Engine
+    from .errors import AcquireTimeout
+    from .events import Event
+    from .model import Record, Status
 
     F = TypeVar("F", bound=Callable[..., object])
 
@@ -189,7 +194,7 @@ class Leaving:
     def inside(self, hold: Hold) -> None:
         """The statement has been entered."""
         self._number = next(numbers)
-        hold._held.env.operations.entered[self._number] = (weakref.ref(self), hold._ref)
+        hold._held.env.operations.entered[self._number] = (weak_reference(self), hold._ref)
         self._hold = hold
         leave_to_others(hold)
 
@@ -229,8 +234,8 @@ class Exit:
     def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., None]:
         if entered is None:
             return self._function
-        leaving = Leaving(types.MethodType(self._function, entered))
-        _last.leaving = (entered, weakref.ref(leaving))
+        leaving = Leaving(self._function.__get__(entered))
+        _last.leaving = (entered, weak_reference(leaving))
         return leaving
 
 
@@ -256,8 +261,9 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     held = ref.held
     if held.waits:
         return  # the engine keeps it
-    if held.request.beat_every != NEVER or held.request.watched:
-        _keeper.keep(held, held.request.beat_every)
+    request = held.request
+    if request.watched or held.acquired + request.beat_every < _keeper.wakes:
+        _keeper.keep(held, request.beat_every)
 
 
 class _Unset:
@@ -323,15 +329,16 @@ class Acquirable(Resource):
         ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
-        return self._acquire(timeout, lambda refusal: refused(refusal, timeout))  # type: ignore[return-value]
+        return self._acquire(timeout, lambda refusal: _refused(refusal, timeout))  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
         """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
         return self._acquire(0, None)
 
     def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
-        operations = self._env.operations
-        operation = operations.begin(self._env)
+        env = self._env
+        operations = env.operations
+        operation = operations.begin(env)
         try:
             hold = self._attempt(operation, timeout, error)
             operations.about_to_deliver(operation)
@@ -351,10 +358,10 @@ class Acquirable(Resource):
         try:
             result = drive(self._engine.acquire(env, self._requests, timeout, caller()), operation)
             if not isinstance(result, Refusal):
-                hold = Hold(result)
+                hold, held = Hold(result), result.held
                 keep(env, result)
-                if result.held.attempt_events is not None:
-                    result.held.attempt_events.acquired(result.held)
+                if held.attempt_events is not None:
+                    held.attempt_events.acquired(held)
                 return hold
         except OSError as failed:
             set_error_path(failed, self.path)
@@ -377,7 +384,7 @@ class Acquirable(Resource):
         operation = operations.begin(self._env)
         me, timeout = caller(), self._request.timeout
         try:
-            hold = self._attempt(operation, timeout, lambda refusal: refused(refusal, timeout))
+            hold = self._attempt(operation, timeout, lambda refusal: _refused(refusal, timeout))
             assert hold is not None
             statement = leaving(self)
             if statement is not None:
@@ -444,6 +451,12 @@ class Acquirable(Resource):
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
+
+
+def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
+    from ._core.messages import refused
+
+    return refused(refusal, timeout)
 
 
 class BaseLock(Resource):
@@ -556,6 +569,8 @@ def _log_waiting(refusal: Refusal) -> None:
     """After a second of waiting, log it, if logging is set up."""
     logger = logger_for(INFO)
     if logger is not None:  # who holds it costs a look
+        from ._core.messages import waiting
+
         logger.info("%s", waiting(refusal), extra=fields(refusal.event()))
 
 
@@ -743,3 +758,8 @@ def leave_to(hold: Hold, owner: int) -> bool:
 def leave_to_others(hold: BaseHold) -> None:
     """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None
+
+
+def caller_of(hold: BaseHold) -> tuple[object, ...]:
+    """The thread or task that acquired it (sync.caller)."""
+    return hold._ref.context

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
-from enum import Enum
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Self, dataclass_transform
+
+    from .liveness import Liveness
 else:
 
     def dataclass_transform(**_options):
@@ -66,14 +65,6 @@ class Value:
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields)
-
-
-class Liveness(Enum):
-    """Whether a holder is alive, as far as is known. UNKNOWN counts as held, never as stale."""
-
-    ALIVE = "alive"
-    DEAD = "dead"
-    UNKNOWN = "unknown"
 
 
 class Identity(Value):
@@ -149,10 +140,11 @@ def marker_text(guarded: bool, device: int, who: Identity, acquired: float | Non
 
     `g` or `n` is one byte, so that it can be flipped in place.
     """
-    process = f"{'g' if guarded else 'n'} {who.boot} {device} {who.pid_namespace} {who.started}"
+    kind = "g" if guarded else "n"
     if acquired is None:
-        return f"1 {process} {who.host}"
-    return f"{MARKER_VERSION} {process} {max(0.0, acquired):.3f} {who.host}"
+        return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+    since = max(0.0, acquired)
+    return f"{MARKER_VERSION} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {since:.3f} {who.host}"
 
 
 def _seconds(text: str) -> float | None:
@@ -296,5 +288,7 @@ def temporary_name(identity: Identity, token: str) -> str:
 
 
 def temporary_prefix(identity: Identity) -> str:
+    import zlib
+
     place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
     return f".holdfast-{place:08x}-"

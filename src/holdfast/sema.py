@@ -27,8 +27,9 @@ from ._core.options import Options, check_seconds
 from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
+from .liveness import Liveness
 from .lock import Hold, Lock, file_request, leave_to_others
-from .model import Liveness, Record, Value
+from .model import Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
 

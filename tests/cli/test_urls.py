@@ -16,7 +16,8 @@ from holdfast.cli.options import parse
 from holdfast.cli.outcome import masked
 from holdfast.cli.target import is_url
 from holdfast.engines import registry
-from holdfast.model import Evidence, Holder, Liveness, Record, Status, Waiter
+from holdfast.liveness import Liveness
+from holdfast.model import Evidence, Holder, Record, Status, Waiter
 from process.support import eventually
 
 ALIVE = Evidence("server", "it says so")

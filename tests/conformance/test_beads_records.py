@@ -25,7 +25,8 @@ from conformance.support import (
     who,
 )
 from holdfast.errors import MalformedRecord
-from holdfast.model import Identity, Liveness, Marker, Record
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, Marker, Record
 from holdfast.protocols import get
 from holdfast.protocols.base import clean_tag
 from holdfast.protocols.dates import rfc3339_text

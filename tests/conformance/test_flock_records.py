@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import MalformedRecord
-from holdfast.model import Identity, Liveness, Marker, marker_text
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, Marker, marker_text
 from holdfast.protocols import get, is_persistent, names, recognise
 from holdfast.protocols.base import clean_tag
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from conformance.support import MARKER, VECTORS, input_of, read_or_refused, who
 from holdfast import Lock
 from holdfast.errors import HoldfastError
-from holdfast.model import Identity, Liveness, Record
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, Record
 from holdfast.protocols import Protocol, get, is_persistent, names, recognise, registry
 
 OWN = ["beads", "flock", "sema", "semats", "sidecar"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from conformance.support import MIB, SHAPES, assert_linear, input_of, markers, read_or_refused, vectors_of, who
 from holdfast.errors import MalformedRecord
-from holdfast.model import Liveness, Marker, Record
+from holdfast.liveness import Liveness
+from holdfast.model import Marker, Record
 from holdfast.protocols import get, recognise
 from holdfast.protocols.base import MAX_TAG_CHARACTERS, clean_tag
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conformance.support import MARKER, SHAPES, assert_linear, input_of, read_or_refused, texts, vectors_of, who
 from holdfast.errors import MalformedRecord
-from holdfast.model import Liveness
+from holdfast.liveness import Liveness
 from holdfast.protocols import get
 from holdfast.protocols.base import clean_tag
 

@@ -9,8 +9,8 @@ from collections.abc import Generator, Sequence
 from itertools import count
 from typing import Any
 
+from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
-from holdfast._core.messages import Refusal
 from holdfast._core.options import Options
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Job, agent
@@ -19,7 +19,8 @@ from holdfast._platform.interface import Environment
 from holdfast.engines import Engine
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.remote import Attempt, RemoteHold, RemoteRequest
-from holdfast.model import Evidence, Holder, Liveness, Record, Status
+from holdfast.liveness import Liveness
+from holdfast.model import Evidence, Holder, Record, Status
 
 NOTHING = Evidence("none", "nobody has asked for it")
 

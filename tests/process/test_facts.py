@@ -595,7 +595,7 @@ def test_the_number_of_a_thread_is_not_a_process(spawn: Callable[..., Peer]) -> 
     os.kill(number, 0)
     with pytest.raises(FileNotFoundError):
         os.pidfd_open(number)
-    assert LinuxEnvironment().inspect(number).presence.value == "gone"
+    assert LinuxEnvironment().inspect(number).presence == "gone"
     other.say("end")
     other.finish()
 

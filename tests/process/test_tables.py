@@ -14,8 +14,8 @@ import pytest
 
 import abilities
 from holdfast._admin.scan import Found, Survey
-from holdfast._platform.interface import LockOwner
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.values import LockOwner
 from process.support import Peer, eventually
 
 LINUX = abilities.LINUX

@@ -26,7 +26,8 @@ def watching(peer: Peer) -> bool:
     """Whether the process sleeps over its events, or between its looks where there are none."""
     if lacking("events"):
         return state(peer.pid) == "S"
-    return "anon_inode:inotify" in descriptors(peer.pid).values() and state(peer.pid) == "S" and _in_poll(peer)
+    waits = any(to == "anon_inode:inotify" or ".queue/" in to for to in descriptors(peer.pid).values())
+    return waits and state(peer.pid) == "S" and _in_poll(peer)
 
 
 def _in_poll(peer: Peer) -> bool:
@@ -50,7 +51,8 @@ def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str
 
 @pytest.mark.needs("events")
 def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
-    # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever.
+    # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever. Nor does an
+    # observer wake them, who opens each ticket.
     hold = Lock(path).acquire()
     waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
     for waiter in waiters:
@@ -60,6 +62,7 @@ def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: s
         eventually(lambda waiter=waiter: watching(waiter), what="the wait")
     before = sum(switches(waiter.pid) for waiter in waiters)
     time.sleep(1)
+    assert len(Lock(path).status().waiters) == 5
     assert sum(switches(waiter.pid) for waiter in waiters) - before <= 5
     hold.release()
     for waiter in waiters:

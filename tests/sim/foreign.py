@@ -6,7 +6,7 @@ none is stopped, between a look and what it does upon it, for longer than the en
 
 from __future__ import annotations
 
-from holdfast._platform.interface import Presence
+from holdfast._platform.values import Presence
 from sim.world import Actor, Program
 
 _PROMPT = 0.010

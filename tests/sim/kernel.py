@@ -34,9 +34,10 @@ import stat
 from collections.abc import Callable, Collection
 from typing import Any
 
-from holdfast._platform.interface import CHANGED, CLOSED, DirectoryLog, LockOwner, Presence, WatchSet
-from holdfast._platform.interface import Process as Seen
+from holdfast._platform.interface import DirectoryLog, WatchSet
 from holdfast._platform.operations import Operations
+from holdfast._platform.values import CHANGED, CLOSED, LockOwner, Presence
+from holdfast._platform.values import Process as Seen
 from holdfast.model import Identity
 
 Footprint = tuple[int, int]

@@ -14,12 +14,24 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast._platform.operations import let_go
-from holdfast.engines.file import acquire, fencing, flock, inspect, policy, publish, queue, remove, takeover, watched
+from holdfast.engines.file import (
+    acquire,
+    fencing,
+    flock,
+    inspect,
+    policy,
+    publish,
+    queue,
+    remove,
+    takeover,
+    uncontended,
+    watched,
+)
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
 from holdfast.engines.file.steps import is_there, write_all
-from holdfast.model import Liveness
+from holdfast.liveness import Liveness
 from sim.kernel import Process
 
 Patch = pytest.MonkeyPatch
@@ -554,7 +566,7 @@ def temporary_names_are_never_swept(patch: Patch) -> None:
 def all_slots_are_one(patch: Patch) -> None:
     """A semaphore's holders do not keep each other out of a slot: publishing renames over the others'."""
     published_by_renaming(patch)
-    patch.setattr(acquire, "_is_taken", lambda _env, _request: False)
+    patch.setattr(uncontended, "_is_taken", lambda _env, _request: False)
 
 
 def the_queue_directory_stays(patch: Patch) -> None:
@@ -610,6 +622,7 @@ def counted_before_the_lock_is_taken(patch: Patch) -> None:
         return held
 
     patch.setattr(acquire, "fenced", fenced)
+    patch.setattr(fencing, "fenced", fenced)
 
 
 MUTANTS = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
-from holdfast._core.messages import Refusal
-from holdfast.engines.file.acquire import acquire, wait_until_free
+from holdfast.engines.file.acquire import wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
+from holdfast.engines.file.uncontended import acquire
 from holdfast.errors import HoldfastError, LockLost
 from sim.world import Actor, Program
 

@@ -439,7 +439,7 @@ def idle_first(world: World) -> None:
         wanted = requests(7, LOCK)[0]
         place = QueueEntry(me.process, wanted, me.world.kernel.now - 1.0)
         place.is_first()
-        place.queue_up(me.world.kernel.now)
+        place.queue_up()
         me.sleep(100.0)
         place.leave()
 

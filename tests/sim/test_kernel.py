@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast._core.wait import Wait
-from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.values import Presence
 from sim.kernel import Kernel, Mount, Process
 from sim.search import Replay
 from sim.world import Actor, World

@@ -559,7 +559,7 @@ def described(name: str, args: tuple[Any, ...], named: dict[str, Any], result: o
         said = f"-> inode {stat.st_ino}, {stat.st_size} bytes"
     elif name == "inspect":
         seen: Any = result
-        said = f"-> {seen.presence.value}"
+        said = f"-> {seen.presence}"
     elif name == "watch":
         watch: Any = result
         said = f"-> watch on inode {watch.inode.number}"

@@ -75,7 +75,7 @@ def clocked(environments: Callable[..., Stepped], clock: Clock) -> Callable[...,
 
     def make(*without: str, **options: Any) -> Stepped:
         env = environments(*without, **options)
-        env.instead["monotonic"] = lambda: clock.now
+        env.instead["monotonic"] = clock.read
         return env
 
     return make

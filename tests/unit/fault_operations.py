@@ -18,16 +18,17 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
-from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.asyncio import drive
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
-from holdfast.engines.file.acquire import acquire, look, look_at_all, wait_until_free
+from holdfast.engines.file.acquire import look, look_at_all, wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
+from holdfast.engines.file.uncontended import acquire
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
 from unit.failing import ANSWERS, DOCUMENTED, Tap, recycle

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
-from holdfast._core.messages import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import wait_for
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast.engines.file.acquire import acquire
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import Queue, name_of
 from holdfast.engines.file.request import FileRequest, slots_of
+from holdfast.engines.file.uncontended import acquire
 
 QUIET = frozenset(
     {"time", "monotonic", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
@@ -206,10 +206,14 @@ Contend = Callable[..., Contender]
 
 
 class Clock:
-    """What the processes of `clocked` in conftest.py live by."""
+    """What the processes of `clocked` in conftest.py live by. No two readings are equal, as with the system's."""
 
     def __init__(self) -> None:
         self.now = 1000.0
+
+    def read(self) -> float:
+        self.now += 1e-6
+        return self.now
 
 
 @functools.cache
@@ -217,10 +221,18 @@ def _any_environment() -> LinuxEnvironment:
     return LinuxEnvironment()
 
 
-def forged_ticket(queue: str | Path, pid: int, arrival: float = 1.0, *, shared: bool = False) -> Path:
-    """A ticket that nobody reads, as one of a process of that number that has died; where it was put."""
-    with Queue(_any_environment(), str(queue)) as opened:
-        name = name_of(arrival, pid, opened.where, f"{next(_tokens):016x}", shared=shared)
-    path = Path(queue, name)
-    os.mkfifo(path)
+def ticket_name(
+    queue: str | Path, pid: int | None = None, arrival: float = 1.0, *, shared: bool = False, where: str = ""
+) -> str:
+    """The name of a ticket, of this process, kernel and mount unless others are given."""
+    if not where:
+        with Queue(_any_environment(), str(queue)) as opened:
+            where = opened.where
+    return name_of(arrival, os.getpid() if pid is None else pid, where, f"{next(_tokens):016x}", shared=shared)
+
+
+def forged_ticket(queue: str | Path, pid: int | None = None, arrival: float = 1.0, **how: Any) -> Path:
+    """A ticket that nobody reads, as one of a process that has died; where it was put."""
+    path = Path(queue, ticket_name(queue, pid, arrival, **how))
+    os.mkfifo(path, 0o600)
     return path

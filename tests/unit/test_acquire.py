@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal
+from holdfast._core.attempt import Refusal
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
-from holdfast._platform.interface import CHANGED, CLOSED, RECHECK
+from holdfast._platform.values import CHANGED, CLOSED, RECHECK
 from holdfast.engines.file.acquire import wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.errors import WouldDeadlock
-from holdfast.model import Liveness
+from holdfast.liveness import Liveness
 from unit.stepping import Contend, Contender, Stepped, sema_record
 
 Environments = Callable[..., Stepped]

@@ -81,7 +81,7 @@ def test_breaking_a_lock_that_changes_hands_lets_the_loop_run_and_be_cancelled(
 
 def test_the_keeper_keeps_the_hold_of_a_task_until_its_release(path: Path, run: Run) -> None:
     async def main() -> None:
-        async with AsyncLock(path):
+        async with AsyncLock(path, on_lost=print):
             assert hold_module._keeper is not None
             kept = {held.path for held in hold_module._keeper._kept}
             assert str(path) in kept

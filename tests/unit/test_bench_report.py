@@ -22,11 +22,12 @@ BENCH, STORED = ROOT / "bench", ROOT / "docs" / "benchmarks.json"
 sys.path.insert(0, str(BENCH))
 try:
     import marks
+    from machine import Reading
     from peers import LIBRARIES, FileLock, Holdfast, Portalocker
     from procs import Failed
     from references import BlockingFlock
     from report import FORMAT, Unreadable, load, page, renew
-    from report.docs import CHART, PAGE, README, readme
+    from report.docs import CHART, PAGE, README, measured, readme
     from report.figures import figures
     from report.markdown import grid
     from report.numbers import Absent, Curves, Figure, of_rounds, of_series, ratio
@@ -385,6 +386,34 @@ def test_a_busy_machine_is_mentioned_in_the_readme(run: dict[str, Any], tmp_path
             text = (tmp_path / name).read_text(encoding="utf-8")
             assert load in text, name
             assert name == CHART or ("The machine was busy" in text) is busy
+
+
+def test_the_others_have_what_neither_the_run_nor_the_host_had() -> None:
+    before = Reading(at=100.0, busy=50.0, stolen=1.0, own=20.0, load=0.5)
+    found = Reading(at=110.0, busy=62.0, stolen=2.0, own=24.0, load=1.5).since(before, cpus=2)
+    assert found == {"seconds": 10.0, "load": [0.5, 1.5], "own": 0.2, "others": 0.4, "stolen": 0.05}
+    alone = Reading(at=110.0, busy=53.9, stolen=1.0, own=24.0, load=1.5).since(before, cpus=2)
+    assert alone["others"] == 0.0  # more of our own than of all: the noise of two clocks
+
+
+def test_what_a_child_has_used_counts_as_our_own_once_it_is_reaped() -> None:
+    before = Reading.now()
+    subprocess.run([sys.executable, "-S", "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True)
+    after = Reading.now()
+    assert after.own - before.own >= 0.2
+    assert after.at > before.at
+
+
+def test_every_suite_says_what_the_machine_did_meanwhile(run: dict[str, Any]) -> None:
+    quiet = {"seconds": 12.0, "load": [0.25, 1.75], "own": 0.61, "others": 0.04, "stolen": 0.05}
+    run["meanwhile"] = {"crash": quiet, "fairness": {**quiet, "others": 0.07}}
+    said = ["12", "0.25", "1.75", "61 %", "4 %", "5 %"]
+    table = next(one for one in parsed(page(run)).iter("table") if "".join(one.itertext()).startswith("Of all proc"))
+    assert cells(table)["crash"] == said
+    assert f"| crash | {' | '.join(said)} |" in measured(run)
+    assert [line for line in measured(run).splitlines() if line.startswith("> Others")] == [
+        "> Others had more than a tenth of the processors during fairness (12 %): compare ratios only."
+    ]
 
 
 def test_a_page_without_a_place_for_the_numbers_is_refused() -> None:

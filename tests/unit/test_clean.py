@@ -33,14 +33,14 @@ from holdfast._admin.clean import (
 )
 from holdfast._admin.scan import Survey
 from holdfast._drivers.sync import drive, wait_for
-from holdfast._platform.interface import Presence, Process
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from holdfast.model import temporary_name
-from unit.stepping import Contend, Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, forged_ticket, sema_record, ticket_name
 
 Environments = Callable[..., Stepped]
 SAFE = safe_or_approved(approved=False)
@@ -349,11 +349,10 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
     """M7, and Q8: whoever may write to the directory exchanges the queue between the survey and the removal, at any
     step."""
     queue, elsewhere = disk / ".holdfast-l.lock.queue", disk / "elsewhere"
-    name = f"{1:020d}-x-{2**22 + 5}-{0:016x}"
     for place in (queue, elsewhere):
         place.mkdir()
-        (place / name).write_bytes(b"state=waiting\npeople's data")
-        os.utime(place / name, (1, 1))
+    name = forged_ticket(queue).name
+    os.mkfifo(elsewhere / name)
     env = environments()
     (ticket,) = found(env, disk)
     done = False
@@ -374,9 +373,48 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
             break
         queue.unlink()
         os.rename(disk / "moved", queue)
-        (queue / name).write_bytes(b"state=waiting\npeople's data")
+        if not (queue / name).exists():
+            os.mkfifo(queue / name)
     assert done
     (elsewhere / name).unlink()
+
+
+def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
+    disk: Path, environments: Environments, dead_pid: int
+) -> None:
+    """M7, with Q2, Q3 and Q8: what is half made or described goes with its maker, another kernel's after a day."""
+    queue = disk / ".holdfast-l.lock.queue"
+    queue.mkdir()
+    other = queue / f"{ticket_name(queue)}.new"
+    other.touch()  # no FIFO: not ours
+    goes, stays = set[str](), {other.name}
+    for pid, suffix, age, over in (
+        (os.getpid(), "", 0, True),  # nobody reads it: its owner is gone, whatever its number is now
+        (dead_pid, ".new", 0, True),
+        (os.getpid(), ".new", 0, False),
+        (os.getpid(), ".new", 11, True),
+    ):
+        path = queue / f"{ticket_name(queue, pid)}{suffix}"
+        os.mkfifo(path)
+        os.utime(path, (time.time() - age,) * 2)
+        (goes if over else stays).add(path.name)
+    for age in (3600, 2 * 86400):
+        path = forged_ticket(queue, dead_pid, where="f" * 16)
+        os.utime(path, (time.time() - age,) * 2)
+        (goes if age > 86400 else stays).add(path.name)
+    tag = queue / f"{ticket_name(queue)}.tag"
+    tag.touch()
+    goes.add(tag.name)
+    waiter = environments()
+    entry = QueueEntry(waiter, FileRequest(str(disk / "l.lock"), {"tag": "t"}), waiter.monotonic())  # type: ignore[arg-type]
+    entry._issue(0.0)
+    stays |= {entry.name, f"{entry.name}.tag"}
+    env = environments()
+    assert {os.path.basename(name) for name in names(env, disk)} == goes
+    assert {one.result for one in clean(env, disk)} == {REMOVED}
+    assert set(os.listdir(queue)) == stays
+    entry.leave()
+    shutil.rmtree(queue)
 
 
 @pytest.mark.parametrize(
@@ -467,11 +505,11 @@ def everything(disk: Path, dead_pid: int, environments: Environments) -> Path:
     (disk / temporary_name(identity.replaced(pid=dead_pid), "0" * 16)).write_text("a publisher's")
     (disk / f"c.{dead_pid}.0123456789abcdef.tmp").write_text("a rival's")
     (disk / "d.lock.reclaim").mkdir()
-    for number, content in enumerate(("state=waiting\n", "")):
+    for number, suffix in enumerate(("", ".new")):
         place = Path(queue_of(str(disk), f"e{number}.lock"))
         place.mkdir()
-        ticket = place / f"{number:020d}-x-{dead_pid}-0123456789abcdef"
-        ticket.write_text(content)
+        ticket = place / f"{ticket_name(place, dead_pid)}{suffix}"
+        os.mkfifo(ticket)
         os.utime(ticket, (past, past))
     Path(queue_of(str(disk), "f.lock")).mkdir()
     (disk / "g").mkdir()

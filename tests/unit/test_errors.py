@@ -12,9 +12,11 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast._core.messages import Refusal, advice, duration, moment, printable, refused, sentence
+from holdfast._core.attempt import Refusal
+from holdfast._core.messages import advice, duration, moment, printable, refused, sentence
 from holdfast.errors import HoldfastError
-from holdfast.model import Evidence, Holder, Liveness, Record, Status
+from holdfast.liveness import Liveness
+from holdfast.model import Evidence, Holder, Record, Status
 from unit.stepping import Contender, sema_record
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HoldfastError)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import places
-from holdfast._core.messages import Refusal
+from holdfast._core.attempt import Refusal
 from holdfast.engines.file.hold import FileHold
 from unit import faults_table
 from unit.failing import DOCUMENTED, Tap, error, tapped

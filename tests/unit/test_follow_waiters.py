@@ -7,6 +7,7 @@ follower must know what is so, without the sweep that would make up for it.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +15,7 @@ import pytest
 
 from holdfast._admin.monitor import CONFIRM_AFTER, SETTLE, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
-from holdfast.engines.file import queue as queues
-from holdfast.engines.file.queue import Ticket
+from holdfast.engines.file.queue import QueueEntry
 from process.support import inotify_instance
 from unit.stepping import Contender, Stepped
 from unit.test_interleavings import Player, Schedules
@@ -33,8 +33,8 @@ class Theatre:
         self.looks, self.waits = environments(), environments()
         self.request = Contender(self.waits, str(disk / "l"), timeout=None).request
         self.told: list[LockEvent] = []
-        self.count = 0
-        self.ticket: Ticket | None = None
+        self.entry: QueueEntry | None = None
+        self.name = ""
         os.close(inotify_instance())
         self.watch = FolderWatch()
 
@@ -43,30 +43,36 @@ class Theatre:
         self.follower.add(str(self.directory))
         self.follower.first_look()
         self.told = []
-        self.count += 1
-        self.name = queues.name_of(self.waits.monotonic(), os.getpid(), f"{self.count:016x}", shared=False)
 
     def lower_curtain(self) -> None:
         for directory in (self.directory, self.queue):
             self.watch.discard(str(directory))
-        if self.ticket is not None:
+        if self.entry is not None:
             self.leave()
         self.watch.take()
 
     # -- what the waiter does ------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        self.ticket = queues.issue(self.waits, self.request, self.name, self.waits.time())  # type: ignore[arg-type]
-        assert self.ticket is not None
+        now = self.waits.monotonic()
+        self.entry = QueueEntry(self.waits, self.request, now)  # type: ignore[arg-type]
+        assert self.entry.is_first()
+        self.queue_up()
+
+    def queue_up(self) -> None:
+        assert self.entry is not None
+        self.entry.queue_up(self.waits.monotonic())
+        self.name = self.entry.name
+        assert self.name
 
     def leave(self) -> None:
-        assert self.ticket is not None
-        self.ticket.give_up()
-        self.ticket = None
+        assert self.entry is not None
+        self.entry.leave()
+        self.entry = None
 
     def get_in(self) -> None:
-        assert self.ticket is not None
-        self.ticket.hold()
+        assert self.entry is not None
+        self.entry.hold()
 
     # -- what the follower does ----------------------------------------------------------------------------------------
 
@@ -96,7 +102,7 @@ def theatre(shm: Path, environments: Callable[..., Stepped]) -> Iterator[Theatre
     theatre = Theatre(shm, environments)
     yield theatre
     theatre.looks.at_step = theatre.waits.at_step = None
-    if theatre.ticket is not None:
+    if theatre.entry is not None:
         theatre.leave()
     theatre.watch.close()
 
@@ -115,7 +121,7 @@ def plays(theatre: Theatre, scene: Callable[[], object], before: Callable[[], ob
 
 
 def test_a_waiter_that_comes_at_any_step_is_shown(theatre: Theatre) -> None:
-    """Z16: what was listed before it was written is not taken for one that was written twice, and is inside."""
+    """Z17: whether its ticket is first found in the list or by its event."""
     played = 0
     for where in plays(theatre, theatre.arrive, lambda: None):
         played += 1
@@ -125,15 +131,16 @@ def test_a_waiter_that_comes_at_any_step_is_shown(theatre: Theatre) -> None:
 
 
 def test_a_waiter_whose_ticket_is_made_again_is_shown(theatre: Theatre) -> None:
-    """Z17: it queues anew under the same name when somebody has lost patience with it (Q6), or probed it too early."""
+    """Z17: it queues anew, under another name, when its ticket was removed."""
 
     def again() -> None:
-        theatre.leave()
-        theatre.arrive()
+        assert theatre.entry is not None
+        theatre.entry.drop_ticket()
+        theatre.queue_up()
 
     for where in plays(theatre, again, theatre.arrive):
         assert theatre.waiting() == [theatre.name], where
-        assert theatre.kinds() in ([], ["waiting"]), where
+        assert theatre.kinds().count("gave-up") == theatre.kinds().count("waiting") - 1, where
 
 
 def test_a_waiter_in_a_queue_that_is_made_again_is_shown(theatre: Theatre) -> None:
@@ -142,7 +149,6 @@ def test_a_waiter_in_a_queue_that_is_made_again_is_shown(theatre: Theatre) -> No
 
     def next_one() -> None:
         theatre.leave()
-        theatre.name = theatre.name[:-4] + "beef"
         theatre.arrive()
 
     for where in plays(theatre, next_one, theatre.arrive):
@@ -158,24 +164,26 @@ def test_a_waiter_that_leaves_at_any_step_is_no_longer_shown(theatre: Theatre) -
 
 
 def test_a_waiter_that_gets_in_neither_waits_nor_gave_up(theatre: Theatre) -> None:
-    """Z16: as long as it can be read again, it says so itself."""
+    """Z16: its ticket's mode says so."""
     for where in plays(theatre, theatre.get_in, theatre.arrive):
         assert theatre.waiting() == [], where
         assert "gave-up" not in theatre.kinds(), where
 
 
-def test_a_waiter_that_dies_is_reported_to_have_given_up(theatre: Theatre) -> None:
-    """Z15: its ticket is closed a moment before its guard is gone."""
+def test_a_waiter_that_dies_is_reported_to_have_given_up(theatre: Theatre, live_pid: int) -> None:
+    """Z15: an event says that the ticket was closed; it is looked at again a moment later."""
+    theatre.waits.real._identity = theatre.waits.real._identify(live_pid)
     theatre.raise_curtain()
     theatre.arrive()
     theatre.look()
     assert theatre.waiting() == [theatre.name]
     theatre.follower.handle([(str(theatre.queue), theatre.name, "closed")])
     assert theatre.waiting() == [theatre.name]
-    theatre.waits.real.close(theatre.ticket._fd)  # type: ignore[union-attr]
-    theatre.ticket.queue.close()  # type: ignore[union-attr]
+    theatre.waits.crash()
+    os.kill(live_pid, signal.SIGKILL)
+    os.waitid(os.P_PID, live_pid, os.WEXITED | os.WNOWAIT)
     theatre.watch.take()
-    theatre.ticket = None
+    theatre.entry = None
     assert theatre.follower.due <= theatre.looks.monotonic() + SETTLE
     theatre.look_later()
     assert theatre.waiting() == []

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast._platform import portable as portable_system
-from holdfast._platform.interface import Presence, Process
 from holdfast._platform.portable import GenericEnvironment
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
-from holdfast.model import Identity, Liveness, marker_text
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, marker_text
 from unit.stepping import Contend, Contender, Crash, Stepped, device_in, sema_record
 
 Environments = Callable[..., Stepped]
@@ -188,7 +189,7 @@ def test_a_portable_wait_polls(disk: Path, portable: Contend) -> None:
 def test_a_process_that_is_not_ours_to_see_is_inspected_rightly(pid: int, environments: Environments) -> None:
     for kind in ("linux", "generic"):
         presence = environments(kind=kind).inspect(pid).presence
-        assert (presence.value == "running") is (pid == 1)
+        assert (presence == "running") is (pid == 1)
 
 
 def test_without_psutil_dead_and_living_are_told_apart(
@@ -198,8 +199,8 @@ def test_without_psutil_dead_and_living_are_told_apart(
 
     monkeypatch.setitem(sys.modules, "psutil", None)
     env = environments(kind="generic")
-    assert env.inspect(dead_pid).presence.value == "gone"
-    assert env.inspect(live_pid).presence.value == "running"
+    assert env.inspect(dead_pid).presence == "gone"
+    assert env.inspect(live_pid).presence == "running"
     assert env.command(live_pid) is None
     assert env.identity().pid == os.getpid()
 

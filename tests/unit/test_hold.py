@@ -13,7 +13,7 @@ import pytest
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.errors import LockLost, NotHeld
-from holdfast.model import Liveness
+from holdfast.liveness import Liveness
 from unit.elsewhere import elsewhere
 from unit.stepping import Contend, Crash, Stepped, sema_record
 

@@ -38,6 +38,8 @@ def env(environments: Environments) -> Stepped:
 def keeper(env: Stepped) -> Iterator[Keeper]:
     keeper = Keeper(env)  # type: ignore[arg-type]
     yield keeper
+    for held in list(env.holds.values()):
+        held.give_back()
     for held in list(keeper._kept):
         keeper.forget(held)
     with keeper._mutex:
@@ -96,9 +98,23 @@ def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., Fi
     """K2: a hold that is due earlier wakes the thread."""
     beaten = threading.Event()
     keeper.keep(hold("slow"), 3600)
-    quick = hold("quick")
+    quick = hold("quick", heartbeat=0.05)
     env.after["write"] = lambda fd, _data, _offset: fd == quick.fd and beaten.set()
-    keeper.keep(quick, 0.01)
+    keeper.keep(quick, 0.05)
+    assert beaten.wait(SOON)
+
+
+def test_the_thread_finds_a_hold_that_nobody_has_given_it(
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped
+) -> None:
+    """K2: one that is due after the thread wakes."""
+    beaten = threading.Event()
+    keeper.keep(hold("first"), 3600)
+    later = hold("later", heartbeat=0.05)
+    env.after["write"] = lambda fd, _data, _offset: fd == later.fd and beaten.set()
+    with keeper._mutex:
+        keeper._next_wake = 0.0
+        keeper._ring()
     assert beaten.wait(SOON)
 
 
@@ -254,13 +270,12 @@ def test_a_failing_callback_does_not_end_the_thread(
         told.set()
         raise ZeroDivisionError
 
-    other = hold("other")
-    other.request.beat_every = 0.01
+    other = hold("other", heartbeat=0.05)
     keeper.keep(hold(on_lost=fail), 3600)
     (disk / "l").unlink()
     assert told.wait(SOON)
     env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
-    keeper.keep(other, 0.01)
+    keeper.keep(other, 0.05)
     assert beaten.wait(SOON)
 
 
@@ -269,13 +284,12 @@ def test_a_slow_callback_does_not_hold_up_the_beats_of_other_holds(
 ) -> None:
     """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
     told, beaten, end = threading.Event(), threading.Event(), threading.Event()
-    other = hold("other")
-    other.request.beat_every = 0.01
+    other = hold("other", heartbeat=0.05)
     keeper.keep(hold(on_lost=lambda _error: (told.set(), end.wait(SOON))), 3600)
     (disk / "l").unlink()
     assert told.wait(SOON)
     env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
-    keeper.keep(other, 0.01)
+    keeper.keep(other, 0.05)
     assert beaten.wait(SOON / 2)
     end.set()
 
@@ -290,7 +304,7 @@ def test_a_full_descriptor_table_does_not_end_the_thread(
     """K5: a watch that cannot be waited on for once."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
     beaten, failed = threading.Event(), threading.Event()
-    watched, other = hold(on_lost=print), hold("other")
+    watched = hold(on_lost=print)
     making = env.real.watch_set
 
     class Failing:
@@ -309,9 +323,9 @@ def test_a_full_descriptor_table_does_not_end_the_thread(
     env.instead["watch_set"] = Failing
     keeper.keep(watched, 3600)
     assert failed.wait(SOON)
-    other.request.beat_every = 0.01
+    other = hold("other", heartbeat=0.05)
     env.after["write"] = lambda fd, _data, _offset: fd == other.fd and beaten.set()
-    keeper.keep(other, 0.01)
+    keeper.keep(other, 0.05)
     assert beaten.wait(SOON)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal
+from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.flock import _TRIES

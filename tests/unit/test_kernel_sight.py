@@ -13,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal, refused, sentence
+from holdfast._core.attempt import Refusal
+from holdfast._core.messages import refused, sentence
 from holdfast._core.wait import Wait
-from holdfast._platform.interface import LockOwner
+from holdfast._platform.values import LockOwner
 from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import WouldDeadlock
+from holdfast.liveness import Liveness
 from holdfast.lock import _log_waiting
-from holdfast.model import Liveness, Status
+from holdfast.model import Status
 from holdfast.protocols import get
 from unit.stepping import Clock, Contend, Contender, Stepped
 

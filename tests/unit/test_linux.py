@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import _platform
 from holdfast._platform import linux, procfs
-from holdfast._platform.interface import Presence
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
+from holdfast._platform.values import Presence
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contender, Stepped
 
@@ -114,7 +114,7 @@ def test_with_a_full_descriptor_table_the_living_are_running(environments: Envir
             while True:
                 os.dup(0)
         except OSError:
-            return [env.inspect(pid).presence.value for pid in (os.getppid(), live_pid)]
+            return [env.inspect(pid).presence for pid in (os.getppid(), live_pid)]
 
     assert elsewhere(exhausted, files=64) == ["running", "running"]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._platform.interface import Presence, Process
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look
-from holdfast.model import Identity, Liveness, Status, marker_text
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, Status, marker_text
 from unit.stepping import Contend, Stepped, device_in, sema_record
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -413,11 +414,28 @@ def test_a_keeper_that_cannot_start_leaves_no_lock_held(face: Any, path: Path, m
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Keeper, "keep", fail)
-    for acquire in (face.Lock(path).acquire, face.Lock(path).try_acquire):
+    lock = face.Lock(path, heartbeat=0.05)
+    for acquire in (lock.acquire, lock.try_acquire):
         with pytest.raises(RuntimeError, match="thread"):
             acquire()
         assert not path.exists()
         assert not environment().holds
+
+
+def test_a_hold_that_is_due_after_the_keeper_wakes_is_not_given_to_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """background.py, K2."""
+    given: list[object] = []
+    lock = Lock(path)
+    with lock:
+        keeper = handles._keeper
+        assert keeper is not None
+    monkeypatch.setattr(Keeper, "keep", lambda _self, held, _every: given.append(held))
+    for wakes in (0.0, math.inf):
+        monkeypatch.setattr(keeper, "wakes", wakes)
+        lock.acquire().release()
+    assert len(given) == 1
 
 
 def test_a_failing_thread_is_reported_and_started_again(

@@ -18,8 +18,8 @@ from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
-from holdfast.engines.file.acquire import acquire
 from holdfast.engines.file.request import FileRequest
+from holdfast.engines.file.uncontended import acquire
 from holdfast.lock import Leaving
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast._platform.interface import Presence, Process
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockStale
-from holdfast.model import Identity, Liveness, Status, marker_text
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, Status, marker_text
 from unit.stepping import Contend, Stepped, device_in, sema_record
 
 OLD, FRESH = 1000, 9e9
@@ -165,7 +166,7 @@ def test_the_letter_of_a_protocol_is_kept(disk: Path, environments: Callable[...
     env, now = environments(), int(time.time())
     proof = marker_text(True, device_in(disk), env.identity())
     for marker in (None, proof):
-        for found in Presence:
+        for found in (Presence.RUNNING, Presence.ZOMBIE, Presence.GONE, Presence.UNKNOWN):
             for age, stale in ((3500, False), (3700, True)):
                 record = sema_record(os.getpid(), now - age, marker=marker)
                 assert judge(env, disk / "l", record, found, stale="protocol").stale is stale

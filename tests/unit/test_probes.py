@@ -156,10 +156,10 @@ def test_only_what_the_dead_have_left_is_reported_as_leftovers(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:
     """J9: and looking at it changes nothing."""
-    clock, env = [1000.0], environments()
+    env = environments()
     contend(disk / "l").get()
-    alive = queued(contend(disk / "l", timeout=None, fair=True), clock)
-    dead = queued(contend(disk / "l", timeout=None, fair=True), clock)
+    alive = queued(contend(disk / "l", timeout=None, fair=True))
+    dead = queued(contend(disk / "l", timeout=None, fair=True))
     dead.crash()
     who = env.identity()
     for pid in (dead_pid, live_pid):

@@ -15,7 +15,8 @@ import holdfast
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
-from holdfast.model import Identity, Liveness, temporary_name
+from holdfast.liveness import Liveness
+from holdfast.model import Identity, temporary_name
 from unit.stepping import Contend, Contender, Crash, Stepped
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.

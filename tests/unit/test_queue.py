@@ -1,4 +1,8 @@
-"""The queue of those who wait (queue.py): processes played by hand, on a clock that the test turns."""
+"""The queue of waiters (queue.py): processes played by hand, on a clock that the test turns.
+
+What waits is only stepped when what it waits for has happened (`settle`), unless the test is about a deadline: so a
+lost wake-up fails it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,29 @@ import errno
 import fcntl
 import os
 import select
+import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast._platform.interface import CLOSED, RECHECK
+from holdfast._core.attempt import Refusal
+from holdfast._drivers.sync import drive
+from holdfast._platform.values import RECHECK
 from holdfast.engines.file import queue as queues
+from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import MOMENT, PATIENCE
-from unit.stepping import Clock, Contend, Contender, Crash, Stepped
-from unit.test_acquire import told
+from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket
+from holdfast.engines.file.remove import break_lock
+from holdfast.errors import LockLost
+from holdfast.model import Waiter
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped, forged_ticket, ticket_name
+from unit.test_interleavings import Player, Schedules
+
+Clocked = Callable[..., Stepped]
 
 
 @pytest.fixture
@@ -27,7 +41,13 @@ def path(disk: Path) -> str:
 
 
 @pytest.fixture
-def arrive(contend: Contend, clocked: Callable[..., Stepped], path: str) -> Contend:
+def place(path: str) -> Path:
+    """Where the queue is, if there is one."""
+    return Path(queue_of(*os.path.split(path)))
+
+
+@pytest.fixture
+def arrive(contend: Contend, clocked: Clocked, path: str) -> Contend:
     """A fair contender for the lock, in a process of its own unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
@@ -36,9 +56,16 @@ def arrive(contend: Contend, clocked: Callable[..., Stepped], path: str) -> Cont
     return make
 
 
-def names(path: str) -> list[str]:
-    place = queue_of(*os.path.split(path))
-    return sorted(os.listdir(place)) if os.path.exists(place) else []
+@pytest.fixture
+def held(arrive: Contend) -> Contender:
+    """A holder that came when nobody waited, and so has no ticket."""
+    holder = arrive()
+    holder.get()
+    return holder
+
+
+def names(place: Path) -> list[str]:
+    return sorted(os.listdir(place)) if place.exists() else []
 
 
 def woken(contender: Contender) -> bool:
@@ -54,526 +81,449 @@ def release(contender: Contender) -> None:
     contender.result.release()
 
 
-def test_a_newcomer_does_not_pass_a_long_waiter(arrive: Contend, queued: Contend, clock: Clock) -> None:
-    """Q5: within a moment it goes in directly; after that it stays behind, even if the lock is free."""
-    holder = arrive()
-    holder.get()
-    first = arrive()
-    assert first.step() is not None
-    release(holder)
-    lucky = arrive()
-    assert lucky.step() is None  # nobody has waited for as long as a moment
-    clock.now += MOMENT
-    first.step()
-    release(lucky)
+def settle(*contenders: Contender) -> int:
+    """Let those go on that have been woken, until none is; how many wake-ups that took."""
+    steps = 0
+    while ready := [one for one in contenders if not one.done and woken(one)]:
+        for one in ready:
+            one.step()
+            steps += 1
+        assert steps < 100, "they wake each other for ever"
+    return steps
+
+
+def persist(contender: Contender, clock: Clock) -> float:
+    """Step it to its end, at the latest when each of its waits is over; how long that takes."""
+    began = clock.now
+    while contender.step() is not None:
+        if not woken(contender):
+            clock.now = max(clock.now, contender.waits[-1].deadline)
+        assert clock.now < began + 100
+    return clock.now - began
+
+
+def has_reader(ticket: Path) -> bool:
+    try:
+        os.close(os.open(ticket, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+# -- order (Q4, Q5) ----------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_does_not_pass_a_waiter(arrive: Contend, held: Contender, queued: Contend) -> None:
+    """Q5: it stays behind, even if the lock is free."""
+    first = queued()
+    release(held)
     late = arrive()
     assert late.step() is not None
-    assert not late.inside
     assert first.step() is None
+    assert not woken(late)
     release(first)
+    assert woken(late)
     assert late.step() is None
 
 
-def test_a_contender_that_will_not_wait_gets_a_free_lock(arrive: Contend, queued: Contend) -> None:
-    """Q5: `try_acquire` takes part in no queue."""
-    holder = arrive()
+def test_a_process_that_takes_the_lock_again_and_again_lets_each_waiter_in(arrive: Contend, clocked: Clocked) -> None:
+    """Q5: a holder that acquires right after its release goes behind the waiters, however soon that is."""
+    here, there = clocked(), clocked()
+    holder = arrive(here)
     holder.get()
-    queued()
+    waiter = arrive(there)
+    assert waiter.step() is not None
+    for _ in range(6):
+        release(holder)
+        again = arrive(holder.env)
+        assert again.step() is not None
+        assert settle(waiter, again) == 1
+        assert waiter.inside
+        holder, waiter = waiter, again
     release(holder)
-    assert arrive(timeout=0).step() is None
-    assert len(holder.env.contenders) == 1
+    settle(waiter)
+    release(waiter)
 
 
-def test_a_release_wakes_only_the_next_one(arrive: Contend, queued: Contend, path: str) -> None:
-    """Q4: whatever their number, only the next one; and nobody is woken when that one gets the lock."""
-    holder = arrive()
-    holder.get()
-    waiting = [queued() for _ in range(4)]
-    assert len(names(path)) == 4
-    assert names(path) == sorted(names(path))
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"fair": False}], ids=str)
+def test_a_contender_that_does_not_queue_gets_a_free_lock(
+    options: dict[str, object], arrive: Contend, held: Contender, queued: Contend, place: Path
+) -> None:
+    """Q5: `try_acquire` and `fair=False` take part in no queue."""
+    waiter = queued()
+    before = names(place)
+    assert isinstance(arrive(**{**options, "timeout": 0}).run(), Refusal)
+    release(held)
+    hasty = arrive(**options)
+    assert hasty.step() is None
+    assert hasty.inside
+    assert names(place) == before
+    release(hasty)
+    settle(waiter)
+    assert waiter.inside
+
+
+def test_a_release_wakes_only_the_next_one(held: Contender, queued: Contend, place: Path) -> None:
+    """Q4: one wake-up for each release, whatever number waits; none when the next one gets the lock."""
+    waiting = [queued() for _ in range(6)]
+    assert len(names(place)) == 6
+    assert names(place) == sorted(names(place))
+    holder = held
     while waiting:
         assert not any(map(woken, waiting))
         release(holder)
         assert [woken(waiter) for waiter in waiting] == [True] + [False] * (len(waiting) - 1)
+        assert settle(*waiting) == 1
         holder = waiting.pop(0)
-        assert holder.step() is None
+        assert holder.inside
     release(holder)
-    assert names(path) == []
-    assert not os.path.exists(queue_of(*os.path.split(path)))
+    assert not place.exists()
 
 
 def test_within_a_process_waiters_are_woken_by_a_signal(
-    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], path: str
+    arrive: Contend, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q4: inside a process a line does: one ticket, no descriptors for those behind."""
+    """Q4: one ticket, and no descriptors for those behind."""
     env = clocked()
     holder = arrive(env)
     holder.get()
-    waiting = [queued(env) for _ in range(3)]
-    assert len(names(path)) == 1
-    assert [waiter.waits[-1].fds == () for waiter in waiting] == [False, True, True]
+    waiting = [queued(env) for _ in range(4)]
+    assert len(names(place)) == 1
+    assert [waiter.waits[-1].fds == () for waiter in waiting] == [False, True, True, True]
     while waiting:
         release(holder)
         assert [woken(waiter) for waiter in waiting] == [True] + [False] * (len(waiting) - 1)
+        assert settle(*waiting) == 1
         holder = waiting.pop(0)
-        assert holder.step() is None
+        assert holder.inside
     release(holder)
     assert env.real.local_queues == {}
+    assert not place.exists()
 
 
-def test_the_next_one_sleeps_through_releases_within_a_slice(
-    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped], clock: Clock
-) -> None:
-    """Q5: it finds the lock taken again by the process whose turn it was, and lets it alone for most of the slice."""
-    env = clocked()
-    holder = arrive()
-    holder.get()
-    first, second = queued(env), queued()
-    release(holder)
-    assert first.step() is None
-    release(first)
-    assert woken(second)
-    again = arrive(env)
-    assert again.step() is None, "within its slice"
-    steps = 0
-    while second.step() is not None and second.waits[-1].fds:
-        steps += 1
-    assert steps < 5
-    assert second.waits[-1].deadline == pytest.approx(clock.now + queues.NAP)
-    release(again)
-    assert second.step() is None
+def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, held: Contender, place: Path) -> None:
+    """Q5: after waking, the queue is looked at anew; whoever arrived before goes first."""
+    slow, quick = arrive(), arrive()
+    slow.env.once(slow.env.before, "make_fifo", quick.step)  # it has arrived, but has no ticket yet
+    assert slow.step() is not None
+    assert len(names(place)) == 2
+    release(held)
+    settle(quick)
+    assert not quick.inside
+    assert slow.step() is None
+    release(slow)
+    settle(quick)
+    assert quick.inside
 
 
-def test_a_killed_waiter_is_not_waited_for(arrive: Contend, queued: Contend, path: str) -> None:
-    """Q2: a ticket without its guard does not count, and is removed by whoever finds it."""
-    holder = arrive()
-    holder.get()
-    killed, second, third = queued(), queued(), queued()
+@pytest.fixture(params=["a holder", "a holder with a ticket", "a waiter that leaves", "a process with two waiters"])
+def scene(request: pytest.FixtureRequest, arrive: Contend, clocked: Clocked) -> Callable[[], Scene]:
+    envs = [clocked() for _ in range(4)]
+    return lambda: Scene(request.param, arrive, envs)
+
+
+class Scene:
+    """One process that is ahead, and leaves; a waiter in place; and a newcomer. Each in an environment of its own."""
+
+    def __init__(self, what: str, arrive: Contend, envs: list[Stepped]) -> None:
+        first, second, third, self.fourth = envs
+        self._arrive = arrive
+        holder = ahead = arrive(first)
+        assert holder.step() is None
+        self.waiting: list[Contender] = []
+        """In the order in which they are to get in."""
+        if what != "a holder":
+            ahead = arrive(second)
+            assert ahead.step() is not None
+        if what == "a process with two waiters":
+            other = arrive(second)
+            assert other.step() is not None
+            self.waiting.append(other)
+        waiter = arrive(third)
+        assert waiter.step() is not None
+        self.waiting.append(waiter)
+        if what in ("a holder with a ticket", "a process with two waiters"):
+            release(holder)
+            assert ahead.step() is None
+        self.ahead = ahead
+        self.leave = ahead.steps.close if what == "a waiter that leaves" else lambda: release(ahead)
+        self.holder = holder if holder.inside and ahead is not holder else None
+
+    def newcomer(self) -> Contender:
+        late = self._arrive(self.fourth)
+        self.waiting.append(late)
+        return late
+
+    def play_on(self, where: str) -> None:
+        """All get in, in their order, each woken by an event."""
+        if self.holder is not None:
+            settle(*self.waiting)
+            assert not any(waiter.inside for waiter in self.waiting), where
+            release(self.holder)
+        while self.waiting:
+            settle(*self.waiting)
+            assert [waiter.inside for waiter in self.waiting] == [True] + [False] * (len(self.waiting) - 1), where
+            release(self.waiting.pop(0))
+
+
+def test_in_no_ordering_of_steps_a_waiter_is_passed_or_not_woken(scene: Callable[[], Scene], place: Path) -> None:
+    """Q5, Q4: a newcomer queues while the one ahead leaves, each stopped at any step of the other."""
+    played = 0
+    turns = Schedules(100, 100)
+    for switch, back in turns:
+        played += 1
+        cast = scene()
+        late = cast.newcomer()
+        turns.play([Player(cast.ahead.env, cast.leave), Player(late.env, late.step)], switch, back)
+        where = f"{switch} steps of the one that leaves, {back} of the newcomer"
+        assert not late.inside, where
+        cast.play_on(where)
+        assert not place.exists(), where
+    assert played > 100
+
+
+def test_a_newcomer_beside_a_waiter_that_is_let_in_stays_behind_it(arrive: Contend, clocked: Clocked) -> None:
+    """Q5: the same, while the first waiter finds the lock free and takes it."""
+    envs = [clocked() for _ in range(3)]
+    turns = Schedules(100, 100)
+    for switch, back in turns:
+        holder, waiter, late = [arrive(env) for env in envs]
+        holder.get()
+        assert waiter.step() is not None
+        release(holder)
+        turns.play([Player(waiter.env, waiter.step), Player(late.env, late.step)], switch, back)
+        where = f"{switch} steps of the waiter, {back} of the newcomer"
+        settle(waiter, late)
+        assert (waiter.inside, late.inside) == (True, False), where
+        release(waiter)
+        settle(late)
+        assert late.inside, where
+        release(late)
+
+
+# -- the dead, and tickets (Q2) ----------------------------------------------------------------------------------------
+
+
+def test_a_killed_waiter_is_not_waited_for(held: Contender, queued: Contend, place: Path) -> None:
+    """Q2: a ticket that nobody reads does not count, and is removed by the waiter that finds it."""
+    killed, second, third = queued(tag="killed"), queued(), queued()
     killed.crash()
-    assert woken(second)
-    assert not woken(third)
+    assert [woken(second), woken(third)] == [True, False]
     assert second.step() is not None
-    assert len(names(path)) == 2
-    release(holder)
+    assert len(names(place)) == 2
+    release(held)
     assert second.step() is None
     release(second)
     assert third.step() is None
     release(third)
-    assert names(path) == []
+    assert not place.exists()
 
 
-def test_a_queue_of_the_dead_is_removed_by_the_next_acquisition(arrive: Contend, queued: Contend, path: str) -> None:
-    """Q2: what killed waiters left goes with the next one who acquires, though nobody contends any more."""
-    holder = arrive()
-    holder.get()
-    for waiter in (queued(), queued()):
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_waiter_killed_at_any_step_of_the_next_one_is_not_waited_for(
+    ahead: int, arrive: Contend, held: Contender, clocked: Clocked
+) -> None:
+    """Q2: before it is listed, before it is followed, or after that; the one behind waits for what is left."""
+    holder, number, done = held, 0, False
+    while not done:
+        waiters = [arrive() for _ in range(ahead)]
+        for waiter in waiters:
+            assert waiter.step() is not None
+        second = arrive()
+
+        def kill(at: int, _name: str, waiter: Contender = waiters[-1], number: int = number) -> None:
+            if at == number:
+                waiter.crash()
+
+        second.env.at_step = kill
+        assert second.step() is not None
+        done = not waiters[-1].env.dead
+        if done:
+            waiters.pop().steps.close()
+        release(holder)
+        for waiter in waiters[: ahead - 1]:
+            settle(waiter)
+            release(waiter)
+        settle(second)
+        assert second.inside, f"killed at step {number}: {second.env.steps[number - 1 : number + 1]}"
+        holder = second
+        number += 1
+    assert number > 10
+
+
+def test_a_queue_of_the_dead_is_removed_by_the_next_acquisition(
+    arrive: Contend, held: Contender, queued: Contend, place: Path
+) -> None:
+    """Q2: what killed waiters left goes with the next contender, though there is no contention any more."""
+    for waiter in (queued(tag="t"), queued()):
         waiter.crash()
-    release(holder)
-    newcomer = arrive()
-    newcomer.get()
-    assert not os.path.exists(queue_of(*os.path.split(path)))
+    release(held)
+    assert len(names(place)) == 3
+    arrive().get()
+    assert not place.exists()
 
 
-def test_a_queue_of_the_dead_is_removed_by_the_release(arrive: Contend, queued: Contend, path: str) -> None:
-    """Q2: nobody may come any more; so whoever releases after some time removes what killed waiters left."""
-    holder = arrive()
-    holder.get()
-    killed, living, dead = queued(), queued(), queued()
+def test_a_queue_of_the_dead_is_removed_by_the_release(
+    held: Contender, queued: Contend, clock: Clock, place: Path
+) -> None:
+    """Q2: perhaps there will be no other contender; so a release after some time removes what killed waiters left."""
+    killed, living, dead = queued(), queued(), queued(tag="t")
     killed.crash()
     dead.crash()
-    release(holder)
-    assert len(names(path)) == 2
-    living.get()
-    living.env.instead["monotonic"] = lambda: 2000.0
+    release(held)
+    settle(living)
+    assert living.inside
+    clock.now += 1
     release(living)
-    assert not os.path.exists(queue_of(*os.path.split(path)))
+    assert not place.exists()
 
 
-def test_a_ticket_removed_at_its_creation_is_made_again(arrive: Contend, clock: Clock, path: str) -> None:
-    """Q2: between creation and guard it looks like a dead waiter's; its creator notices, and makes another."""
-    holder = arrive()
-    holder.get()
-    waiter, spoiled = arrive(), []
-
-    def spoil() -> None:
-        for name in names(path):
-            if not spoiled:
-                spoiled.append(name)
-                with queues.Queue(holder.env.real, queue_of(*os.path.split(path))) as opened:
-                    assert not opened.is_guarded(name)
-
-    assert waiter.step() is not None
-    clock.now += MOMENT
-    waiter.env.once(waiter.env.before, "guard", spoil)
-    assert waiter.step() is not None
-    assert spoiled
-    assert len(names(path)) == 1
-
-
-class Prober:
-    """A neighbour that probes whatever ticket is being made, at the moment when its maker wants the guard."""
-
-    def __init__(self, maker: Stepped, env: Stepped, path: str) -> None:
-        self._maker, self._env, self._path = maker, env.real, path
-        self._fd = -1
-        self.probes = 0
-
-    def begin(self) -> None:
-        self._maker.before["guard"] = self._probe
-        self._maker.after["guard"] = self._done
-
-    def end(self) -> None:
-        del self._maker.before["guard"], self._maker.after["guard"]
-
-    def _probe(self, _fd: int) -> None:
-        (name,) = names(self._path)
-        self._fd = self._env.open_existing(f"{queue_of(*os.path.split(self._path))}/{name}", write=False)
-        assert self._env.guard(self._fd, shared=True)
-        self.probes += 1
-
-    def _done(self, _fd: int) -> None:
-        self._env.unguard(self._fd)
-        self._env.close(self._fd)
-
-
-def test_a_ticket_probed_at_its_creation_still_counts(arrive: Contend, clock: Clock, path: str) -> None:
-    """Q2: the probe keeps its maker from the guard; later arrivals still queue behind it."""
-    holder = arrive()
-    holder.get()
-    waiter = arrive()
-    assert waiter.step() is not None
-    clock.now += MOMENT
-    prober = Prober(waiter.env, holder.env, path)
-    prober.begin()
-    waiter.env.once(waiter.env.before, "unlink", prober.end)  # of the spoiled ticket, before the next try
-    assert waiter.step() is not None
-    assert prober.probes == 1
-    assert len(names(path)) == 1
-    release(holder)
-    newcomer = arrive()
-    assert newcomer.step() is not None
-    assert waiter.step() is None
-
-
-def test_a_ticket_whose_every_try_is_spoiled_is_made_a_moment_later(arrive: Contend, clock: Clock, path: str) -> None:
-    """Q2: a busy neighbour is no reason to wait without a ticket for good."""
-    holder = arrive()
-    holder.get()
-    waiter = arrive()
-    assert waiter.step() is not None
-    clock.now += MOMENT
-    prober = Prober(waiter.env, holder.env, path)
-    prober.begin()
-    wait = waiter.step()
-    prober.end()
-    assert prober.probes > 1
-    assert names(path) == []
-    assert wait is not None
-    assert wait.deadline <= clock.now + MOMENT
-    clock.now += MOMENT
-    assert waiter.step() is not None
-    assert len(names(path)) == 1
-
-
-def test_a_ticket_is_issued_although_a_neighbour_removes_the_new_directory(
-    arrive: Contend, clock: Clock, path: str
+@pytest.mark.parametrize("mode", [0o700, 0o777], ids=oct)
+def test_a_ticket_is_never_without_its_reader(
+    mode: int, arrive: Contend, held: Contender, clocked: Clocked, path: str, place: Path
 ) -> None:
-    """Q2: it is empty, as one that a dead waiter has left."""
-    holder = arrive()
-    holder.get()
-    waiter, removed = arrive(), []
+    """Q2: not at any step of a wait, a hold, a release or a hand-over to another thread."""
+    os.chmod(os.path.dirname(path), mode)
+    env, looks = clocked(), 0
 
-    def make(directory: str, mode: int) -> None:
-        os.mkdir(directory, mode)
-        if not removed:
-            removed.append(queues.names(holder.env.real, directory))
+    def look_around(_number: int, _name: str) -> None:
+        nonlocal looks
+        for name in names(place):
+            if is_ticket(name):
+                looks += 1
+                assert has_reader(place / name)
 
-    assert waiter.step() is not None
-    clock.now += MOMENT
-    waiter.env.instead["make_directory"] = make
-    assert waiter.step() is not None
-    assert removed == [[]]
-    assert len(names(path)) == 1
-
-
-@pytest.mark.parametrize("moment", ["before the watch", "after the watch"])
-def test_a_predecessor_that_leaves_at_the_wrong_moment_is_not_waited_for(
-    arrive: Contend, queued: Contend, clock: Clock, moment: str
-) -> None:
-    """Q3: seen in the list, but gone before it is watched, or before its guard is probed."""
-    holder = arrive()
-    holder.get()
-    first, second = queued(), arrive()
-    # The newcomer finds the ticket of the first. That one gives up now.
-    table = second.env.before if moment == "before the watch" else second.env.after
-    second.env.once(table, "watch", first.steps.close)
+    env.at_step = env.past_step = look_around
+    first, second = arrive(env, tag="first"), arrive(env)
+    assert first.step() is not None
     assert second.step() is not None
-    release(holder)
-    assert second.step() is None or second.step() is None
+    other = arrive()
+    assert other.step() is not None
+    third = arrive(env)
+    assert third.step() is not None
+    release(held)
+    for waiter in (first, second, other, third):
+        settle(first, second, other, third)
+        assert waiter.inside
+        release(waiter)
+    assert not place.exists()
+    assert looks > 100
 
 
-def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, clock: Clock, path: str) -> None:
-    """Q3: after waking, the queue is looked at anew; whoever arrived before us goes first."""
-    holder = arrive()
-    holder.get()
-    slow = arrive()
-    slow.step()  # it has arrived, but has no ticket yet
-    clock.now += MOMENT / 2
-    quick = arrive()
-    quick.step()
-    clock.now += MOMENT * 2
-    quick.step()
-    slow.step()
-    assert len(names(path)) == 2
-    release(holder)
-    quick.step()
-    assert not quick.inside
-    assert slow.step() is None
-    release(slow)
-    assert quick.step() is None
-
-
-def test_a_killed_waiters_guard_that_outlives_its_close_event_is_polled(
-    arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped], path: str
+def test_a_name_is_used_once(
+    arrive: Contend, clocked: Clocked, held: Contender, queued: Contend, clock: Clock, place: Path
 ) -> None:
-    """Q3: woken by the event, it finds the guard still held; there will be no other event."""
-    holder, env = arrive(), clocked()
-    holder.get()
-    killed = queued()
-    watches = told(env)
-    following = queued(env)
-    clock.now += MOMENT
-    watches[-1].change = CLOSED
-    assert following.step() is not None
-    assert following.waits[-1].deadline < clock.now + 0.1
-    killed.crash()
-    clock.now = following.waits[-1].deadline
-    assert following.step() is not None
-    assert len(names(path)) == 1
-    release(holder)
-    assert following.step() is None
-
-
-@pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
-    where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
-) -> None:
-    """Q6: it waits for its turn behind the idle one; out of the queue, it would never be told."""
-    holder = arrive()
-    holder.get()
-    env = clocked() if where == "here" else None
-    idle, between, other = queued(env), queued(env), queued(env)
-    release(holder)
-    while not other.inside:
-        assert not woken(between)
-        clock.now = max(other.waits[-1].deadline, clock.now + PATIENCE)
-        other.step()
-    assert woken(between)
-    assert between.step() is not None
-    clock.now += MOMENT
-    between.step()
-    release(other)
-    assert idle.step() is None
-    release(idle)
-    while between.step() is not None:
-        assert woken(between) or between.waits[-1].deadline <= clock.now + 1
-        clock.now = between.waits[-1].deadline
-    release(between)
-
-
-@pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_a_waiter_that_sleeps_on_is_passed(
-    where: str, arrive: Contend, queued: Contend, clock: Clock, clocked: Callable[..., Stepped]
-) -> None:
-    """Q6: stopped in front of a free lock, it is passed after a second; and it queues anew when it is back."""
-    holder = arrive()
-    holder.get()
-    env = clocked()
-    stopped, other = queued(env), queued(env if where == "here" else None)
-    release(holder)
-    assert 0.9 < other.waits[-1].deadline - clock.now < 1.1
-    clock.now = other.waits[-1].deadline
-    assert other.step() is not None  # it leaves the sleeper some time yet
-    assert other.waits[-1].deadline <= clock.now + PATIENCE
-    clock.now += PATIENCE * 1.01
-    assert other.step() is None
-    late = queued()
-    assert stopped.step() is not None
-    clock.now += MOMENT
-    stopped.step()
-    release(other)
-    assert late.step() is not None
-    assert stopped.step() is None  # by its old arrival
-    release(stopped)
-    assert late.step() is None
-
-
-def test_a_busy_queue_is_not_taken_for_a_sleeping_one(arrive: Contend, queued: Contend, clock: Clock) -> None:
-    """Q6: a lock found free twice is no sign of sleep while those ahead change."""
-    holder = arrive()
-    holder.get()
-    first, second, third = queued(), queued(), queued()
-    release(holder)
-    assert third.step() is not None  # woken for whatever reason: it finds the lock free, as the first is on its way
-    assert first.step() is None
-    release(first)
-    clock.now += PATIENCE
-    assert third.step() is not None  # free again, but it is another who is on its way
-    assert not third.inside
-    assert second.step() is None
-    release(second)
-    assert third.step() is None
-
-
-def test_a_waiter_whose_time_is_up_gets_a_free_lock(arrive: Contend, queued: Contend, clock: Clock) -> None:
-    """Nobody is told that a lock is held when it is free."""
-    holder = arrive()
-    holder.get()
-    queued()
-    waiter = arrive(timeout=0.5)
-    waiter.step()
-    release(holder)
-    clock.now += 0.6
-    assert waiter.step() is None
-    assert waiter.inside
-
-
-@pytest.mark.parametrize(
-    "step", ["make_directory", "open_directory", "chmod", "open_new", "guard", "write", "list_directory", "watch"]
-)
-@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EIO])
-def test_a_failure_of_the_queue_does_not_keep_a_waiter_from_the_lock(
-    step: str, number: int, arrive: Contend, clock: Clock, path: str
-) -> None:
-    """Q1: without a ticket one waits as if there were no queue."""
-    holder = arrive()
-    holder.get()
-    waiter = arrive()
+    """Q2: a ticket that is made again, for the same arrival, has another name: ENXIO is for ever."""
+    waiter, made = arrive(), list[str]()
+    waiter.env.before["rename"] = lambda _old, new, **_options: made.append(new)
     assert waiter.step() is not None
-    clock.now += MOMENT
-
-    def fail(*_args: object, **_kwargs: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    waiter.env.instead[step] = fail
     for _ in range(3):
+        (ticket,) = place.iterdir()
+        ticket.unlink()
+        clock.now = waiter.waits[-1].deadline
         assert waiter.step() is not None
-    del waiter.env.instead[step]
-    release(holder)
+        assert names(place) == made[-1:]
+    assert len(set(made)) == 4
+    assert len({queues.arrival(name) for name in made}) == 1
+    release(held)
     waiter.get()
-    release(waiter)
-    assert names(path) == []
 
 
-@pytest.mark.parametrize("without", ["flock", "events", "unnamed"])
-def test_a_platform_that_lacks_something_has_order_and_lock(
-    without: str, queued: Contend, arrive: Contend, clocked: Callable[..., Stepped], path: str
+@pytest.mark.parametrize("what", ["the new ticket", "the directory"])
+def test_a_neighbour_that_sweeps_at_any_step_costs_a_new_try(what: str, arrive: Contend, place: Path) -> None:
+    """Q2: what is half made looks like a dead waiter's, and so does an empty queue."""
+    number, done, swept = 0, False, 0
+    while not done:
+        holder, waiter, victim = arrive(), arrive(), []
+        holder.get()
+
+        def sweep(at: int, _name: str, number: int = number, victim: list[str] = victim) -> None:
+            if at == number and place.exists():
+                for new in place.glob("*" + NEW) if what == "the new ticket" else ():
+                    new.unlink()
+                    victim.append(new.name)
+                if what == "the directory" and not names(place):
+                    place.rmdir()
+                    victim.append("")
+
+        waiter.env.at_step = sweep
+        assert waiter.step() is not None
+        swept += bool(victim)
+        (ticket,) = names(place)
+        assert is_ticket(ticket), f"swept at step {number}"
+        assert has_reader(place / ticket)
+        done = number >= len(waiter.env.steps)
+        release(holder)
+        settle(waiter)
+        assert waiter.inside, f"swept at step {number}"
+        release(waiter)
+        number += 1
+    assert swept >= 2
+
+
+def test_a_neighbour_that_sweeps_each_try_costs_the_ticket_not_the_lock(
+    arrive: Contend, held: Contender, place: Path
 ) -> None:
-    """Q1: without kernel locks there are no tickets; without events the predecessor is polled."""
-    holder = arrive(clocked(without))
-    holder.get()
-    first, second = queued(clocked(without)), queued(clocked(without))
-    assert len(names(path)) == (0 if without == "flock" else 2)
-    if without == "events":
-        assert second.waits[-1].fds == ()
-    release(holder)
-    first.get()
-    assert not second.inside
-    release(first)
-    second.get()
-    release(second)
-    assert names(path) == []
-
-
-@pytest.mark.parametrize("there", ["a file", "a link", "a closed directory", "strange names"])
-def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
-    there: str, arrive: Contend, clock: Clock, path: str, disk: Path
-) -> None:
-    """Q1."""
-    place = Path(queue_of(*os.path.split(path)))
-    if there == "a file":
-        place.write_text("x")
-    elif there == "a link":
-        (disk / "elsewhere").mkdir()
-        place.symlink_to(disk / "elsewhere")
-    else:
-        place.mkdir()
-        (place / "00000000000000000001").write_text("no ticket")
-        (place / "x").mkdir()
-    holder = arrive()
-    holder.get()
+    """Q2, Q1: the waiter waits on without a ticket, and takes one at its next wait."""
     waiter = arrive()
+    waiter.env.before["open_fifo"] = lambda name, **_options: os.unlink(place / name) if name.endswith(NEW) else None
     assert waiter.step() is not None
-    clock.now += MOMENT
-    assert waiter.step() is not None
-    if there == "a link":
-        assert not list((disk / "elsewhere").iterdir())
-    release(holder)
-    waiter.get()
-    release(waiter)
-    if place.is_dir() and not place.is_symlink():
-        for child in place.iterdir():
-            child.rmdir() if child.is_dir() else child.unlink()
-        place.rmdir()
-    else:
-        place.unlink()
+    assert not place.exists()
+    del waiter.env.before["open_fifo"]
+    os.utime(waiter.request.path)
+    assert settle(waiter) > 0
+    assert len(names(place)) == 1
+    release(held)
+    while not waiter.inside:
+        waiter.step()
 
 
-def test_a_cancelled_waiter_passes_the_turn_on(
-    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
+def test_a_removed_ticket_is_made_again(arrive: Contend, held: Contender, queued: Contend, place: Path) -> None:
+    """Q2: a waiter whose ticket was removed behind its back, or with the whole queue, goes by its old arrival."""
+    first, second = queued(tag="t"), queued()
+    shutil.rmtree(place)
+    assert second.step() is not None
+    assert first.step() is not None
+    late = queued()
+    release(held)
+    for waiter in (first, second, late):
+        settle(first, second, late)
+        assert waiter.inside
+        release(waiter)
+
+
+def test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue(
+    arrive: Contend, clocked: Clocked, clock: Clock, place: Path, dead_pid: int
 ) -> None:
-    """Q4: closing the generator of the first passes the turn on, here by a signal and there by an event."""
-    holder = arrive()
-    holder.get()
-    env = clocked()
-    first, beside, other = queued(env), queued(env), queued()
-    first.steps.close()
-    assert woken(beside)
-    assert woken(other)
-    assert beside.step() is not None
-    release(holder)
-    assert woken(beside)
-    beside.steps.close()
-    other.get()
-
-
-def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
-    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
-) -> None:
-    def closed() -> None:
-        raise RuntimeError("Event loop is closed")
-
-    env = clocked()
-    holder = arrive(env)
-    holder.get()
-    lost, other = queued(env), queued(env)
-    last = queued(env)
-    assert other.waits[-1].signal is not None
-    other.waits[-1].signal.subscribe(closed)
-    lost.steps.close()
-    assert woken(last)
-    release(holder)
-    assert last.step() is None
-
-
-def test_an_owner_inside_is_joined_by_its_own_waiters(
-    arrive: Contend, queued: Contend, clocked: Callable[..., Stepped]
-) -> None:
-    """Re-entrancy goes before order: they would wait for themselves."""
-    env = clocked()
-    holder = arrive()
-    holder.get()
-    first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
-    release(holder)
-    assert first.step() is None
-    assert woken(same)
-    assert same.step() is None
-    assert isinstance(first.result, FileHold)
-    assert same.result is first.result
-    for held in list(env.real.holds.values()):
-        held.refs.pop()
-    release(first)
-    assert woken(stranger)
+    """Q2, Q6: a waiter that is killed at any step of its wait, of its acquisition or of its release."""
+    number, done = 0, False
+    while not done:
+        number += 1
+        holder, heir, mate = arrive(), arrive(), None
+        holder.get()
+        env = clocked(pid=dead_pid)
+        victim, mate = arrive(env, tag="t"), arrive(env)
+        env.at_step = crash_at(env, number)
+        try:
+            victim.step()
+            mate.step()
+            heir.step()
+            release(holder)
+            victim.step()
+            release(victim)
+            mate.step()
+            release(mate)
+            done = True
+        except (Crash, OSError):
+            pass
+        if holder.inside:
+            release(holder)
+        persist(heir, clock)
+        assert heir.inside, f"after a crash at step {number}"
+        clock.now += 1
+        release(heir)
+        assert names(place) == [], f"after a crash at step {number}"
+    assert number > 60
 
 
 def crash_at(env: Stepped, last: int) -> Callable[[int, str], None]:
@@ -585,56 +535,59 @@ def crash_at(env: Stepped, last: int) -> Callable[[int, str], None]:
     return at_step
 
 
-def test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue(
-    arrive: Contend, queued: Contend, clock: Clock, path: str
+def interrupt_at(env: Stepped, last: int) -> Callable[[int, str], None]:
+    def at_step(number: int, _name: str) -> None:
+        if number == last:
+            raise KeyboardInterrupt
+
+    return at_step
+
+
+def test_an_interruption_at_any_step_of_queueing_leaves_nothing(
+    arrive: Contend, held: Contender, clocked: Clocked, place: Path
 ) -> None:
-    """Q2, Q6: a waiter that is killed at any step of its wait, of its acquisition or of its release is got over."""
-    number = 0
-    while True:
-        number += 1
-        holder = arrive()
-        holder.get()
-        victim, heir = arrive(), None
-        victim.env.at_step = crash_at(victim.env, number)
-        done = False
-        try:
-            victim.step()
-            clock.now += MOMENT
-            victim.step()
-            heir = queued()
-            release(holder)
-            victim.step()
-            release(victim)
-            done = True
-        except (Crash, OSError):
-            pass
-        if holder.inside:
-            release(holder)
-        heir = heir or arrive()
-        for _ in range(50):
-            if heir.step() is None:
-                break
-            clock.now = max(clock.now, min(heir.waits[-1].deadline, clock.now + 0.1))
-        assert heir.inside, f"after a crash at step {number}"
-        release(heir)
-        assert names(path) == [], f"after a crash at step {number}"
-        if done:
-            break
-    assert number > 40
+    """Q2: also of a waiter that is first, behind another one, or behind a dead one's ticket."""
+    for ahead in ("nobody", "a waiter", "a dead one"):
+        number, done = 0, False
+        while not done:
+            first = arrive()
+            if ahead != "nobody":
+                assert first.step() is not None
+            if ahead == "a dead one":
+                first.crash()
+            waiter = arrive(tag="t")
+            operation = waiter.env.operations.begin(waiter.env)
+            waiter.env.at_step = interrupt_at(waiter.env, number)
+            try:
+                done = waiter.step() is not None
+            except KeyboardInterrupt:
+                pass
+            waiter.env.at_step = None
+            waiter.steps.close()
+            waiter.env.operations.abort(operation)
+            assert not waiter.env.open_descriptors(), f"behind {ahead}, interrupted at step {number}"
+            if ahead == "a waiter":
+                assert len(names(place)) == 1, f"behind {ahead}, interrupted at step {number}"
+                first.steps.close()
+            elif ahead == "a dead one":
+                tidying = arrive()
+                assert tidying.step() is not None
+                tidying.steps.close()
+            assert names(place) == [], f"behind {ahead}, interrupted at step {number}"
+            number += 1
+        assert number > 15
 
 
-def test_a_forked_child_leaves_its_parents_queue_as_it_is(arrive: Contend, queued: Contend, path: str) -> None:
-    holder = arrive()
-    holder.get()
+def test_a_forked_child_leaves_its_parents_queue_as_it_is(
+    arrive: Contend, held: Contender, queued: Contend, place: Path
+) -> None:
     waiter = queued()
-    before = names(path)
+    before = names(place)
     waiter.env.real._in_child()
     waiter.steps.close()
-    assert names(path) == before
-    release(holder)
-    newcomer = arrive()
-    newcomer.get()  # the ticket's guard is gone, as it would be with the parent
-    release(newcomer)
+    assert names(place) == before
+    release(held)
+    arrive().get()  # nobody reads the ticket, as if the parent had died
 
 
 @pytest.mark.parametrize("name", ["l", "x" * 239, "x" * 240, "x" * 255, "ü" * 127])
@@ -644,21 +597,281 @@ def test_a_long_name_has_a_queue_of_its_own(name: str) -> None:
     assert made != queue_of("/d", name[:-1] + "y")
 
 
-def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, arrive: Contend) -> None:
+GOOD_NAME = queues.name_of(12.5, 4711, "0123456789abcdef", "f" * 16, shared=True)
+
+
+def test_a_name_tells_arrival_kind_and_process() -> None:
+    assert is_ticket(GOOD_NAME)
+    assert queues.arrival(GOOD_NAME) == 12.5
+    assert queues.pid_of(GOOD_NAME) == 4711
+    assert queues.is_shared(GOOD_NAME)
+    assert queues.name_of(9.0, 4711, "0" * 16, "0" * 16, shared=False) < GOOD_NAME
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "l", GOOD_NAME + NEW, GOOD_NAME + RECORD, GOOD_NAME[1:], GOOD_NAME[:-1], GOOD_NAME.replace("-s-", "-y-"),
+        GOOD_NAME.replace("4711", ""), GOOD_NAME.replace("4711", "1" * 11), GOOD_NAME.replace("4711", "-1"),
+        GOOD_NAME.upper(), GOOD_NAME.replace("f" * 16, "g" * 16), GOOD_NAME.replace("4711", "٤"),
+    ],
+)  # fmt: skip
+def test_what_is_not_named_like_a_ticket_is_none(name: str) -> None:
+    """Q8."""
+    assert not is_ticket(name)
+
+
+# -- other kernels and mounts (Q3) -------------------------------------------------------------------------------------
+
+ELSEWHERE = f"{0:08x}"
+"""What the name of a ticket says of a kernel or mount that is not ours."""
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
+def test_a_ticket_of_another_kernel_is_not_waited_for_and_not_removed_before_a_day(
+    read: bool, arrive: Contend, clock: Clock, place: Path
+) -> None:
+    """Q3: on a shared directory, that nobody here reads it says nothing."""
+    place.mkdir()
+    here = ticket_name(place)[-25:-17]
+    ticket = forged_ticket(place, where=ELSEWHERE + here)
+    reader = os.open(ticket, os.O_RDWR | os.O_NONBLOCK) if read else -1
+    for _ in range(2):
+        newcomer = arrive()
+        assert newcomer.step() is None
+        clock.now += 1
+        release(newcomer)
+        assert names(place) == [ticket.name]
+    if read:
+        os.close(reader)
+    for age, stays in ((86_000, True), (87_000, False)):
+        os.utime(ticket, (time.time() - age,) * 2)
+        newcomer = arrive()
+        newcomer.get()
+        release(newcomer)
+        assert place.exists() == stays
+
+
+def test_a_ticket_says_of_which_kernel_mount_and_pid_namespace_it_is(place: Path, clocked: Clocked) -> None:
+    """Q3: another boot, host, device, or namespace of process numbers."""
+    place.mkdir()
+    env = clocked()
+    real = env.identity()
+    halves = set()
+    for who in (
+        real,
+        real.replaced(pid=1),
+        real.replaced(boot="another"),
+        real.replaced(boot="-"),
+        real.replaced(boot="-", host="another"),
+        real.replaced(pid_namespace="another"),
+    ):
+        env.instead["identity"] = lambda who=who: who
+        with queues.Queue(env, str(place)) as queue:  # type: ignore[arg-type]
+            halves.add((queue.where[:8], queue.where[8:]))
+    place.rmdir()
+    assert len(halves) == 5, "all but the second differ"
+    assert len({kernel for kernel, _ in halves}) == 4, "a PID namespace is of the same kernel"
+
+
+def test_a_ticket_of_another_pid_namespace_is_waited_for(
+    arrive: Contend, held: Contender, clocked: Clocked, place: Path, clock: Clock
+) -> None:
+    """Q3: its pipe is the same kernel's; its process number means nothing here."""
+    env = clocked()
+    env.instead["identity"] = lambda *_: env.real.identity().replaced(pid_namespace="another")
+    first, second = arrive(env, tag="there"), arrive()
+    assert first.step() is not None
+    assert second.step() is not None
+    (there, _) = look(held.env, held.request).waiters  # type: ignore[arg-type]
+    assert (there.tag, there.command) == ("there", None)
+    release(held)
+    assert settle(first, second) == 1
+    assert first.inside
+    release(first)
+    settle(second)
+    assert second.inside
+
+
+# -- tickets that are not used (Q6) ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
+    where: str, arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, place: Path
+) -> None:
+    """Q6: stopped in front of a free lock, it is passed at the next look, 20 ms later; it keeps its place."""
+    env = clocked()
+    stopped, other = queued(env), queued(env if where == "here" else None)
+    ticket = names(place)[0]
+    release(held)
+    assert other.waits[-1].deadline - clock.now < 1.1
+    clock.now = other.waits[-1].deadline
+    assert other.step() is not None  # it leaves the sleeper some time yet
+    assert other.waits[-1].deadline <= clock.now + PATIENCE
+    clock.now += PATIENCE * 0.9
+    assert other.step() is not None
+    clock.now += PATIENCE * 0.2
+    assert other.step() is None
+    assert ticket in names(place)
+    late = queued()
+    assert stopped.step() is not None
+    release(other)
+    settle(late, stopped)
+    assert (stopped.inside, late.inside) == (True, False)
+    release(stopped)
+    settle(late)
+    assert late.inside
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
+    where: str, arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked
+) -> None:
+    """Q6: it is behind the idle one, and in the queue: it is let in when that one goes on, or passes it in its turn."""
+    env = clocked() if where == "here" else None
+    idle, between, other = queued(env), queued(env), queued(env)
+    release(held)
+    while not other.inside:
+        clock.now = max(other.waits[-1].deadline, clock.now)
+        other.step()
+    settle(between)
+    assert not between.inside
+    release(other)
+    assert persist(between, clock) < 3
+    release(between)
+    settle(idle)
+    assert idle.inside
+
+
+def test_a_busy_queue_is_not_taken_for_a_sleeping_one(held: Contender, queued: Contend, clock: Clock) -> None:
+    """Q6: a lock found free twice is no sign of sleep while those ahead change."""
+    first, second, third = queued(), queued(), queued()
+    release(held)
+    clock.now = third.waits[-1].deadline
+    assert third.step() is not None  # it finds the lock free, as the first is on its way
+    assert first.step() is None
+    release(first)
+    clock.now += PATIENCE
+    assert third.step() is not None  # free again, but it is another that is on its way
+    assert not third.inside
+    assert second.step() is None
+    release(second)
+    assert third.step() is None
+
+
+@pytest.mark.parametrize("number", [1, 100])
+@pytest.mark.parametrize("mode", [0o600, 0o700], ids=["waiting", "holding"])
+def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
+    mode: int, number: int, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
+) -> None:
+    """Q6: forged, in front of a lock that is free. They are not removed, as they have a reader; but not looked at for a
+    second, by this process."""
+    place.mkdir()
+    tickets = [forged_ticket(place, arrival=1 + number) for number in range(number)]
+    readers = [os.open(ticket, os.O_RDWR | os.O_NONBLOCK) for ticket in tickets]
+    for ticket in tickets:
+        ticket.chmod(mode)
+    env = clocked()
+    for begins, costs in ((0.0, True), (0.0, False), (0.5, False), (1.1, True)):
+        clock.now += begins
+        waiter = arrive(env)
+        took = persist(waiter, clock)
+        assert waiter.inside
+        assert (PATIENCE <= took <= PATIENCE + 0.005) if costs else took < PATIENCE / 10
+        release(waiter)
+    other = arrive()
+    assert PATIENCE <= persist(other, clock) <= PATIENCE + 0.005, "another process remembers nothing"
+    release(other)
+    assert len(names(place)) == number
+    for reader in readers:
+        os.close(reader)
+    shutil.rmtree(place)
+
+
+def test_what_a_process_remembers_does_not_grow(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
+    """Q6."""
+    env = clocked()
+    for _ in range(5):
+        place.mkdir(exist_ok=True)
+        ticket = forged_ticket(place)
+        reader = os.open(ticket, os.O_RDWR | os.O_NONBLOCK)
+        waiter = arrive(env)
+        persist(waiter, clock)
+        release(waiter)
+        clock.now += 1.1
+        os.close(reader)
+        ticket.unlink()
+    assert len(env.real.passed) == 1
+    place.rmdir()
+
+
+def test_a_ticket_that_cannot_be_opened_is_polled_and_passed(
+    arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked, place: Path
+) -> None:
+    """Q6: whether another user's owner lives cannot be known: it counts as alive until it leaves a free lock alone."""
+    other = queued()
+    ticket = names(place)[0]
+    env = clocked()
+    env.instead["open_fifo"] = refusing(env.real.open_fifo, lambda name, write: write and name == ticket)
+    behind = arrive(env)
+    wait = behind.step()
+    assert wait is not None
+    assert wait.fds == ()
+    assert wait.deadline < clock.now + 0.01
+    clock.now += 0.001
+    assert behind.step() is not None
+    other.steps.close()
+    clock.now = behind.waits[-1].deadline
+    assert behind.step() is not None
+    assert behind.waits[-1].fds, "it is first, and watches the lock"
+    behind.steps.close()
+    other = queued()
+    ticket = names(place)[0]
+    release(held)
+    behind = arrive(env)
+    assert persist(behind, clock) <= PATIENCE + 0.005
+    assert ticket in names(place)
+    release(behind)
+    settle(other)
+
+
+def refusing(real: Callable[..., int], concerns: Callable[[str, bool], bool]) -> Callable[..., int]:
+    def open_fifo(name: str, *, write: bool, dir_fd: int) -> int:
+        if concerns(name, write):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return real(name, write=write, dir_fd=dir_fd)
+
+    return open_fifo
+
+
+def test_a_waiter_whose_time_is_up_gets_a_free_lock(
+    arrive: Contend, held: Contender, queued: Contend, clock: Clock
+) -> None:
+    """A lock that is free is refused to no writer."""
+    queued()
+    waiter = arrive(timeout=0.5)
+    waiter.step()
+    release(held)
+    clock.now += 0.6
+    assert waiter.step() is None
+    assert waiter.inside
+
+
+def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, held: Contender) -> None:
     """Far from its turn a waiter looks rarely, near to it soon: together they look at most once in a while."""
-    holder = arrive()
-    holder.get()
     waiting = [queued() for _ in range(12)]
-    pauses = [waiter.waits[-1].deadline - waiter.env.monotonic() for waiter in waiting]
+    for waiter in waiting:
+        waiter.env.instead["monotonic"] = lambda: 1000.1
+        waiter.step()
+    pauses = [waiter.waits[-1].deadline - 1000.1 for waiter in waiting]
     assert pauses[1] < pauses[5] < RECHECK
     assert pauses[-1] <= RECHECK
     assert queues._RECHECK_EACH <= 1.0
 
 
-def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, arrive: Contend) -> None:
-    """Whoever is stopped in front of others costs them no more time than they have waited; and they look ever less."""
-    holder = arrive()
-    holder.get()
+def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, held: Contender) -> None:
+    """A waiter that is stopped costs the others no more time than they have waited; and they look ever less."""
     queued()
     waiter = queued()
     pauses = []
@@ -671,55 +884,540 @@ def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, arrive: 
     assert pauses[-1] == pytest.approx(RECHECK, abs=0.1)
 
 
+# -- where there is no queue (Q1) --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["make_directory", "open_directory", "fstat", "chmod", "make_fifo", "open_fifo", "rename", "list_directory"],
+)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EIO, errno.ENOENT])
+def test_a_failure_of_the_queue_does_not_keep_a_waiter_from_the_lock(
+    step: str, number: int, arrive: Contend, held: Contender, clock: Clock, place: Path
+) -> None:
+    """Q1: without a ticket, a contender waits as if there were no queue."""
+    waiter = arrive()
+
+    def fail(*args: object, **_kwargs: object) -> object:
+        if step == "fstat" and not place.exists():
+            return waiter.env.real.fstat(*args)
+        raise OSError(number, os.strerror(number))
+
+    waiter.env.instead[step] = fail
+    for _ in range(3):
+        assert waiter.step() is not None
+        clock.now = waiter.waits[-1].deadline
+    del waiter.env.instead[step]
+    release(held)
+    persist(waiter, clock)
+    assert waiter.inside
+    release(waiter)
+    arrive().get()
+    assert names(place) == []
+
+
+def test_on_a_full_disk_a_waiter_has_a_ticket_without_a_record(arrive: Contend, held: Contender, place: Path) -> None:
+    """Q1: its place does not depend on what is written for people."""
+    waiter = arrive(tag="t")
+
+    def full(*_args: object, **_options: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    waiter.env.once(waiter.env.before, "open_new", lambda: waiter.env.instead.update(write=full))
+    assert waiter.step() is not None
+    del waiter.env.instead["write"]
+    assert has_reader(place / names(place)[0])
+    assert [one.tag for one in look(held.env, held.request).waiters] == [None]  # type: ignore[arg-type]
+    release(held)
+    settle(waiter)
+    release(waiter)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("without", ["flock", "events", "unnamed"])
+def test_a_platform_that_lacks_something_has_order_and_lock(
+    without: str, queued: Contend, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
+) -> None:
+    """Q1: tickets need neither kernel locks nor events; without events the first one polls the lock file."""
+    holder = arrive(clocked(without))
+    holder.get()
+    first, second = queued(clocked(without)), queued(clocked(without))
+    assert len(names(place)) == 2
+    assert (first.waits[-1].fds == ()) == (without == "events")
+    assert second.waits[-1].fds
+    release(holder)
+    persist(first, clock)
+    assert not second.inside
+    release(first)
+    assert woken(second)
+    persist(second, clock)
+    release(second)
+    assert not place.exists()
+
+
+def test_where_there_are_no_fifos_waiters_poll(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
+    """Q1: threads and tasks of one process still go by arrival."""
+    env = clocked(kind="generic")
+    holder = arrive(clocked(kind="generic"))
+    holder.get()
+    first, second, other = arrive(env), arrive(env), arrive(clocked(kind="generic"))
+    for waiter in (first, second, other):
+        assert waiter.step() is not None
+    assert not place.exists()
+    release(holder)
+    persist(first, clock)
+    assert other.step() is not None
+    assert not woken(second)
+    release(first)
+    assert woken(second)
+    persist(second, clock)
+    release(second)
+    persist(other, clock)
+
+
+@pytest.mark.parametrize("there", ["a file", "a link", "a FIFO", "strange names"])
+def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
+    there: str, arrive: Contend, held: Contender, clock: Clock, place: Path, disk: Path
+) -> None:
+    """Q1, Q8."""
+    (disk / "elsewhere").mkdir()
+    if there == "a file":
+        place.write_text("x")
+    elif there == "a link":
+        place.symlink_to(disk / "elsewhere")
+    elif there == "a FIFO":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+        (place / "00000000000000000001").write_text("no ticket")
+        (place / "x").mkdir()
+        (place / ticket_name(place)).write_text("a file")
+        (place / ticket_name(place)).mkdir()
+        (place / ticket_name(place)).symlink_to(disk / "elsewhere")
+        before = names(place)
+    waiter = arrive()
+    assert waiter.step() is not None
+    release(held)
+    persist(waiter, clock)
+    clock.now += 1
+    release(waiter)
+    assert not list((disk / "elsewhere").iterdir())
+    if there == "strange names":
+        assert names(place) == before
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+
+
+# -- waiters of one process (Q10) --------------------------------------------------------------------------------------
+
+
+def test_waiters_of_several_processes_are_served_by_arrival(
+    held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q10: A1 B1 A2 B2 A3 B3; no thread goes before another process's thread that came first."""
+    envs = [clocked(), clocked()]
+    waiting = [queued(envs[number % 2], tag=str(number)) for number in range(6)]
+    holder = held
+    while waiting:
+        assert not any(map(woken, waiting))
+        release(holder)
+        settle(*waiting)
+        holder = waiting.pop(0)
+        assert holder.inside
+        assert not any(waiter.inside for waiter in waiting)
+    release(holder)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("leaving", ["a holder", "a waiter"])
+def test_a_place_is_handed_on_without_a_gap(
+    leaving: str, between: bool, held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q10: at each step the process has a ticket that is read. It is the old one, renamed, if there is no other one
+    between the two; then the waiter behind is not woken."""
+    env = clocked()
+    first = queued(env, tag="first")
+    others = [queued()] if between else []
+    second = queued(env, tag="second")
+    others += [] if between else [queued()]
+    if leaving == "a holder":
+        release(held)
+        settle(first)
+    ours = f"-x-{os.getpid()}-"
+    (theirs,) = others
+    fds = theirs.waits[-1].fds
+
+    def look_around(_number: int, _name: str) -> None:
+        tickets = [name for name in names(place) if is_ticket(name) and has_reader(place / name)]
+        assert len(tickets) >= 2, "one of each process"
+        assert all(ours in name for name in tickets)
+
+    env.at_step = env.past_step = look_around
+    begun = len(env.steps)
+    release(first) if leaving == "a holder" else first.steps.close()
+    env.at_step = env.past_step = None
+    steps = env.steps[begun:]
+    assert ("make_fifo" in steps) == between
+    assert steps.count("rename") == 1
+    assert len([name for name in names(place) if is_ticket(name)]) == 2
+    assert woken(theirs) == between
+    assert theirs.waits[-1].fds == fds
+    assert [waiter.tag for waiter in look(env, first.request).waiters if waiter.tag] == ["second"]  # type: ignore[arg-type]
+    if leaving == "a waiter":
+        settle(second, theirs)
+        release(held)
+    queue = [theirs, second] if between else [second, theirs]
+    while queue:
+        settle(*queue)
+        assert [waiter.inside for waiter in queue] == [True] + [False] * (len(queue) - 1)
+        release(queue.pop(0))
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("leaving", ["a holder", "a waiter"])
+@pytest.mark.parametrize("how", ["an interruption", "a crash"])
+def test_a_hand_over_that_ends_at_any_step_stops_nobody(
+    how: str, leaving: str, between: bool, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
+) -> None:
+    """Q10: an interrupted release or wait lets the others in without waiting for a deadline, and leaves nothing."""
+    number, done = 0, False
+    while not done:
+        holder, env, theirs = arrive(), clocked(), arrive()
+        first, second = arrive(env, tag="first"), arrive(env, tag="second")
+        holder.get()
+        operations = env.operations
+        operation = operations.begin(env)
+        assert first.step() is not None
+        operations.resume(None)
+        for waiter in (theirs, second) if between else (second, theirs):
+            assert waiter.step() is not None
+        if leaving == "a holder":
+            release(holder)
+            settle(first)
+        begun = len(env.steps)
+        env.at_step = (crash_at if how == "a crash" else interrupt_at)(env, begun + number)
+        try:
+            release(first) if leaving == "a holder" else first.steps.close()
+            done = True
+        except (KeyboardInterrupt, Crash):
+            pass
+        env.at_step = None
+        where = f"{how} at step {number}: {env.steps[begun + number - 1 : begun + number + 1]}"
+        if holder.inside:
+            settle(theirs, *(() if env.dead else (second,)))
+            release(holder)
+        if env.dead:
+            settle(theirs)
+            assert theirs.inside, where
+        else:
+            first.steps.close()
+            operations.abort(operation)
+            for _ in range(2):
+                settle(second, theirs)
+                assert second.inside != theirs.inside, where
+                release(second if second.inside else theirs)
+            assert second.done, where
+            assert theirs.done, where
+            assert not env.open_descriptors(), where
+        if theirs.inside:
+            clock.now += 1
+            release(theirs)
+        left = [name for name in names(place) if not name.endswith(NEW)]  # whose maker still lives, for the test
+        assert left == [], where
+        shutil.rmtree(place, ignore_errors=True)
+        number += 1
+    assert number > 5
+
+
+def test_readers_of_one_process_have_a_ticket_each_while_they_wait(
+    arrive: Contend, contend: Contend, clocked: Clocked, place: Path, path: str
+) -> None:
+    """Q10: with the writer before them gone, all of them are first; none waits for another's ticket."""
+    kernel = {"protocol": "flock"}
+    holder, env = arrive(**kernel), clocked()
+    holder.get()
+    writer, readers = arrive(env, **kernel), [arrive(env, shared=True, **kernel) for _ in range(3)]
+    for waiter in (writer, *readers):
+        assert waiter.step() is not None
+    assert len(names(place)) == 1
+    writer.steps.close()
+    tickets = names(place)
+    assert len(tickets) == 3
+    assert all(queues.is_shared(name) for name in tickets)
+    release(holder)
+    settle(*readers)
+    assert all(reader.inside for reader in readers)
+    for reader in readers:
+        release(reader)
+    assert not place.exists()
+
+
+def test_a_cancelled_waiter_passes_the_turn_on(held: Contender, queued: Contend, clocked: Clocked) -> None:
+    """Q4, Q10: closing the generator of the first wakes the next one of this process, which has its ticket."""
+    env = clocked()
+    first, beside, other = queued(env), queued(env), queued()
+    first.steps.close()
+    assert [woken(beside), woken(other)] == [True, False]
+    settle(beside)
+    release(held)
+    settle(beside, other)
+    assert (beside.inside, other.inside) == (True, False)
+    release(beside)
+    settle(other)
+    assert other.inside
+
+
+def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
+    arrive: Contend, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q10: it never asks again, so it gets no ticket, and loses its place."""
+
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    env = clocked()
+    holder = arrive(env)
+    holder.get()
+    first, lost, last, other = queued(env), queued(env), queued(env), queued()
+    assert lost.waits[-1].signal is not None
+    lost.waits[-1].signal.subscribe(closed)
+    first.steps.close()
+    assert woken(last)
+    settle(last, other)
+    release(holder)
+    settle(last, other)
+    assert last.inside
+    release(last)
+    settle(other)
+    assert other.inside
+    release(other)
+    assert not place.exists()
+
+
+def test_an_owner_inside_is_joined_by_its_own_waiters(held: Contender, queued: Contend, clocked: Clocked) -> None:
+    """Re-entrancy goes before order: they would wait for themselves."""
+    env = clocked()
+    first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
+    release(held)
+    assert first.step() is None
+    assert woken(same)
+    assert same.step() is None
+    assert isinstance(first.result, FileHold)
+    assert same.result is first.result
+    for hold in list(env.real.holds.values()):
+        hold.refs.pop()
+    release(first)
+    assert woken(stranger)
+
+
+# -- a byte in a ticket (Q11) ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [{}, {"protocol": "semats"}], ids=str)
+def test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once(
+    kind: dict[str, object], arrive: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q11: the next waiter follows the holder's ticket, which is still open."""
+    before, holder, first, second = [arrive(**kind) for _ in range(4)]
+    before.get()
+    for waiter in (holder, first, second):
+        assert waiter.step() is not None
+    release(before)
+    settle(holder)
+    assert not woken(first)
+    remover = clocked()
+    assert drive(break_lock(remover, first.request)) is not None  # type: ignore[arg-type]
+    assert [woken(first), woken(second)] == [True, False]
+    settle(first, second)
+    assert (first.inside, second.inside) == (True, False)
+    with pytest.raises(LockLost):
+        release(holder)
+    assert not woken(second)
+    release(first)
+    settle(second)
+    assert second.inside
+    release(second)
+    assert not place.exists()
+
+
+def test_a_byte_makes_a_waiter_look(arrive: Contend, held: Contender, queued: Contend, place: Path) -> None:
+    """Q11: at the lock, and at the queue; and it is read."""
+    first, second = queued(), queued()
+    looks = second.env.steps.count("open_existing")
+    nudge(place, 1)
+    assert [woken(first), woken(second)] == [False, True]
+    assert second.step() is not None
+    assert second.env.steps.count("open_existing") > looks
+    assert not woken(second)
+
+
+def nudge(place: Path, number: int, count: int = 1) -> None:
+    fd = os.open(place / names(place)[number], os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        os.write(fd, b"x" * count)
+    except BlockingIOError:
+        pass
+    os.close(fd)
+
+
+@pytest.mark.parametrize("count", [1, 65536])
+def test_endless_bytes_do_not_keep_a_waiter_busy(count: int, held: Contender, queued: Contend, place: Path) -> None:
+    """Q11: others may write to a ticket. After some wake-ups it is polled no more; order and wake-ups stay."""
+    first, second = queued(), queued()
+    rounds = 0
+    while True:
+        nudge(place, 1, count)
+        if not woken(second):
+            break
+        rounds += 1
+        assert second.step() is not None
+        assert rounds < 2000
+    assert rounds <= 50 * max(1, count // 4096)
+    release(held)
+    assert settle(first, second) == 1
+    release(first)
+    settle(second)
+    assert second.inside
+
+
+def test_a_nudge_into_a_full_or_closed_ticket_is_no_error(place: Path, clocked: Clocked) -> None:
+    """Q11."""
+    env = clocked()
+    place.mkdir()
+    ticket = forged_ticket(place)
+    reader = os.open(ticket, os.O_RDWR | os.O_NONBLOCK)
+    writer = os.open(ticket, os.O_WRONLY | os.O_NONBLOCK)
+    assert not env.hung_up(writer)
+    os.write(writer, b"x" * fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ))
+    env.nudge(writer)
+    os.close(reader)
+    assert env.hung_up(writer)
+    env.nudge(writer)
+    os.close(writer)
+    shutil.rmtree(place)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def seen(observer: Stepped, contender: Contender) -> list[Waiter]:
+    return list(look(observer, contender.request).waiters)  # type: ignore[arg-type]
+
+
+def test_the_status_shows_each_waiter_at_each_moment_and_never_a_holder(
+    arrive: Contend, held: Contender, clocked: Clocked
+) -> None:
+    """From its first wait until it has the lock, and at each step of the others: with tag, command and position."""
+    observer = clocked()
+    waiting = [arrive(tag=str(number)) for number in range(3)]
+    for number, waiter in enumerate(waiting):
+        assert waiter.step() is not None
+        assert [one.tag for one in seen(observer, held)] == ["0", "1", "2"][: number + 1]
+    assert [(one.position, one.pid) for one in seen(observer, held)] == [
+        (1, os.getpid()),
+        (2, os.getpid()),
+        (3, os.getpid()),
+    ]
+    assert all(one.command for one in seen(observer, held))
+    holder = held
+
+    def look_around(_number: int, _name: str) -> None:
+        assert {one.tag for one in seen(observer, held)} >= {one.request.tag for one in waiting[1:]}
+
+    while waiting:
+        for contender in (holder, *waiting):
+            contender.env.at_step = contender.env.past_step = look_around
+        release(holder)
+        settle(*waiting)
+        for contender in (holder, *waiting):
+            contender.env.at_step = contender.env.past_step = None
+        holder = waiting.pop(0)
+        assert holder.inside
+        assert [one.tag for one in seen(observer, held)] == [one.request.tag for one in waiting]
+    release(holder)
+    assert seen(observer, held) == []
+
+
+def test_a_look_at_any_step_of_a_hand_over_within_a_process_shows_its_waiter(arrive: Contend, clocked: Clocked) -> None:
+    """Q10: the ticket may be renamed after an observer has listed it."""
+    envs = [clocked() for _ in range(3)]
+    found: list[list[Waiter]] = []
+    turns = Schedules(100, 100)
+    for switch, back in turns:
+        holder, first, second = arrive(envs[0]), arrive(envs[1]), arrive(envs[1], tag="second")
+        holder.get()
+        assert first.step() is not None
+        assert second.step() is not None
+        release(holder)
+        settle(first)
+        players = [
+            Player(envs[1], lambda first=first: release(first)),
+            Player(envs[2], lambda first=first: found.append(seen(envs[2], first))),
+        ]
+        turns.play(players, switch, back)
+        assert {one.pid for one in found[-1]} == {os.getpid()}, f"{switch} steps of the release, {back} of the look"
+        settle(second)
+        release(second)
+    assert len(found) > 50
+
+
 # -- a directory that others may write to (Q8, Q9) ---------------------------------------------------------------------
 
-OTHERS_TICKET = f"{1:020d}-x-{2**22 + 5}-{0:016x}"
-"""A name that sorts before every other, of a process that is gone."""
 
-
-def seen_in(place: Path) -> dict[str, tuple[int, bytes]]:
-    """Everything below a directory, it too: mode and content."""
+def described(place: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below a directory, it too: mode, inode and content."""
     found = [place, *sorted(place.rglob("*"))]
-    return {str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in found}
+    return {
+        str(path): (at.st_mode, at.st_ino, path.read_bytes() if path.is_file() else b"")
+        for path, at in zip(found, map(os.lstat, found), strict=True)
+    }
 
 
 @pytest.fixture
-def elsewhere(disk: Path) -> Path:
-    """A directory that only its owner may enter, with what looks like a dead waiter's ticket in it."""
-    place = disk / "elsewhere"
-    place.mkdir(mode=0o700)
-    write_ticket(place)
-    return place
+def elsewhere(disk: Path, place: Path) -> Path:
+    """A directory that only its owner may enter, with what looks like dead waiters' tickets in it."""
+    other = disk / "elsewhere"
+    other.mkdir(mode=0o700)
+    fill(other)
+    return other
 
 
-def write_ticket(place: Path) -> None:
-    (place / "secret").write_text("people's data")
-    (place / OTHERS_TICKET).write_text("people's data")
-    (place / OTHERS_TICKET).chmod(0o600)
+def fill(other: Path) -> None:
+    for name in OTHERS:
+        (other / name).unlink(missing_ok=True)
+    (other / "secret").write_text("people's data")
+    (other / OTHERS[0]).write_text("people's data")
+    (other / OTHERS[0]).chmod(0o600)
+    os.mkfifo(other / OTHERS[1], 0o600)
+    os.mkfifo(other / OTHERS[2], 0o600)
+    (other / OTHERS[2]).chmod(0o1600)
+
+
+OTHERS = [queues.name_of(number, 2**22 + 5, "0" * 16, "0" * 16, shared=False) for number in (1, 2, 3)]
 
 
 def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
-    """A whole life in the queue: wait, get it, release after a moment."""
+    """A whole life in the queue: wait, get it, release after some time."""
     holder = arrive()
     holder.get()
-    waiter = arrive(env)
-    assert waiter.step() is not None
-    clock.now += MOMENT
+    waiter = arrive(env, tag="t")
     assert waiter.step() is not None
     release(holder)
-    while waiter.step() is not None:
-        clock.now = max(clock.now, min(waiter.waits[-1].deadline, clock.now + 1.0))
+    persist(waiter, clock)
     clock.now += 1.0
     release(waiter)
 
 
-@pytest.mark.parametrize("kind", ["link", "directory", "file", "dangling link"])
+@pytest.mark.parametrize("kind", ["link", "directory", "file", "FIFO", "dangling link"])
 def test_nothing_happens_to_what_takes_the_place_of_a_queue_at_any_step(
-    kind: str, arrive: Contend, clock: Clock, clocked: Callable[..., Stepped], path: str, elsewhere: Path
+    kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, elsewhere: Path
 ) -> None:
-    """Q8: whoever may write to the lock's directory exchanges the queue before some step of a waiter's life."""
-    queue = queue_of(*os.path.split(path))
-    before = seen_in(elsewhere)
+    """Q8: others that may write to the lock's directory exchange the queue before some step of a waiter's life."""
+    before = described(elsewhere)
+    moved = Path(f"{place}.moved")
     at, last = 0, False
     while not last:
         env = clocked()
@@ -727,167 +1425,184 @@ def test_nothing_happens_to_what_takes_the_place_of_a_queue_at_any_step(
         def exchange(number: int, _name: str, at: int = at) -> None:
             if number != at:
                 return
-            if os.path.lexists(queue):
-                os.rename(queue, f"{queue}.moved")
+            if os.path.lexists(place):
+                os.rename(place, moved)
             if kind == "directory":
-                os.rename(elsewhere, queue)
-            elif kind == "file":
-                os.link(elsewhere / OTHERS_TICKET, queue)
+                os.rename(elsewhere, place)
+            elif kind in ("file", "FIFO"):
+                os.link(elsewhere / OTHERS[kind == "FIFO"], place)
             else:
-                os.symlink(elsewhere if kind == "link" else elsewhere / "nothing", queue)
+                os.symlink(elsewhere if kind == "link" else elsewhere / "nothing", place)
 
         env.at_step = exchange
         wait_and_hold(arrive, clock, env)
         last = len(env.steps) <= at
+        where = f"{kind}, before step {at}: {env.steps[at - 1 : at + 1]}"
         if kind == "directory" and not last:
-            os.rename(queue, elsewhere)
-            write_ticket(elsewhere)  # in a directory that is a queue, what is known to be a dead waiter's may go
-        elif os.path.lexists(queue):
-            os.unlink(queue)
-        if os.path.lexists(f"{queue}.moved"):
-            os.rmdir(f"{queue}.moved")  # not even a ticket of ours is left in it
-        assert seen_in(elsewhere) == before, f"{kind}, before step {at}: {env.steps[at - 1 : at + 1]}"
+            os.rename(place, elsewhere)
+        elif os.path.lexists(place):
+            os.unlink(place)
+        if moved.exists():
+            assert not [name for name in names(moved) if not name.endswith(NEW)], where
+            shutil.rmtree(moved)
+        assert described(elsewhere) == before, where
         at += 1
     assert at > 30
 
 
 def test_nothing_is_removed_through_a_link_in_place_of_a_queue(
-    arrive: Contend, clock: Clock, path: str, elsewhere: Path
+    arrive: Contend, clock: Clock, place: Path, elsewhere: Path
 ) -> None:
     """Q8: the same, of a link that is there from the beginning."""
-    queue = queue_of(*os.path.split(path))
-    before = seen_in(elsewhere)
-    os.symlink(elsewhere, queue)
+    before = described(elsewhere)
+    os.symlink(elsewhere, place)
     newcomer = arrive()
     newcomer.get()
     clock.now += 1.0
     release(newcomer)
-    assert queues.names(newcomer.env.real, queue) == []
-    assert seen_in(elsewhere) == before
-    os.unlink(queue)
+    assert queues.read_tickets(newcomer.env, str(place)) == []  # type: ignore[arg-type]
+    assert described(elsewhere) == before
+    os.unlink(place)
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
-def test_a_queue_is_open_to_those_to_whom_its_directory_is(
-    mode: int, umask: int, queued: Contend, arrive: Contend, path: str
+SWAPS: dict[str, Callable[[Path, Path], object]] = {
+    "a link to a file": lambda at, other: at.symlink_to(other / OTHERS[0]),
+    "a link to a FIFO": lambda at, other: at.symlink_to(other / OTHERS[1]),
+    "a link to a directory": Path.symlink_to,
+    "a hard link of a file": lambda at, other: os.link(other / OTHERS[0], at),
+    "a hard link of a FIFO": lambda at, other: os.link(other / OTHERS[1], at),
+    "a hard link of a half-made ticket": lambda at, other: os.link(other / OTHERS[2], at),
+    "a directory": lambda at, _: at.mkdir(),
+    "a FIFO": lambda at, _: os.mkfifo(at, 0o640),
+    "nothing": lambda _at, _other: None,
+}
+
+
+@pytest.mark.parametrize("kind", SWAPS)
+@pytest.mark.parametrize("suffix", ["", NEW, RECORD])
+def test_nothing_happens_to_what_takes_the_place_of_a_ticket_at_any_step(
+    suffix: str, kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, path: str, elsewhere: Path
 ) -> None:
-    """Q9: whatever the umask of who made it."""
-    os.chmod(os.path.dirname(path), mode)
-    holder = arrive()
-    holder.get()
+    """Q8, Q9: neither to its mode, nor to its content, nor to what it leads to; and the waiter gets the lock."""
+    os.chmod(os.path.dirname(path), 0o777)
+    before = described(elsewhere)
+    at, last, swapped = 0, False, 0
+    while not last:
+        env = clocked()
+
+        def exchange(number: int, _name: str, at: int = at) -> None:
+            nonlocal swapped
+            for name in names(place) if number == at else ():
+                if is_ticket(name.removesuffix(suffix)):
+                    os.rename(place / name, elsewhere.parent / "moved")
+                    SWAPS[kind](place / name, elsewhere)
+                    swapped += 1
+
+        env.at_step = exchange
+        wait_and_hold(arrive, clock, env)
+        last = len(env.steps) <= at
+        where = f"{kind}, before step {at}: {env.steps[at - 1 : at + 1]}"
+        assert described(elsewhere) == before, where
+        for name in names(place):
+            mode = stat.S_IMODE((place / name).lstat().st_mode)
+            assert kind != "a FIFO" or mode == 0o640, where
+        shutil.rmtree(place, ignore_errors=True)
+        at += 1
+    assert swapped >= 3
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o1777], ids=oct)
+def test_a_queue_and_its_tickets_are_open_to_those_to_whom_its_directory_is(
+    mode: int, umask: int, arrive: Contend, held: Contender, queued: Contend, place: Path
+) -> None:
+    """Q9: whatever the umask of the waiter. Others write to a ticket to follow it, and read nothing from it."""
+    os.chmod(place.parent, mode)
     before = os.umask(umask)
     try:
-        queued()
+        waiter = queued()
+        (ticket,) = place.iterdir()
+        waiting = stat.S_IMODE(ticket.stat().st_mode)
+        release(held)
+        settle(waiter)
+        holding = stat.S_IMODE(ticket.stat().st_mode)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(os.stat(queue_of(*os.path.split(path))).st_mode) == mode
+    assert stat.S_IMODE(place.stat().st_mode) == mode
+    assert waiting & 0o777 == (0o600 & ~umask if mode == 0o700 else 0o622)
+    assert holding & 0o777 == (0o700 if mode == 0o700 else 0o722)
+    release(waiter)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644], ids=oct)
+def test_the_record_of_a_waiter_may_be_read_by_the_readers_of_the_lock_file(
+    mode: int, arrive: Contend, queued: Contend, place: Path
+) -> None:
+    """It has the tag."""
+    holder = arrive(mode=mode)
+    holder.get()
+    queued(mode=mode, tag="secret")
+    (record,) = (name for name in names(place) if name.endswith(RECORD))
+    assert stat.S_IMODE((place / record).stat().st_mode) == mode
+    assert b"tag=secret" in (place / record).read_bytes()
     release(holder)
 
 
 def test_a_queue_in_a_linked_directory_has_the_mode_of_the_directory(
-    disk: Path, contend: Contend, clock: Clock, clocked: Callable[..., Stepped]
+    disk: Path, contend: Contend, clocked: Clocked
 ) -> None:
-    """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and nobody's business."""
+    """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and means nothing."""
     (disk / "real").mkdir(mode=0o755)
     (disk / "link").symlink_to("real")
     path = disk / "link" / "l"
     contend(path, clocked(), fair=True, timeout=None).get()
     waiter = contend(path, clocked(), fair=True, timeout=None)
     assert waiter.step() is not None
-    clock.now += MOMENT
-    assert waiter.step() is not None
     assert stat.S_IMODE(os.stat(queue_of(*os.path.split(path))).st_mode) == 0o755
 
 
 @pytest.mark.parametrize("step", ["open_directory", "fstat", "chmod"])
 def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
-    step: str, arrive: Contend, queued: Contend, clock: Clock, path: str
+    step: str, arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
     """Q9: until then, its mode says that it is in the making."""
-    queue = queue_of(*os.path.split(path))
-    holder = arrive()
-    holder.get()
     killed = arrive()
-    assert killed.step() is not None
-    clock.now += MOMENT
 
     def die(*_args: object) -> None:
-        if os.path.isdir(queue):
+        if place.is_dir():
             killed.env.crash()
             raise Crash
 
     killed.env.before[step] = die
     with pytest.raises(Crash):
         killed.step()
-    assert stat.S_IMODE(os.stat(queue).st_mode) == 0o1500
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1500
     queued()
-    assert stat.S_IMODE(os.stat(queue).st_mode) == 0o755
-    release(holder)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o755
+    release(held)
 
 
-@pytest.mark.parametrize("mode", [0o700, 0o711, 0o1700, 0o750])
+@pytest.mark.parametrize("mode", [0o700, 0o711, 0o1700, 0o750], ids=oct)
 def test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode(
-    mode: int, arrive: Contend, queued: Contend, path: str
+    mode: int, arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
     """Q9: only what is in the making is opened to others."""
-    queue = queue_of(*os.path.split(path))
-    os.chmod(os.path.dirname(path), 0o777)
-    holder = arrive()
-    holder.get()
-    os.mkdir(queue)
-    Path(queue, "secret").write_text("people's data")
-    os.chmod(queue, mode)
+    os.chmod(place.parent, 0o777)
+    place.mkdir()
+    (place / "secret").write_text("people's data")
+    place.chmod(mode)
     queued()
-    assert stat.S_IMODE(os.stat(queue).st_mode) == mode
-    release(holder)
-    os.unlink(f"{queue}/secret")
+    assert stat.S_IMODE(place.stat().st_mode) == mode
+    release(held)
+    (place / "secret").unlink()
 
 
-def test_a_ticket_may_be_read_by_the_readers_of_the_lock_file(arrive: Contend, queued: Contend, path: str) -> None:
-    """Its content has the tag."""
-    holder = arrive(mode=0o600)
-    holder.get()
-    queued(mode=0o600)
-    (name,) = names(path)
-    assert stat.S_IMODE(os.stat(f"{queue_of(*os.path.split(path))}/{name}").st_mode) == 0o600
-    release(holder)
-
-
-# -- tickets of others that nobody uses (Q6) ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("whose", ["of a stopped process", "forged"])
-def test_a_ticket_that_is_not_used_and_cannot_be_removed_costs_20_ms(
-    whose: str, arrive: Contend, queued: Contend, clock: Clock, path: str
-) -> None:
-    """Q6: another user's, in a sticky directory, in front of a lock that is free."""
-    queue, fd = queue_of(*os.path.split(path)), -1
-    if whose == "forged":
-        os.mkdir(queue)
-        fd = os.open(f"{queue}/{OTHERS_TICKET}", os.O_RDWR | os.O_CREAT)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-    else:
-        holder = arrive()
-        holder.get()
-        queued()
-        release(holder)
-    waiter, made = arrive(), []
-    unlink = waiter.env.real.unlink
-
-    def forbidden(name: str, **options: object) -> None:
-        if queues.is_ticket(name) and name not in made:
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
-        unlink(name, **options)
-
-    waiter.env.before["open_new"] = lambda name, *_args, **_options: made.append(name)
-    waiter.env.instead["unlink"] = forbidden
-    began = clock.now
-    while waiter.step() is not None:
-        clock.now = max(clock.now, waiter.waits[-1].deadline)
-    assert clock.now - began <= PATIENCE + 0.005
-    release(waiter)
-    if fd >= 0:
-        os.close(fd)
-        os.unlink(f"{queue}/{OTHERS_TICKET}")
-        os.rmdir(queue)
+def test_a_full_directory_in_the_making_is_not_opened_to_others(held: Contender, queued: Contend, place: Path) -> None:
+    """Q9: whatever its mode, it is not one that has just been made."""
+    place.mkdir()
+    (place / "secret").write_text("people's data")
+    place.chmod(0o1500)
+    queued()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o1500
+    release(held)
+    (place / "secret").unlink()

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast._admin.reaper import Reaper
 from holdfast._drivers.sync import wait_for
-from holdfast._platform.interface import RECHECK
+from holdfast._platform.values import RECHECK
 from holdfast.engines.file.hold import FileHold
 from unit.stepping import Contend, Contender, Stepped, sema_record
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal, refused, waiting
+from holdfast._core.attempt import Refusal
+from holdfast._core.messages import refused, waiting
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.hold import FileHold

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import gc
 import os
+import shutil
 import threading
 import time
 import warnings
@@ -20,27 +20,28 @@ import pytest
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
 from holdfast import lock as handles
 from holdfast._core.attempt import AttemptEvents
+from holdfast._core.hold import give_back
 from holdfast._core.messages import sentence
 from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
-from holdfast.engines.file import takeover
-from holdfast.engines.file.acquire import give_back
-from holdfast.engines.file.flock import FlockHold, WatchedFlock
+from holdfast.engines.file import flock, takeover
+from holdfast.engines.file.flock import WatchedFlock
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.publish import sweep
-from holdfast.engines.file.queue import WAITING, Queue, read_tickets
+from holdfast.engines.file.queue import Queue, read_tickets
 from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
+from holdfast.liveness import Liveness
 from holdfast.lock import leave_to
-from holdfast.model import Evidence, Identity, Liveness, Status, marker_text, temporary_name
+from holdfast.model import Evidence, Identity, Status, marker_text, temporary_name
 from holdfast.protocols import get
-from unit.stepping import Contend, Stepped, device_in, sema_record
+from unit.stepping import Contend, Stepped, device_in, forged_ticket, sema_record
 
 Environments = Callable[..., Stepped]
 
@@ -183,29 +184,27 @@ def test_a_lock_is_broken_after_another_has_ended_its_removal(disk: Path, enviro
     assert not lock.exists()
 
 
-def test_a_ticket_without_a_name_is_not_shown(disk: Path, environments: Environments) -> None:
-    """Of a version to come, or damaged: somebody has it, and who that is cannot be known."""
+def test_a_damaged_record_of_a_waiter_hides_nothing_but_the_tag(disk: Path, environments: Environments) -> None:
+    """Of a version to come, damaged, or not of the ticket's owner: the waiter is shown all the same."""
     env = environments()
     place = Path(queue_of(str(disk), "l"))
     place.mkdir()
-    contents = (b"no record", sema_record(1, time.time()), sema_record("x", time.time()))
-    opened = []
-    for number, content in enumerate(contents):
-        opened.append(open(place / f"{number:020d}-x-1-0123456789abcdef", "wb"))  # noqa: SIM115
-        fcntl.flock(opened[-1], fcntl.LOCK_EX)
-        opened[-1].write(WAITING + content)
-        opened[-1].flush()
-    assert read_tickets(env, str(place)) == []  # type: ignore[arg-type]
     who = env.identity()
-    opened[0].seek(0)
-    opened[0].truncate()
-    opened[0].write(WAITING + get("sema").compose(who, 1.0, "t", marker_text(True, device_in(disk), who), {}))
-    opened[0].flush()
-    assert [waiter.tag for _, waiter in read_tickets(env, str(place))] == ["t"]  # type: ignore[arg-type]
-    for file in opened:
-        file.close()
-        os.unlink(file.name)
-    place.rmdir()
+    good = get("sema").compose(who, 1.0, "t", marker_text(True, device_in(disk), who), {})
+    readers = []
+    for number, content in enumerate((b"no record", sema_record("x", time.time()), b"", good, None)):
+        ticket = forged_ticket(place, arrival=number)
+        readers.append(os.open(ticket, os.O_RDWR | os.O_NONBLOCK))
+        if content is not None:
+            Path(f"{ticket}.tag").write_bytes(content)
+    assert [waiter.tag for _, waiter in read_tickets(env, str(place))] == [None, None, None, "t", None]  # type: ignore[arg-type]
+    if os.geteuid() == 0:
+        for record in place.glob("*.tag"):
+            os.chown(record, 12345, -1)
+        assert not any(waiter.tag for _, waiter in read_tickets(env, str(place)))  # type: ignore[arg-type]
+    for fd in readers:
+        os.close(fd)
+    shutil.rmtree(place)
 
 
 def test_a_queue_closed_twice_leaves_other_files_alone(disk: Path, environments: Environments) -> None:
@@ -246,11 +245,11 @@ def test_an_interruption_of_a_tagged_hold_removes_its_tag(
     """F5."""
     contender = contend(path, protocol="flock", tag="why")
 
-    def interrupted(_held: FileHold) -> None:
+    def interrupted(*_given: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(FlockHold, "_enrol", interrupted)
+        changed.setattr(flock, "FlockHold", interrupted)
         with pytest.raises(KeyboardInterrupt):
             contender.run()
     assert "write" in contender.env.steps
@@ -471,42 +470,33 @@ def test_a_coroutine_that_is_closed_releases_what_it_had_of_several(disk: Path) 
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def others(disk: Path) -> Iterator[list[Path]]:
-    """Twenty tickets of others for the lock `l`."""
+def refuse(*_args: object, **_options: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_far_from_its_turn_a_waiter_that_polls_does_not_list_the_queue_each_time(
+    path: Path, disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """Behind a ticket that it cannot open, it looks the less often, the more are ahead."""
     place = Path(queue_of(str(disk), "l"))
     place.mkdir()
-    files = [open(place / f"{number:020d}-x-1-0123456789abcdef", "wb") for number in range(20)]  # noqa: SIM115
-    for file in files:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    yield [Path(file.name) for file in files]
-    for file in files:
-        file.close()
-        Path(file.name).unlink(missing_ok=True)
-    if place.exists():
-        place.rmdir()
-
-
-def test_far_from_its_turn_a_polling_waiter_does_not_list_the_queue(
-    path: Path, others: list[Path], contend: Contend, environments: Environments
-) -> None:
-    """Far from its turn, whoever gets no events looks for the one ahead only, until that is gone."""
-    env = environments("events")
-    clock = [env.monotonic()]
-    env.instead["monotonic"] = lambda: clock[0]
-    holder = contend(path)
-    held = holder.get()
-    waiter = contend(path, env, timeout=None, fair=True)
-    assert waiter.step() is not None
-    looked = env.steps.count("list_directory")
-    clock[0] += 0.01
-    assert waiter.step() is not None
-    assert env.steps.count("list_directory") == looked
-    others[-1].unlink()
-    clock[0] += 0.01
-    assert waiter.step() is not None
-    assert env.steps.count("list_directory") > looked
-    held.release()
+    contend(path).get()
+    pauses = []
+    for number in range(20):
+        forged_ticket(place, arrival=number)
+        if number not in (0, 19):
+            continue
+        env = environments()
+        env.instead["open_fifo"] = refuse
+        env.instead["monotonic"] = lambda: 1000.0
+        waiter = contend(path, env, timeout=None, fair=True)
+        wait = waiter.step()
+        assert wait is not None
+        assert wait.fds == ()
+        pauses.append(wait.deadline - 1000.0)
+        waiter.steps.close()
+    assert 0 < pauses[0] < pauses[1] / 10
+    shutil.rmtree(place)
 
 
 def test_a_child_leaves_its_parents_place_alone(path: Path, contend: Contend) -> None:

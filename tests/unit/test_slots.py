@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._core.messages import Refusal
-from holdfast._platform.interface import RECHECK
+from holdfast._core.attempt import Refusal
+from holdfast._platform.values import RECHECK
 from holdfast.engines.file.hold import FileHold
-from holdfast.engines.file.queue import MOMENT, PATIENCE
+from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
 from unit.stepping import Clock, Contend, Contender, Crash, Stepped
@@ -275,7 +275,9 @@ def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: C
     assert wait.deadline <= 1000.0 + RECHECK
 
 
-def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: str) -> None:
+def test_a_crash_at_any_step_loses_no_slot(
+    arrive: Contend, clocked: Callable[..., Stepped], clock: Clock, base: str, dead_pid: int
+) -> None:
     """Killed at any step of its wait, its acquisition or its release, a contender costs nobody a slot."""
     number = 0
     while True:
@@ -283,7 +285,7 @@ def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: 
         holders = [arrive(), arrive()]
         for holder in holders:
             holder.get()
-        victim, done = arrive(), False
+        victim, done = arrive(clocked(pid=dead_pid)), False
 
         def at_step(count: int, _name: str, env: Stepped = victim.env, last: int = number) -> None:
             if count >= last:
@@ -292,8 +294,6 @@ def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: 
 
         victim.env.at_step = at_step
         try:
-            victim.step()
-            clock.now += MOMENT
             victim.step()
             release(holders[1])
             victim.step()

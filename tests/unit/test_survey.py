@@ -256,10 +256,9 @@ def test_a_lock_on_a_subvolume_is_found_and_told_apart(
 
 
 def test_waiters_for_one_of_many_are_seen(disk: Path, contend: Contend, environments: Environments) -> None:
-    clock = [1000.0]
     for name in "ab":
         contend(disk / name).get()
-    waiting = [queued(contend(disk / "a", timeout=None, fair=True, tag=tag), clock) for tag in "xy"]
+    waiting = [queued(contend(disk / "a", timeout=None, fair=True, tag=tag)) for tag in "xy"]
     env = environments()
     seen = found_in(env, disk)
     assert [(w.position, w.tag) for w in seen["a"].status.waiters] == [(1, "x"), (2, "y")]
@@ -269,11 +268,10 @@ def test_waiters_for_one_of_many_are_seen(disk: Path, contend: Contend, environm
 
 
 def test_waiters_for_a_slot_are_seen(disk: Path, contend: Contend, environments: Environments) -> None:
-    clock = [1000.0]
     holders = [contend(disk / "s", slots=2) for _ in range(2)]
     for holder in holders:
         holder.get()
-    waiter = queued(contend(disk / "s", slots=2, timeout=None, fair=True, tag="me"), clock)
+    waiter = queued(contend(disk / "s", slots=2, timeout=None, fair=True, tag="me"))
     seen = found_in(environments(), disk)
     assert {name: (one.slot, [w.tag for w in one.status.waiters]) for name, one in seen.items()} == {
         "s.0.lock": (0, ["me"]),

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import abilities
 from holdfast._platform import inotify, proc_locks, procfs
 from holdfast._platform.descriptors import Descriptors
-from holdfast._platform.interface import LockOwner
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.proc_locks import LockEntry, OpenFiles, WatchEntry, parse_locks, parse_watches
 from holdfast._platform.procfs import parse_mounts
+from holdfast._platform.values import LockOwner
 from process.support import inotify_instance
 from unit.elsewhere import NOBODY, elsewhere, mount, needs_root
 

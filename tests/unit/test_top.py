@@ -158,7 +158,7 @@ def news(follower: Follower) -> None:
 def test_holders_and_waiters_are_shown(disk: Path, contend: Contend, follow: Any) -> None:
     held = contend(disk / "l", tag="why").get()
     peer = Peer("with Lock(path).acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
-    eventually(lambda: [ticket for ticket in disk.glob(".holdfast-l.queue/*") if ticket.stat().st_size])
+    eventually(lambda: list(disk.glob(".holdfast-l.queue/*[0-9a-f]")), what="the ticket")
     follower = follow(disk)
     follower.first_look()
     rows = Rows(follower)

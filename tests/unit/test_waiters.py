@@ -13,8 +13,7 @@ from holdfast.model import Waiter
 from unit.stepping import Contend, Contender, Stepped
 
 
-def queued(contender: Contender, clock: list[float]) -> Contender:
-    contender.env.instead["monotonic"] = lambda: clock[0]
+def queued(contender: Contender) -> Contender:
     assert contender.step() is not None
     return contender
 
@@ -24,15 +23,13 @@ def seen(contender: Contender) -> tuple[Waiter, ...]:
 
 
 def test_waiters_are_seen_in_order(disk: Path, contend: Contend, environments: Callable[..., Stepped]) -> None:
-    clock, env = [1000.0], environments()
+    env = environments()
     holder = contend(disk / "l", tag="holder")
     held = holder.get()
     assert seen(holder) == ()
     waiting = [
-        queued(contend(disk / "l", env if tag in "ac" else None, timeout=None, fair=True, tag=tag), clock)
-        for tag in "abcd"
+        queued(contend(disk / "l", env if tag in "ac" else None, timeout=None, fair=True, tag=tag)) for tag in "abcd"
     ]
-    env.instead["monotonic"] = holder.env.instead["monotonic"] = lambda: clock[0]
     # Another process sees the first of each process; that process itself sees all of its own.
     assert [(w.position, w.tag) for w in seen(holder)] == [(1, "a"), (2, "b"), (3, "d")]
     assert [(w.position, w.tag) for w in seen(waiting[0])] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
@@ -50,10 +47,9 @@ def test_waiters_are_seen_in_order(disk: Path, contend: Contend, environments: C
 
 
 def test_a_look_at_the_waiters_leaves_every_ticket(disk: Path, contend: Contend) -> None:
-    clock = [1000.0]
     holder = contend(disk / "l")
     holder.get()
-    waiter = queued(contend(disk / "l", timeout=None, fair=True), clock)
+    waiter = queued(contend(disk / "l", timeout=None, fair=True, tag="t"))
     waiter.crash()
     place = Path(queue_of(str(disk), "l"))
     (place / "00000000000000000001-x-1-strange").write_text("state=waiting\nnothing")

@@ -42,7 +42,8 @@ from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
 from ..engines.file.takeover import complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
-from ..model import Liveness, Record, Status, Value, temporary_name
+from ..liveness import Liveness
+from ..model import Record, Status, Value, temporary_name
 from ..protocols import Protocol, get
 from . import detect
 from .scan import Found, Survey, Unreadable, joined, subdirectories

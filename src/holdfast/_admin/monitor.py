@@ -29,8 +29,9 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
-from .._platform.interface import LockOwner, ProcLocks, Stat, Surroundings
+from .._platform.interface import ProcLocks, Stat, Surroundings
 from .._platform.portable import NoProcLocks
+from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket

@@ -20,9 +20,11 @@ import stat
 from collections.abc import Callable, Generator
 
 from .._core.wait import Wait
-from .._platform.interface import RECHECK, Environment, Stat, WatchSet
-from ..engines.file.inspect import UNFINISHED, assess, forget, observe
+from .._platform.interface import Environment, Stat, WatchSet
+from .._platform.values import RECHECK
+from ..engines.file.inspect import assess, forget, observe
 from ..engines.file.request import FileRequest
+from ..engines.file.steps import UNFINISHED
 from ..errors import HoldfastError
 from . import detect
 from .clean import BLOCKED, REMOVED, proven, remove_lock, request_of

@@ -39,15 +39,18 @@ import stat
 from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, moment, printable
-from .._platform.interface import Entry, Environment, LockOwner, Process, ProcLocks, Registry, Stat, Surroundings
+from .._platform.interface import Entry, Environment, ProcLocks, Registry, Stat, Surroundings
+from .._platform.values import LockOwner, Process
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, UNFINISHED, Assessment, Observation, assess, read_record
+from ..engines.file.inspect import NO_RECORD, Assessment, Observation, assess, read_record
 from ..engines.file.paths import queue_of
 from ..engines.file.policy import Verdict, describe, judge
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
+from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
-from ..model import Evidence, Holder, Liveness, Record, Status, Value, Waiter
+from ..liveness import Liveness
+from ..model import Evidence, Holder, Record, Status, Value, Waiter
 from ..protocols import get, is_persistent
 from . import detect
 

@@ -1,4 +1,4 @@
-"""The events of one acquisition: which are due, and when. `events.py` calls the listeners.
+"""One acquisition: its events (which are due, and when; `events.py` calls the listeners), and its refusal.
 
 AE1  Each event is reported at most once, and in order: one mutex covers the decision that an event is due and its way
      into the outbox. Every earlier event goes into the outbox first, in whichever thread: a release reports a loss that
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import _thread
 import itertools
-from collections.abc import Callable
 
-from .._platform.interface import Environment
 from ..events import Event, deliver, is_heard, name_of
-from ..model import Holder, Record
-from .options import Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Any, Protocol
 
+    from .._platform.interface import Environment
     from ..events import Kind
+    from ..model import Holder, Record, Status
+    from .options import Request
 
     class Told(Protocol):
         """What events report of a hold (hold.py)."""
@@ -245,3 +245,48 @@ class AttemptEvents:
             raise
         if interruption is not None:
             raise interruption
+
+
+class Refused(Exception):
+    """An acquisition ends here, without the lock."""
+
+    def refusal(self) -> Refusal:
+        """Why there is no hold; who is in the way is looked up on demand."""
+        raise NotImplementedError
+
+
+class Refusal:
+    """The lock was held all the time; `statuses`, one for each lock file, say by whom.
+
+    Most refusals are thrown away, and finding the holder may take long; so `look` is only called on demand. `own` are
+    the shares that this process itself has in what it waited for.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        waited: float,
+        look: Callable[[], tuple[Status, ...]],
+        attempt_events: AttemptEvents,
+        own: Sequence[Any] = (),
+    ) -> None:
+        self.target = target
+        self.waited = waited
+        self.own = own
+        self._look = look
+        self._attempt_events = attempt_events
+        self._statuses: tuple[Status, ...] | None = None
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        if self._statuses is None:
+            self._statuses = self._look()
+        return self._statuses
+
+    @property
+    def status(self) -> Status:
+        return self.statuses[0]
+
+    def event(self) -> Event:
+        """The `waiting` event with the current holder."""
+        return self._attempt_events.describe("waiting", None, self.status.holder)

@@ -21,21 +21,22 @@ import _thread
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Generator
-from types import FrameType
 
-from .._platform.interface import Environment
-from .._platform.operations import Operation
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import is_heard
-from ..model import Record
 from .attempt import AttemptEvents
-from .options import Request
-from .wait import Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
     from typing import Any, NoReturn
+
+    from .._platform.interface import Environment
+    from .._platform.operations import Operation
+    from ..model import Record
+    from .options import Request
+    from .wait import Wait
 
 
 class HoldRef:
@@ -61,6 +62,7 @@ class HoldState:
         "frame",
         "generation",
         "keeper",
+        "key",
         "lost",
         "mutex",
         "next_beat",
@@ -80,8 +82,10 @@ class HoldState:
     waits = False
     """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 
-    def __init__(self, env: Environment, request: Request) -> None:
+    def __init__(self, env: Environment, request: Request, key: tuple[object, ...]) -> None:
         self.env = env
+        self.key = key
+        """Its own among the holds of this process."""
         self.request = request
         self.path = request.path
         self.generation = env.generation
@@ -99,7 +103,7 @@ class HoldState:
         self.attempt_events: AttemptEvents | None = None  # the events of this hold
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
-        self._enrol()
+        env.holds[key] = self
 
     # -- what an engine does -------------------------------------------------------------------------------------------
 
@@ -122,10 +126,6 @@ class HoldState:
     @abstractmethod
     def record(self) -> Record:
         """What the lock says about us."""
-
-    @abstractmethod
-    def _enrol(self) -> None:
-        """Add it to the holds of the process."""
 
     @abstractmethod
     def _undo(self) -> None:
@@ -174,6 +174,11 @@ class HoldState:
                 self._undo()
         if self.frame is not None:
             self._finish()
+
+    def _forget(self) -> None:
+        """Take it off the list, unless the entry is a later hold of the same key by now."""
+        if self.env.holds.get(self.key) is self:
+            del self.env.holds[self.key]
 
     def _finish(self) -> None:
         """The last step, without the mutex: a thread that has the keeper's mutex may wait for this one."""

@@ -6,52 +6,19 @@ All of it is safe to print on a terminal.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 
 from ..errors import AcquireTimeout, LockStale, WouldDeadlock
-from ..events import Event
-from ..model import Holder, Liveness, Status
+from ..liveness import Liveness
 from ..protocols import is_persistent
-from .attempt import AttemptEvents
-from .hold import HoldRef, HoldState
-from .options import Request
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-class Refusal:
-    """The lock was held all the time; `statuses`, one for each lock file, say by whom.
-
-    Most refusals are thrown away, and finding the holder may take long; so `look` is only called on demand. `own` are
-    the shares that this process itself has in what it waited for.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        waited: float,
-        look: Callable[[], tuple[Status, ...]],
-        attempt_events: AttemptEvents,
-        own: Sequence[HoldRef] = (),
-    ) -> None:
-        self.target = target
-        self.waited = waited
-        self.own = own
-        self._look = look
-        self._attempt_events = attempt_events
-        self._statuses: tuple[Status, ...] | None = None
-
-    @property
-    def statuses(self) -> tuple[Status, ...]:
-        if self._statuses is None:
-            self._statuses = self._look()
-        return self._statuses
-
-    @property
-    def status(self) -> Status:
-        return self.statuses[0]
-
-    def event(self) -> Event:
-        """The `waiting` event with the current holder."""
-        return self._attempt_events.describe("waiting", None, self.status.holder)
+    from ..model import Holder, Status
+    from .attempt import Refusal
+    from .hold import HoldRef, HoldState
+    from .options import Request
 
 
 def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadlock:

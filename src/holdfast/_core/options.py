@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
 
-from ..errors import LockLost
-from ..events import Event, check_callback
-from ..model import Status
+from ..events import check_callback
 from ..protocols.base import clean_tag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
     from typing import Any, Literal, TypedDict
+
+    from ..errors import LockLost
+    from ..events import Event
+    from ..model import Status
 
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
 else:

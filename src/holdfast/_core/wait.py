@@ -7,11 +7,13 @@ LM1  If the caller counts tries, each try is a complete look. A pause begins whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from .._platform.interface import Environment
-from ..model import Value
-from .options import Request
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._platform.interface import Environment
+    from .options import Request
 
 
 class Signal:
@@ -50,17 +52,26 @@ class Signal:
         self._wake = None
 
 
-class Wait(Value):
+class Wait:
     """What a generator of the engine yields: wake me when one of `fds` is readable, one of `writes` is writable, or
     `signal` is set; at `deadline` at the latest, on the monotonic clock.
 
     Waking early is harmless. A wait has descriptors or a `signal`, never both.
     """
 
-    fds: tuple[int, ...]
-    deadline: float
-    signal: Signal | None = None
-    writes: tuple[int, ...] = ()
+    __slots__ = ("deadline", "fds", "signal", "writes")
+
+    def __init__(
+        self, fds: tuple[int, ...], deadline: float, signal: Signal | None = None, writes: tuple[int, ...] = ()
+    ) -> None:
+        self.fds = fds
+        self.deadline = deadline
+        self.signal = signal
+        self.writes = writes
+
+    def replaced(self, *, deadline: float) -> Wait:
+        """The same wait with another deadline."""
+        return Wait(self.fds, deadline, self.signal, self.writes)
 
 
 _NOTICE_AFTER = 1.0

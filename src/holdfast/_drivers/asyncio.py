@@ -25,11 +25,12 @@ import time
 import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .._core.wait import Signal, Wait
-from .._platform.interface import Environment, waiting_loop
+from .._platform.interface import Environment
 from .._platform.operations import Operation
+from .._platform.values import waiting_loop
 from . import sync
 
 T = TypeVar("T")
@@ -43,19 +44,15 @@ _POLL = 0.025
 
 async def perform(env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False) -> T:
     """Run to the end, as one operation: see `sync.perform`."""
-    operation = begin(env)
+    operation = begin(env, caller())
     result = await drive(steps, lambda: env.operations.abort(operation), in_threads=in_threads, part_of=operation)
     env.operations.end(operation)
     return result
 
 
-def begin(env: Environment) -> Operation:
-    """An operation of the task that runs now."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return env.operations.begin(env, _Untasked(None) if task is None else weakref.ref(task))
+def begin(env: Environment, me: tuple[Any, ...]) -> Operation:
+    """An operation of this `caller`."""
+    return env.operations.begin(env, me[-1] or _Untasked(None))
 
 
 class _Untasked:
@@ -84,7 +81,8 @@ async def drive(
 ) -> T:
     """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
     if part_of is not None:
-        steps = _as_part_of(part_of, steps)
+        if in_threads:
+            steps = _as_part_of(part_of, steps)
         if isinstance(part_of.task, _Untasked):
             part_of.task = _Untasked(steps)
     if in_threads:
@@ -93,10 +91,14 @@ async def drive(
     try:
         while True:
             await wait_for(_next(steps, loop))
+            if part_of is not None:
+                part_of.env.operations.resume(part_of)  # other tasks have run during the wait
     except StopIteration as done:
         result: T = done.value
         return result
     except BaseException:
+        if part_of is not None:
+            part_of.env.operations.resume(part_of)
         _clean_up(steps, undo)
         raise
 

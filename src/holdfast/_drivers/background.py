@@ -2,8 +2,11 @@
 
 K1  The thread starts with the first hold that needs it, and ends when it wakes and finds none. A steady stream of short
     holds therefore neither wakes it nor starts it anew.
-K2  It sleeps until the earliest beat. A hold that is due earlier wakes it; others only enter the table. With that beat
-    come those that are nearly due, so that thousands of holds are looked through once for many beats.
+K2  It sleeps until the earliest beat. A hold that is due earlier wakes it. One that is due later does nothing: when the
+    thread wakes, it finds it among the holds of the process. So a short hold costs one comparison. A hold is on that
+    list before it reads when the thread wakes; the thread takes that back before it goes through the list: one of the
+    two sees the other. With a beat come those that are nearly due, so that thousands of holds are looked through once
+    for many beats.
 K3  A hold with `on_lost` or `on_event` is watched, so that loss is told in milliseconds; where no events arrive it is
     looked at once a second, or as often as it asks for. All of them make one wait: thousands cost one descriptor, and
     an event costs a look at one hold. A thread of its own tells a loss: the caller's code takes its time, while the
@@ -21,20 +24,25 @@ K7  Three steps, in this order: the hold gets its keeper, it enters the table, i
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import errno
 import math
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 
-from .._core.hold import HoldState
 from .._core.wait import Signal, Wait
-from .._platform.interface import Environment, WatchSet
 from .sync import wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from .._core.hold import HoldState
+    from .._platform.interface import Environment, WatchSet
+
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
@@ -57,7 +65,8 @@ class Keeper:
 
     def _reset(self) -> None:
         # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
-        self._mutex = threading.RLock()
+        # That of `threading` where it is loaded: gevent replaces it there.
+        self._mutex = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
         self._kept: dict[HoldState, int | None] = {}
         """All that are kept, with their keys among the watches."""
         self._due = math.inf
@@ -70,6 +79,8 @@ class Keeper:
         self._awaited = False
         """Whether the thread waits for the watches: then a new one needs no wake-up."""
         self._next_wake = 0.0
+        self.wakes = math.inf
+        """When the thread will wake, while it sleeps: it finds holds that are due later by itself (K2)."""
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
         self._bell: Signal | None = None
@@ -148,6 +159,8 @@ class Keeper:
 
     def _release_after_threads(self) -> None:
         """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
+        import threading
+
         if sys.version_info < (3, 13):
             threading._shutdown()  # type: ignore[attr-defined]  # what it is about to call; at the second call a no-op
         self.release_all()
@@ -212,6 +225,8 @@ class Keeper:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
                 self._bell = Signal()
+        import threading
+
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
         try:
             start(self._thread)
@@ -229,9 +244,11 @@ class Keeper:
         try:
             self._keep_all()
         finally:
+            import threading
+
             with self._mutex:
                 if self._thread is threading.current_thread():
-                    self._thread = None
+                    self._thread, self.wakes = None, math.inf
 
     def _keep_all(self) -> None:
         generation = self._env.generation
@@ -254,6 +271,9 @@ class Keeper:
         self._answer()
         now = time.monotonic()
         with self._mutex:
+            if now >= self._next_wake:
+                self.wakes = math.inf
+                self._find()
             if not self._kept:
                 if now < self._next_wake:
                     return self._until_next_wake()
@@ -275,7 +295,7 @@ class Keeper:
                 return self._until_next_wake()  # the turn after that ends the thread
             if now >= self._due:
                 self._due = min(held.next_beat for held in self._kept)
-            self._next_wake = min(self._due, now + _LONGEST)
+            self._next_wake = min(self._due, self.wakes, now + _LONGEST)
             events: tuple[int, ...] = ()
             if self._watches is not None:
                 events, self._awaited = self._watches.fds(), True
@@ -284,6 +304,19 @@ class Keeper:
             if self._watched and not events:
                 self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
             return self._until_next_wake(events)
+
+    def _find(self) -> None:
+        """Keep the holds that have come since (K2)."""
+        for held in list(self._env.holds.values()):
+            request = held.request
+            if request.beat_every == math.inf or request.watched or held.waits or held in self._kept or not held.refs:
+                continue
+            held.keeper = self  # K7
+            held.next_beat = held.acquired + request.beat_every
+            self._due = min(self._due, held.next_beat)
+            self._kept[held] = None
+            if held.released:
+                self.forget(held)  # it may have ended before it had its keeper
 
     def _answer(self) -> None:
         """A ring from now on is a new one."""
@@ -297,6 +330,7 @@ class Keeper:
             pass
 
     def _until_next_wake(self, events: tuple[int, ...] = ()) -> Wait:
+        self.wakes = self._next_wake
         if self._doorbell is None:
             return Wait((), self._next_wake, signal=self._bell)
         return Wait((self._doorbell[0], *events), self._next_wake)
@@ -333,6 +367,8 @@ def _is_nearly_due(held: HoldState, now: float) -> bool:
 
 def start(thread: threading.Thread) -> None:
     """Start a thread that takes no signals: one that landed there would not interrupt a wait in the main thread."""
+    import _signal as signal  # type: ignore[import-not-found]  # without its enumerations, which take 3 ms to load
+
     blocking = hasattr(signal, "pthread_sigmask")
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if blocking else None
     try:
@@ -359,6 +395,8 @@ def call_aside(callback: Callable[[], object], what: str) -> None:
             callback()
         except Exception as error:
             report(what, error)
+
+    import threading
 
     try:
         threading.Thread(target=run, name="holdfast-lost", daemon=True).start()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import _thread
-import threading
 import time
-from collections.abc import Generator
-
-from .._core.wait import Signal, Wait
-from .._platform.interface import Environment
-from .._platform.operations import Operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import TypeVar
+
+    from .._core.wait import Signal, Wait
+    from .._platform.interface import Environment
+    from .._platform.operations import Operation
 
     T = TypeVar("T")
 
-_local = threading.local()
+_local = _thread._local()
 
 
 _LONGEST = 3600.0
@@ -95,8 +94,8 @@ def caller() -> tuple[object, ...]:
     A tuple, because a task is named by its thread and itself: a wait blocks all callers whose names begin with its own.
     """
     global _local
-    if type(_local) is not threading.local:
-        _local = threading.local()  # gevent has made greenlets of threads since this was imported
+    if type(_local) is not _thread._local:
+        _local = _thread._local()  # gevent has made greenlets of threads since this was imported
     try:
         name: tuple[object, ...] = _local.name
     except AttributeError:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
 
 from .fork import forking
-from .operations import Operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    from .operations import Operations
 
 _numbers = itertools.count()
 
@@ -37,7 +38,7 @@ class Descriptors:
     """Those that are open, whether the operations that opened them last or not."""
 
     def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+        self._operation = operations.number
         self._made = operations.made
 
     def open(
@@ -45,7 +46,7 @@ class Descriptors:
     ) -> Descriptor:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
         made: Any = self._made
-        key = (0 if lasting else self._operations.number(), next(_numbers))
+        key = (0 if lasting else self._operation(), next(_numbers))
         with forking:
             (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
         if fd < 0:

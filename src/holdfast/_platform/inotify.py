@@ -41,11 +41,16 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Container, Iterable, Iterator
 
-from .descriptors import Descriptors
-from .interface import CHANGED, CLOSED, waiting_loop
-from .operations import Operation
+from .values import CHANGED, CLOSED, waiting_loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from .descriptors import Descriptors
+    from .operations import Operation
+
 
 Change = tuple[str, str, str]
 
@@ -401,9 +406,9 @@ class DirectoryLog:
         if token is None:
             token = self._tokens[name] = _token(self._wd, os.fsencode(name))
         logs = self._logs
-        found = token in logs.read(token)
+        data = logs.read(token)
         self._asked, self._doubts = True, logs.doubts
-        return found and self.is_complete
+        return self.is_complete and token in data
 
     def start(self, names: Iterable[str]) -> None:
         self.names = {name for name in names if name.endswith(_TEMPORARY)}

@@ -6,54 +6,20 @@ Descriptors that come from here never cross `exec`, and a forked child closes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
-from contextvars import ContextVar
-from enum import Enum
-
-from ..model import Identity, Value
-from .operations import Operations
+from ..model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol, TypeVar
+
+    from ..model import Identity
+    from .operations import Operations
+    from .values import LockOwner, Process
 
     T = TypeVar("T")
 else:
     Protocol = object
-
-
-class Presence(Enum):
-    """What the process table says about a pid."""
-
-    RUNNING = "running"
-    ZOMBIE = "zombie"
-    GONE = "gone"
-    UNKNOWN = "unknown"
-
-
-class Process(Value):
-    """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
-
-    presence: Presence
-    started: str = "-"
-    since: float | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is certain that no such process runs any more."""
-        return self.presence in (Presence.GONE, Presence.ZOMBIE)
-
-
-class LockOwner(Value):
-    """Who has a kernel lock on a file, or is `waiting` for it within the kernel.
-
-    `pid` is None for somebody who cannot be named from here: a process of another PID namespace, or one that inherited
-    the lock from a process that has ended, and may not be looked at. One such entry may stand for several.
-    """
-
-    pid: int | None
-    exclusive: bool
-    waiting: bool = False
 
 
 class Stat(Protocol):
@@ -75,18 +41,6 @@ class Stat(Protocol):
     def st_mtime(self) -> float: ...
 
 
-# What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
-# takes as long as a system call.
-CHANGED = 1
-CLOSED = 2
-
-RECHECK = 10.0
-"""Seconds between looks where events are expected (acquire.py, A2)."""
-
-DYING = 0.0127
-"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, WF2)."""
-
-
 class Watch(Protocol):
     """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""
 
@@ -104,10 +58,6 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """End the watch. Idempotent."""
-
-
-waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
-"""What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
 
 
 class WatchSet(Protocol):

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
-import operator
 import os
 import select
 import stat
-import struct
 import time
-from collections.abc import Collection
+from _operator import call
 
 from . import procfs
-from .interface import LockOwner, Presence, Process
 from .portable import GenericEnvironment, presence_by_signal, unwrapped
+from .values import Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from functools import partial
     from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
     from .proc_locks import LinuxProcLocks
+    from .values import LockOwner
+else:
+    from _functools import partial  # `functools` takes 2 ms to load
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -134,14 +136,14 @@ class LinuxEnvironment(GenericEnvironment):
         flags = _WRITE if write else _READ
         if dir_fd is None:
             return self._descriptors.open(os.open, path, flags)
-        return self._descriptors.open(operator.call, functools.partial(os.open, path, flags, dir_fd=dir_fd))
+        return self._descriptors.open(call, partial(os.open, path, flags, dir_fd=dir_fd))
 
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
         os.mkfifo(name, mode, dir_fd=dir_fd)
 
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
         flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
-        fd = self._descriptors.open(operator.call, functools.partial(os.open, name, flags, dir_fd=dir_fd))
+        fd = self._descriptors.open(call, partial(os.open, name, flags, dir_fd=dir_fd))
         try:
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "not a FIFO", name)
@@ -173,15 +175,12 @@ class LinuxEnvironment(GenericEnvironment):
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
-
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
         # absolute path. Without one it would be link(), which fails with EXDEV.
         if "proc" not in self.without:
             try:
-                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                os.link("/proc/self/fd/" + str(fd), path, src_dir_fd=fd, follow_symlinks=True)
                 return
             except FileNotFoundError:
                 pass  # /proc is hidden, or the directory is gone: the next call tells which
@@ -326,7 +325,7 @@ class LinuxEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        directory = os.path.dirname(path)
+        directory = path.rpartition("/")[0] or "/"
         known = self._blocking.get(directory)
         if known is None:
             # By the text first: looking at a directory of a server that does not answer is what must not happen here.
@@ -397,12 +396,17 @@ def setproctitle(name: str, about: str) -> None:
         pass  # it goes by its old name
 
 
-@functools.cache
+_loaded: Any = None
+
+
 def _libc() -> Any:
     """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
-    import ctypes
+    global _loaded
+    if _loaded is None:
+        import ctypes
 
-    return ctypes.CDLL(None, use_errno=True)
+        _loaded = ctypes.CDLL(None, use_errno=True)
+    return _loaded
 
 
 def btime(path: str) -> str | None:
@@ -418,6 +422,8 @@ def btime(path: str) -> str | None:
     found = ctypes.create_string_buffer(_SIZE)
     if statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_INO | _STATX_BTIME, found) != 0:
         return _number(path)
+    import struct
+
     (known,) = struct.unpack_from("=I", found, 0)
     (inode,) = struct.unpack_from("=Q", found, _INODE_AT)
     if not known & _STATX_BTIME:

@@ -25,12 +25,12 @@ from __future__ import annotations
 import itertools
 import sys
 from _thread import _local
-from collections.abc import Callable
 
 from ..errors import LockLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any, Protocol
 
@@ -101,6 +101,12 @@ class Operation:
             unlink_quietly(env, path)
 
 
+class _Here(_local):
+    """Of each thread."""
+
+    current: Operation | None = None
+
+
 class Operations:
     """Those of one process."""
 
@@ -112,7 +118,7 @@ class Operations:
         self.entered: dict[int, tuple[Callable[[], object], Any]] = {}
         """The holds of `with` statements, by number: what each statement drops when it is left, by a weak reference."""
         self._exclusive = exclusive
-        self._local = _local()
+        self._here = _Here()
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None) -> Operation:
         """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it."""
@@ -124,12 +130,12 @@ class Operations:
         if task is not None:
             operation.task = task
         self.running[operation.number] = operation
-        self._local.current = operation
+        self._here.current = operation
         return operation
 
     def resume(self, operation: Operation) -> None:
         """The steps that this thread takes from here on are of that operation."""
-        self._local.current = operation
+        self._here.current = operation
 
     def end(self, operation: Operation) -> None:
         """It has nothing left to be undone."""
@@ -139,16 +145,16 @@ class Operations:
 
     def about_to_deliver(self, operation: Operation) -> None:
         """The caller takes it off the list next, by `del`, and returns (J2)."""
-        self._local.current = operation.outer
+        self._here.current = operation.outer
 
     def number(self) -> int:
         """That of the current one; 0 where there is none."""
-        current: Operation | None = getattr(self._local, "current", None)
+        current = self._here.current
         return current.number if current is not None and current.number in self.running else 0
 
     def current(self) -> Operation | None:
         """Which one this thread is in."""
-        current: Operation | None = getattr(self._local, "current", None)
+        current = self._here.current
         return current if current is None or current.number in self.running else None
 
     def about_to_make(self, path: str) -> None:
@@ -172,9 +178,9 @@ class Operations:
                 left.frame = sys._getframe()  # nobody else begins with it while we run
             current = self.current()
             if isinstance(left, Operation):
-                self._local.current = left
+                self._here.current = left
             left.undo()
-            self._local.current = current
+            self._here.current = current
             self.running.pop(number, None)
             left.frame = None
 

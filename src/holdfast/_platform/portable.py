@@ -6,25 +6,29 @@ evidence comes from psutil where it is installed, else from `kill(pid, 0)` on PO
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import sys
 import time
-import zlib
-from collections.abc import Callable, Collection
+from _operator import call
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
 from .fork import forking
-from .interface import DirectoryLog, LockOwner, Presence, Process, Watch, WatchSet
 from .operations import Operations
+from .values import Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from functools import partial
     from typing import Any, TypeVar
 
+    from .interface import DirectoryLog, Watch, WatchSet
+    from .values import LockOwner
+
     T = TypeVar("T")
+else:
+    from _functools import partial  # `functools` takes 2 ms to load
 
 _HERE: int = (
     getattr(os, "O_PATH", os.O_RDONLY)
@@ -126,6 +130,11 @@ _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
 """For link(2), which follows no link on Linux, but may elsewhere."""
 
 
+def _pwrite(fd: int, data: bytes, offset: int) -> int:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
+
+
 class GenericEnvironment:
     """The portable environment, and the base of the others."""
 
@@ -138,6 +147,8 @@ class GenericEnvironment:
     fstat = staticmethod(os.fstat)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
+    exists: Callable[[str], bool] = staticmethod(partial(os.access, mode=os.F_OK))
+    write: Callable[[int, bytes, int], int] = staticmethod(getattr(os, "pwrite", _pwrite))
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
@@ -213,6 +224,8 @@ class GenericEnvironment:
         node = uuid.getnode()
         if node >> 40 & 1:
             return "-"  # that bit says: made up, and another one next time
+        import zlib
+
         return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
 
     def _pid_namespace(self) -> str:
@@ -292,8 +305,8 @@ class GenericEnvironment:
         flags |= CLOEXEC | _BINARY
         if dir_fd is None:
             return self._descriptors.open(os.open, path, flags, mode, kind=kind)
-        relative = functools.partial(os.open, path, flags, mode, dir_fd=dir_fd)
-        return self._descriptors.open(operator.call, relative, kind=kind)
+        relative = partial(os.open, path, flags, mode, dir_fd=dir_fd)
+        return self._descriptors.open(call, relative, kind=kind)
 
     def open_directory(self, path: str) -> int:
         return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW | NONBLOCK)
@@ -339,12 +352,6 @@ class GenericEnvironment:
         os.lseek(fd, 0, os.SEEK_SET)
         return os.read(fd, size)
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        if hasattr(os, "pwrite"):
-            return os.pwrite(fd, data, offset)
-        os.lseek(fd, offset, os.SEEK_SET)
-        return os.write(fd, data)
-
     def chmod(self, fd: int, mode: int) -> None:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, mode)
@@ -376,9 +383,6 @@ class GenericEnvironment:
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
         return None  # nothing portable leads there
-
-    def exists(self, path: str) -> bool:
-        return os.access(path, os.F_OK)
 
     def make_directory(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)

@@ -12,8 +12,9 @@ import stat
 
 from ..model import temporary_name
 from . import procfs
-from .interface import CHANGED, CLOSED, Abilities, Limits
+from .interface import Abilities, Limits
 from .portable import CLOEXEC, NOFOLLOW, NONBLOCK, GenericEnvironment
+from .values import CHANGED, CLOSED
 
 _MOST_MOUNTS = 8
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterable
 from ..model import Value
 from . import procfs
 from .inotify import IN_CLOSE_NOWRITE, MASKS
-from .interface import LockOwner, Presence, Process
+from .values import LockOwner, Presence, Process
 
 _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
 """Where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""

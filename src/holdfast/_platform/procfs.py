@@ -6,7 +6,11 @@ No server is asked, so nothing here can hang. What is hidden, gone or torn is mi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 MOUNTS = "/proc/self/mountinfo"
 _NETWORK = frozenset(

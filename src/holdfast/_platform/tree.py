@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 
 from ..model import Value
 from . import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -10,13 +10,14 @@ import functools
 import signal
 import sys
 
-from ..model import Status
 from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import NoReturn
+
+    from ..model import Status
 
 
 _MODULES = {

@@ -17,8 +17,9 @@ from ..engines import engine_of
 from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
+from ..liveness import Liveness
 from ..lock import Lock, requests_of
-from ..model import Liveness, Status
+from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
 from .outcome import DONE, FAILED, HELD, USAGE, say, show

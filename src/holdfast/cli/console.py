@@ -8,21 +8,25 @@ Recorded events are a file with one JSON object on each line, which several proc
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
 
 from .._core.messages import advice, brief_command, duration, moment, printable
-from ..events import Event, listen
-from ..lock import Lock
-from ..model import Holder, Record, Status, Value, Waiter
-from .outcome import DONE, HELD, Screen, say, screen, show
+from ..events import listen
+from ..model import Value
+from .outcome import DONE, HELD, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
     from typing import Any, TextIO
+
+    from ..events import Event
+    from ..lock import Lock
+    from ..model import Holder, Record, Status, Waiter
+    from .outcome import Screen
 
 Cell = str | tuple[str, str]
 """Text, or text and the name of its style."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable
 
 from .._drivers.sync import caller
 from .._platform import environment
 from ..engines.file.hold import FileHold
-from ..errors import LockLost
 from ..lock import Hold, keep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from ..errors import LockLost
 
 
 def detach(kept: Collection[int]) -> None:

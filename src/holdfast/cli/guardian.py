@@ -40,20 +40,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
 
-from .._core.hold import HoldState
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
-from ..engines.file.hold import FileHold
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import Hold, file_hold, guarded_hold, state_of
+from ..lock import file_hold, guarded_hold, state_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import NoReturn
+
+    from .._core.hold import HoldState
+    from ..engines.file.hold import FileHold
+    from ..lock import Hold
 
 
 _PAUSES = (0.02, 0.2)

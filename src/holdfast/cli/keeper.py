@@ -32,20 +32,18 @@ S8  An interruption reaches the command. It tells the keeper that acquires, and 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
 import threading
-from collections.abc import Iterable
 
 from .._platform import environment
-from ..engines.file.hold import FileHold
-from ..engines.file.inspect import Assessment, Observation, glance
+from ..engines.file.inspect import Assessment, glance
 from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
-from ..lock import Hold, Lock, file_hold, file_request, requests_of
-from ..model import Evidence, Identity, Liveness, Status
+from ..liveness import Liveness
+from ..lock import file_hold, file_request, requests_of
+from ..model import Evidence
 from .console import as_json
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
@@ -53,7 +51,14 @@ from .owner import Owner, tell_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
     from typing import NoReturn
+
+    from ..engines.file.hold import FileHold
+    from ..engines.file.inspect import Observation
+    from ..lock import Hold, Lock
+    from ..model import Identity, Status
 
 NAME = "holdfast-keeper"
 """What a keeper is called in lists of processes."""

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from .. import protocols
@@ -20,6 +19,7 @@ from .outcome import HELD, HELD_RUN, masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
 # -- values as they are typed ------------------------------------------------------------------------------------------

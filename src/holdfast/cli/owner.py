@@ -13,15 +13,19 @@ W3  Where the caller's program cannot be found out (another system, another user
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 from .._core.messages import brief_command, printable
 from .._platform import environment
-from .._platform.interface import Presence
+from .._platform.values import Presence
 from .detached import readable
 from .outcome import FAILED, masked, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
 
 _SHELLS = {
     "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",

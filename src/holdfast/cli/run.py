@@ -17,18 +17,16 @@ C5  Waiting for the command and signalling it exclude each other: a signal never
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import threading
-from types import FrameType
 
 from .._platform import environment
-from .._platform.tree import Member, is_running, look_at, send
+from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import Hold, release_all, state_of
+from ..lock import release_all, state_of
 from .console import recorded
 from .guardian import ENDED, Guardian, Tree, named
 from .outcome import FAILED, LOST, die_of, say
@@ -36,7 +34,12 @@ from .target import lock_of, semaphore_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
     from typing import Any
+
+    from .._platform.tree import Member
+    from ..lock import Hold
 
 _ENDING = tuple(
     getattr(signal, name)

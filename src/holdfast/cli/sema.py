@@ -19,12 +19,13 @@ from enum import Enum
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
-from .._platform.interface import Presence
+from .._platform.values import Presence
 from ..engines.file.inspect import MAX_PID, Assessment, Observation, assess, forget, observe
 from ..engines.file.remove import remove_if
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
+from ..liveness import Liveness
 from ..lock import Lock, announce, file_request, leave_to
-from ..model import Liveness, Record
+from ..model import Record
 from .outcome import DONE, FAILED, HELD, USAGE, show
 
 TYPE_CHECKING = False

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
-from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.remove import remove_if, why_not_of
 from ..errors import AcquireTimeout, HoldfastError
-from ..lock import Hold, Lock, bind, file_hold, file_request, leave_to, release_all
-from ..model import Status
+from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .console import as_json, tell_refused, tell_released
 from .keeper import Keeper, end_keeper, is_possible, tell_acquired, tell_held, why_not_for
 from .outcome import DONE, USAGE, say, show
 from .owner import Owner, owner_of
 from .target import lock_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from ..engines.file.inspect import Assessment, Observation
+    from ..lock import Hold, Lock
+    from ..model import Status
 
 
 def try_(options: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -13,7 +12,6 @@ from .._admin.scan import (
     LEFT_EMPTY,
     MALFORMED,
     STALE,
-    Found,
     Survey,
     heartbeat,
     id_of,
@@ -23,10 +21,8 @@ from .._admin.scan import (
 )
 from .._core.messages import advice, duration, printable
 from .._platform import environment
-from .._platform.interface import LockOwner
 from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
-from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, rows_of, rows_of_content, text_of
 from .outcome import DONE, FAILED, say, show
@@ -35,7 +31,12 @@ from .target import Slots, lock_options, of_survey, recognised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from typing import Any
+
+    from .._admin.scan import Found
+    from .._platform.values import LockOwner
+    from ..model import Status
 
 _USUAL = "sema"
 _ALIKE = frozenset({"sema", "semats"})

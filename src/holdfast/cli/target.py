@@ -11,9 +11,7 @@ the lock files that are there: as many as the highest number among them says.
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterator
 
 from .._core.messages import advice, sentence, waiting
 from .._drivers.sync import drive
@@ -21,8 +19,7 @@ from .._platform import environment
 from ..engines import engine_of
 from ..engines.registry import scheme_of
 from ..errors import EngineUnavailable, HoldfastError
-from ..lock import Lock, Resource, Semaphore, announce
-from ..model import SemaphoreStatus, Status
+from ..lock import Lock, Semaphore, announce
 from ..protocols import is_persistent
 from .console import (
     as_json,
@@ -42,9 +39,13 @@ from .outcome import DONE, HELD, USAGE, masked, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
     from typing import Any, TypeVar
 
     from .._admin.scan import Found, Survey, Unreadable
+    from ..lock import Resource
+    from ..model import SemaphoreStatus, Status
 
     R = TypeVar("R", bound=Resource)
 

@@ -6,21 +6,22 @@ server has its sockets in non-blocking mode.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
 
-from .._core.hold import HoldRef
-from .._core.messages import Refusal
-from .._core.options import Options, Request
 from .._core.wait import Wait
-from .._platform.interface import Environment
 from ..errors import HoldfastError
-from ..model import Record, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any, ClassVar
+
+    from .._core.attempt import Refusal
+    from .._core.hold import HoldRef
+    from .._core.options import Options, Request
+    from .._platform.interface import Environment
+    from ..model import Record, Status
 
 
 _LOOK_EVERY = 0.25

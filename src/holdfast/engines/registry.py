@@ -6,12 +6,14 @@ scheme, its object an instance or a subclass of `Engine`. They never replace hol
 
 from __future__ import annotations
 
-import os
-
-from .. import plugins
 from ..errors import EngineUnavailable, InvalidPath
 from .base import Engine
 from .file import FILES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
 
 GROUP = "holdfast.engines"
 _BUILT_IN: dict[str, tuple[str, str, str]] = {
@@ -38,6 +40,8 @@ def engine_of(resource: str | os.PathLike[str]) -> Engine:
         pass
     if scheme in _BUILT_IN:
         return _made.setdefault(scheme, _import(scheme))
+    from .. import plugins
+
     found = plugins.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
     if found is not None:
         return _made.setdefault(scheme, found)
@@ -65,6 +69,8 @@ def scheme_of(resource: str | os.PathLike[str]) -> str:
 
 def names() -> list[str]:
     """The schemes of all engines but files, sorted. Loads none of them."""
+    from .. import plugins
+
     return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 

@@ -18,9 +18,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
-from .._core.attempt import AttemptEvents
+from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState
-from .._core.messages import Refusal, deadlock
+from .._core.messages import deadlock
 from .._core.options import Options, Request, check_seconds
 from .._core.wait import Deadline, Signal, Wait
 from .._drivers.sync import drive
@@ -92,7 +92,7 @@ class Attempt(Deadline):
 class RemoteHold(HoldState):
     """A hold that a server has granted. The engine keeps it alive, and implements its end."""
 
-    __slots__ = ("_key", "_record", "lapses", "why_lost")
+    __slots__ = ("_record", "lapses", "why_lost")
 
     waits = True
     request: RemoteRequest
@@ -100,12 +100,12 @@ class RemoteHold(HoldState):
     def __init__(
         self, env: Environment, request: RemoteRequest, name: tuple[object, ...], record: Record, token: int | None
     ) -> None:
-        self._key = name
         self._record = record
         self.lapses = math.inf  # EH1
         self.why_lost = ""
-        super().__init__(env, request)
+        super().__init__(env, request, name)
         self.token = token
+        enrol(self)
 
     # -- what an engine does -------------------------------------------------------------------------------------------
 
@@ -170,14 +170,9 @@ class RemoteHold(HoldState):
     def _is_ours(self) -> bool:
         return not self.why_lost and self.env.monotonic() < self.lapses
 
-    def _enrol(self) -> None:
-        self.env.holds[self._key] = self
-        enrol(self)
-
     def _forget(self) -> None:
         forget(self)
-        if self.env.holds.get(self._key) is self:
-            del self.env.holds[self._key]
+        super()._forget()
 
     def _undo(self) -> None:
         self._forget()

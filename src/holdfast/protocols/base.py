@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-
-from ..model import Identity, Liveness, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, ClassVar, Literal
+
+    from ..liveness import Liveness
+    from ..model import Identity, Record
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_TAG_CHARACTERS = 10_000

@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping
 
 from ..errors import MalformedRecord
-from ..model import Identity, Liveness, Marker, Record
+from ..liveness import Liveness
+from ..model import Identity, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, NO_OPTIONS, Protocol
 from .dates import rfc3339, rfc3339_text

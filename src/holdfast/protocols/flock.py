@@ -10,16 +10,18 @@ A holder with a tag writes a record into an otherwise empty file, for people. It
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from ..errors import MalformedRecord
-from ..model import Identity, Liveness, Record
 from .base import NO_OPTIONS
 from .sema import Sema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    from ..liveness import Liveness
+    from ..model import Identity, Record
 
 SIGNATURE = b"protocol=flock\n"
 """The first line of each record."""

@@ -6,13 +6,14 @@ protocol's `name`, its object an instance or a subclass of `Protocol`. They neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from .. import plugins
 from ..errors import HoldfastError, MalformedRecord
 from .base import Protocol
-from .flock import Flock
 from .sema import Sema, Semats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 GROUP = "holdfast.protocols"
 
@@ -23,6 +24,12 @@ def _sidecar() -> Protocol:
     return Sidecar()
 
 
+def _flock() -> Protocol:
+    from .flock import Flock
+
+    return Flock()
+
+
 def _beads() -> Protocol:
     from .beads import Beads
 
@@ -31,12 +38,12 @@ def _beads() -> Protocol:
 
 _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "beads": _beads,
-    "flock": Flock,
+    "flock": _flock,
     "sema": Sema,
     "semats": Semats,
     "sidecar": _sidecar,
 }
-"""`beads` and `sidecar` are imported on demand."""
+"""What is not `sema` or its like is imported on demand."""
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
 """The most liberal comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
@@ -68,6 +75,8 @@ def names() -> list[str]:
 
     Loads nothing, but searches the installed packages, which takes some milliseconds.
     """
+    from .. import plugins
+
     return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
 
 
@@ -76,6 +85,8 @@ def _offered(name: str) -> Protocol | None:
 
     def wrong(found: Protocol) -> str:
         return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
+
+    from .. import plugins
 
     return plugins.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
 

@@ -16,15 +16,17 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ..errors import MalformedRecord
-from ..model import Identity, Liveness, Marker, Record
+from ..model import Marker, Record
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    from ..liveness import Liveness
+    from ..model import Identity
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
@@ -88,7 +90,7 @@ class Sema(Protocol):
             raise ValueError(f"a sema record cannot carry timestamp {timestamp!r}")
         if tag is not None and (not isinstance(tag, str) or tag != tag.strip() or "\n" in tag):
             raise ValueError("a sema tag is one line without blanks at its ends")
-        return _text(pid, timestamp, tag, record.marker.encode() if record.marker else None).encode("utf-8")
+        return _text(pid, timestamp, tag, record.marker.encode() if record.marker else None)
 
     def compose(
         self,
@@ -98,7 +100,7 @@ class Sema(Protocol):
         marker: str | None,
         more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
     ) -> bytes:
-        return _text(who.pid, max(0, int(now)), tag, marker).encode("utf-8")
+        return _text(who.pid, int(now) if now > 0 else 0, tag, marker)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.
@@ -114,12 +116,12 @@ class Sema(Protocol):
         return (start, digits) if end - start == len(digits) else None
 
 
-def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> str:
+def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> bytes:
     # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
     # killed between two pages of its one write leaves a record that still names its process.
     tagged = "" if tag is None else f"tag={tag}\n"
     marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
-    return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}"
+    return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}".encode()
 
 
 def _decoded(data: bytes) -> str:
@@ -170,4 +172,6 @@ class Semats(Sema):
     refuses_parent_components = True
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:
-        return liveness is Liveness.DEAD and super().is_stale(record, liveness, now, stale_after)
+        from .. import liveness as of_holders
+
+        return liveness is of_holders.Liveness.DEAD and super().is_stale(record, liveness, now, stale_after)

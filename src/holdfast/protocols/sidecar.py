@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import MalformedRecord
-from ..model import Identity, Liveness, Marker, Record
+from ..liveness import Liveness
+from ..model import Identity, Marker, Record
 from . import jsontext
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 from .dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from .._core.attempt import Refusal
 from .._core.hold import HoldState
-from .._core.messages import Refusal
 from ..errors import LockLost, NotHeld
 from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
 from ..model import Value

@@ -20,7 +20,8 @@ import stat
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
-from .._core.messages import Refusal, refused, sentence
+from .._core.attempt import Refusal
+from .._core.messages import refused, sentence
 from .._core.options import Options, check_timeout
 from .._core.wait import Signal
 from .._platform import environment

@@ -31,12 +31,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 
+from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.messages import Refusal
 from ..._core.wait import Signal, Wait
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
-from ..._platform.interface import RECHECK, Environment
+from ..._platform.interface import Environment
+from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
 from ...model import Record, Status
 from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock

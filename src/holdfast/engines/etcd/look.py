@@ -10,9 +10,11 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ..._core.wait import Wait
-from ..._platform.interface import RECHECK, Environment
+from ..._platform.interface import Environment
+from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
-from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Record, Status, Waiter
 from .client import Cluster, cluster_of
 from .http import Unreachable
 from .queue import Queue, Seen, kvs_of

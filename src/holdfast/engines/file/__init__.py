@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Sequence
-
-from ..._core.hold import HoldRef
-from ..._core.messages import Refusal
-from ..._core.options import Options
-from ..._core.wait import Wait
-from ..._platform.interface import Environment
-from ...model import Record, Status
+from ..._platform.fork import forking
 from ..base import Engine
-from .acquire import acquire as acquire_first
-from .acquire import look_at_all, wait_until_free
-from .remove import break_lock
 from .request import FileRequest, slots_of
+from .uncontended import acquire as acquire_first
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Sequence
+
+    from ..._core.attempt import Refusal
+    from ..._core.hold import HoldRef
+    from ..._core.options import Options
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from ...model import Record, Status
 
 
 class FileEngine(Engine):
@@ -30,21 +32,27 @@ class FileEngine(Engine):
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
         return slots_of(resource, slots, options)
 
-    def acquire(
-        self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, HoldRef | Refusal]:
-        return acquire_first(env, requests, timeout, context)
+    acquire = staticmethod(acquire_first)
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
+        with forking:
+            from .acquire import wait_until_free
+
         return wait_until_free(env, requests, timeout, context)
 
     def look(self, env: Environment, requests: Sequence[FileRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
+        with forking:
+            from .acquire import look_at_all
+
         yield from ()
         return look_at_all(env, requests)
 
     def break_lock(self, env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
+        with forking:
+            from .remove import break_lock
+
         return break_lock(env, request)
 
     def may_block(self, env: Environment, request: FileRequest) -> bool:

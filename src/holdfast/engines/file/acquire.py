@@ -1,9 +1,9 @@
-"""Acquiring: the one algorithm, for every kind of caller.
+"""Acquiring a lock that is held: the one algorithm, for every kind of caller.
 
 A generator yields what to wait for (`Wait`) and is resumed when that has happened, or earlier. It never blocks and does
 not know its driver. Clean-up never yields, so cancelling is closing the generator.
 
-The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` goes from state to state:
+A lock that is free is acquired without it (uncontended.py). Else an `AcquireAttempt` goes from state to state:
 
     QUEUED    a waiter is ahead: wait for it to go               ──▶ TRYING, when first, or when a look is due
     TRYING    look at the lock files; join, create or take over  ──▶ done, or QUEUED or WATCHING
@@ -22,28 +22,31 @@ A6  A caller's function may need an event loop for its answer. We wait for it on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
 
-from ... import events
-from ..._core.attempt import AttemptEvents
-from ..._core.hold import HoldRef, give_back
-from ..._core.messages import Refusal, stale
-from ..._core.wait import Deadline, Signal, Wait
-from ..._platform.interface import Environment
+from ..._core.attempt import AttemptEvents, Refusal
+from ..._core.messages import stale
+from ..._core.wait import Deadline, Wait
 from ...errors import set_error_path
-from ...model import Evidence, Holder, Liveness, Status
-from .fencing import CounterBusy, fenced
-from .flock import WatchedFlock, take
-from .hold import FileHold
+from ...liveness import Liveness
+from ...model import Evidence, Status
+from .fencing import fenced
+from .flock import WatchedFlock
 from .interop import about_to_rename
-from .publish import publish
-from .queue import PATIENCE, QueueEntry, is_contended, waiters
-from .request import FileRequest
-from .steps import UNWRITABLE
+from .queue import PATIENCE, QueueEntry, waiters
+from .steps import answered, prepare
 from .watched import FIRST_POLL, WatchedFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from ..._core.hold import HoldRef
+    from ..._core.wait import Signal
+    from ..._platform.interface import Environment
+    from ...model import Holder
+    from .hold import FileHold
+    from .request import FileRequest
+
     State = Callable[[], Generator[Wait, None, "State | None"]]
 
 _MAX_SPINS = 50
@@ -52,148 +55,6 @@ _RETRIES = 5
 _MISS_PAUSE = 0.001
 _SLOW_MISS = 0.05
 """Seconds: a miss that took this long was not a lost race, but a rival that stays (interop.py, Y1)."""
-
-
-def acquire(
-    env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, HoldRef | Refusal]:
-    """A share in the first of these locks that becomes available, or the reason why there is none.
-
-    `context` names the caller that a wait would block (sync.caller).
-    """
-    generation = env.generation
-    try:
-        result = yield from _acquire(env, requests, timeout, context, generation)
-    except CounterBusy as busy:
-        return busy.refusal()
-    except OSError as error:
-        if generation != env.generation:
-            raise _forked(requests[0]) from None  # of a descriptor that the child has closed
-        set_error_path(error, requests[0].target)
-        raise
-    if isinstance(result, Refusal):
-        return result
-    if generation != env.generation:
-        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since has no owner.
-        give_back(result)
-        env.holds.clear()
-        raise _forked(requests[0])
-    return result
-
-
-def _forked(request: FileRequest) -> RuntimeError:
-    return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
-
-
-def _acquire(
-    env: Environment,
-    requests: Sequence[FileRequest],
-    timeout: float | None,
-    context: tuple[object, ...],
-    generation: int,
-) -> Generator[Wait, None, HoldRef | Refusal]:
-    attempt_events, ends = None, math.inf
-    if timeout is not None and requests[0].fencing:
-        ends = env.monotonic() + timeout
-    if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
-        attempt_events = AttemptEvents(env, requests[0], context)
-    try:
-        ref = yield from _fast_path(env, requests, timeout, context, ends)
-        if ref is None:
-            attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
-            attempt = AcquireAttempt(
-                env, requests, timeout, context, ends=ends, generation=generation, attempt_events=attempt_events
-            )
-            try:
-                try:
-                    ref = yield from attempt.run()
-                finally:
-                    attempt.close()
-            except BaseException:
-                attempt.close()  # again: the first close may be what was interrupted
-                if attempt.ref is not None:
-                    give_back(attempt.ref)
-                raise
-            if ref is None:
-                attempt_events.gave_up(attempt.who)
-                return attempt.refusal()
-            if attempt.joined:
-                attempt_events.joined()
-                attempt_events = None
-    except BaseException:
-        if attempt_events is not None:
-            attempt_events.gave_up()
-        raise
-    if attempt_events is not None:
-        ref.held.attempt_events = attempt_events  # the delivery of the handle reports that the lock is acquired
-    return ref
-
-
-def _fast_path(
-    env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
-) -> Generator[Wait, None, HoldRef | None]:
-    """The lock, if it is not held and no contender has been waiting for it."""
-    first = requests[0]
-    if len(requests) > 1 and first.owner is not None:
-        return None  # the owner may be inside one of them already
-    if is_contended(env, first, timeout):
-        return None
-    for request in requests:
-        if request.protocol.persistent:
-            held = take(env, request)
-        else:
-            taken = len(requests) > 1 and _is_taken(env, request)
-            if taken is None:
-                return None
-            try:
-                if request.prepare is not None and not taken:
-                    yield from _prepare(env, request.prepare)
-                held = None if taken else (yield from publish(env, request))
-            except OSError as error:
-                # If it is held, a caller without write permission learns by whom, as with a file that exists.
-                if error.errno in UNWRITABLE and env.exists(request.path):
-                    return None
-                raise
-        if held is not None and request.fencing:
-            held = yield from fenced(env, held, ends)
-            if held is None:
-                return None
-        if held is not None:
-            try:
-                return held.ref(context)
-            except BaseException:  # an interruption: nothing else knows of the hold yet
-                held.give_back()
-                raise
-    return None
-
-
-def _prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
-    known = prepare()
-    if known is not None:
-        yield from _answered(env, known)
-
-
-def _answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
-    """A6."""
-    generation = env.generation
-    while not known.is_set and generation == env.generation:
-        yield Wait((), math.inf, known)
-
-
-def _is_taken(env: Environment, request: FileRequest) -> bool | None:
-    """Whether a living process has it; None where only a full look can tell (it may be a dead holder's)."""
-    if not env.exists(request.path):
-        return False
-    try:
-        fd = env.open_existing(request.path, write=False)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return None
-    try:
-        return env.guarded(fd) or None
-    finally:
-        env.close(fd)
 
 
 class AcquireAttempt:
@@ -226,6 +87,8 @@ class AcquireAttempt:
         """Whether the share is in a hold that existed before."""
         self._behind = False
         """Whether a waiter was ahead at the last check."""
+        self._was_behind = False
+        """Whether we have waited behind another waiter since the last look or try."""
         self._has_looked = False
         """Whether we looked in vain at the lock although a waiter is ahead: then we wait before the next look."""
         self._answered = False
@@ -245,7 +108,9 @@ class AcquireAttempt:
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
-        self._entry = QueueEntry(env, self._request, self._deadline.started) if queued and self._request.fair else None
+        self._entry = None
+        if queued and self._request.fair:
+            self._entry = QueueEntry(env, self._request, self._deadline.started, waits=timeout != 0)
         if env.operations.entered:
             env.operations.leave_dropped()
         operation = env.operations.current()
@@ -278,33 +143,37 @@ class AcquireAttempt:
 
     def trying(self) -> Generator[Wait, None, State | None]:
         """TRYING: it is our turn, or time for a look."""
+        if self._is_handed_over():
+            return (yield from self._try())
         free = self.look()
         if self._join():
             return None
         asked = self._pending_answer()
         if asked is not None and not (self._answered and self._deadline.is_over()):  # or it would never end
-            yield from _answered(self._env, asked)
+            yield from answered(self._env, asked)
             self._answered = True
             return self.queued
         self._answered = False
         if self.is_closed:
             raise stale(self.refusal())
         if not self._behind or self._may_pass(free=free):
-            began = self._env.monotonic()
-            missed = yield from self._try_each()
-            if self.ref is not None:
-                return None
-            if missed:  # taken in between, by a process that the next look will see; or a cache is behind (NFS)
-                return (yield from self._after_miss(began))
-            if self._retries and any(file.could_be_had for file in self.files):
-                self._retries -= 1
-                for file in self.files:  # a prober or a rival had the guard for an instant
-                    if file.there and file.verdict.reclaim:
-                        file.hurry()
-                return self._waiting()
-        if self._deadline.has_failed():
+            return (yield from self._try())
+        return None if self._deadline.has_failed() else self._waiting()
+
+    def _try(self) -> Generator[Wait, None, State | None]:
+        began = self._env.monotonic()
+        missed = yield from self._try_each()
+        if self.ref is not None:
             return None
-        return self._waiting()
+        if missed:  # taken in between, by a process that the next look will see; or a cache is behind (NFS)
+            return (yield from self._after_miss(began))
+        if self._retries and any(file.could_be_had for file in self.files):
+            self._retries -= 1
+            for file in self.files:  # a prober or a rival had the guard for an instant
+                if file.there and file.verdict.reclaim:
+                    file.hurry()
+            return self._waiting()
+        return None if self._deadline.has_failed() else self._waiting()
 
     def watching(self) -> Generator[Wait, None, State | None]:
         """WATCHING: we are first, or there is no queue.
@@ -341,6 +210,8 @@ class AcquireAttempt:
         process holds something, which may be this lock."""
         assert self._entry is not None
         now = self._env.monotonic()
+        if self._entry.was_nudged():
+            return True
         if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
             self._recheck_at = self._entry.first_look(now)
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
@@ -376,8 +247,7 @@ class AcquireAttempt:
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
         self._deadline.require_same_process()
-        if entry.was_nudged():
-            self._recheck_at = now
+        self._was_behind = True
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
@@ -392,6 +262,12 @@ class AcquireAttempt:
         for file in self.files:
             file.look(strict=strict)
         return any(file.could_be_had for file in self.files)
+
+    def _is_handed_over(self) -> bool:
+        """Whether we have just become first, so that the lock is free unless a process without a ticket is faster: then
+        a try will tell."""
+        was_behind, self._was_behind = self._was_behind, False
+        return was_behind and not self._behind and len(self.files) == 1 and self.files[0].presume_free()
 
     def _join(self) -> bool:
         """Enter again, if our own process holds one of them for the same owner."""
@@ -421,7 +297,7 @@ class AcquireAttempt:
             if not file.could_be_had:
                 continue
             if file.request.prepare is not None:
-                yield from _prepare(self._env, file.request.prepare)
+                yield from prepare(self._env, file.request.prepare)
             held = yield from file.attempt()
             missed = missed or file.missed
             if held is not None and held.request.fencing:
@@ -519,7 +395,7 @@ class AcquireAttempt:
             self.look()
             self._deadline.announce(self.refusal)
         if self._entry is not None:
-            self._entry.queue_up(now)
+            self._entry.queue_up()
         return now
 
     def _bounded(self, until: float, now: float) -> float:

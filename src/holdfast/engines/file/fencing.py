@@ -33,13 +33,13 @@ import stat
 import zlib
 from collections.abc import Generator
 
-from ..._core.attempt import AttemptEvents
-from ..._core.messages import Refusal
+from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
-from ...model import Evidence, Holder, Liveness, Status, temporary_name
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Status, temporary_name
 from .hold import FileHold
 from .publish import NOT_HERE
 from .request import FileRequest
@@ -57,7 +57,7 @@ _PATIENCE = 10.0
 """Seconds that a caller without a timeout waits for a counter that it may not replace (TK8)."""
 
 
-class CounterBusy(Exception):
+class CounterBusy(Refused):
     """The caller's time was up before the counter became available."""
 
     def __init__(self, env: Environment, request: FileRequest, waited: float) -> None:

@@ -38,10 +38,12 @@ import stat
 from collections.abc import Generator
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment, LockOwner, Presence, Watch
+from ..._platform.interface import Environment, Watch
 from ..._platform.operations import let_go, unlink_quietly
+from ..._platform.values import LockOwner, Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
-from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Record, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
 from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular, with_hint
@@ -60,12 +62,7 @@ class FlockHold(FileHold):
 
     __slots__ = ()
 
-    def _enrol(self) -> None:
-        self.env.holds[(*self.identity, self.fd)] = self
-
-    def _forget(self) -> None:
-        if self.env.holds.get((*self.identity, self.fd)) is self:
-            del self.env.holds[(*self.identity, self.fd)]
+    recorded = False
 
     def _is_ours(self) -> bool:
         return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
@@ -75,9 +72,6 @@ class FlockHold(FileHold):
         if self.data:
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
-
-    def _drop(self, *, sure: bool = False) -> bool:  # noqa: ARG002
-        return super()._drop()  # no record shows whose descriptor it is
 
     def _withdraw(self) -> None:
         self._forget()
@@ -155,7 +149,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
         empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
-        return FlockHold(env, request, fd, identity, data, True)
+        return FlockHold(env, request, fd, identity, data, True, (*identity, fd))
     except BaseException:
         env.holds.pop((*identity, fd), None)
         if data:

@@ -1,6 +1,7 @@
 """A hold of a lock file: from the moment it is ours until it is released, left to another process, or lost.
 
-FH1  Unlink, unlock, close, in that order. Unlocked before it is unlinked, the file would look like a dead holder's.
+FH1  Unlink, leave the queue, unlock, close, in that order. Once the file is gone, the next waiter can have the lock, so
+     it is woken first. Unlocked before it is unlinked, the file would look like a dead holder's.
      Unlocking explicitly ends the guard at once even if a child, between vfork and exec, has a copy of the descriptor.
 FH2  The file is ours while the path names our inode *and* the record is the one that we wrote: a foreign process may
      remove and recreate it (another inode) or overwrite it (same inode).
@@ -14,19 +15,26 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Generator
-from types import FrameType
 
-from ..._core.hold import HoldRef, HoldState
-from ..._core.wait import Wait
-from ..._platform.interface import Environment
+from ..._core.hold import HoldState
+from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
-from ...model import Record
-from .queue import QueueEntry, tidy
-from .request import FileRequest
-from .steps import forget_hold, is_there, leads_to, withdraw
+from .steps import withdraw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from ..._core.hold import HoldRef
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from ...model import Record
+    from .queue import QueueEntry
+    from .request import FileRequest
 
 _TIDY_AFTER = 0.002
 """Seconds: after a shorter hold, tidying the queue would cost more than the rest."""
@@ -38,9 +46,18 @@ class FileHold(HoldState):
     __slots__ = ("data", "entry", "fd", "guarded", "identity")
 
     request: FileRequest
+    recorded = True
+    """Whether our record is in the file, so that a descriptor from which it was read is ours."""
 
     def __init__(
-        self, env: Environment, request: FileRequest, fd: int, identity: tuple[int, int], data: bytes, guarded: bool
+        self,
+        env: Environment,
+        request: FileRequest,
+        fd: int,
+        identity: tuple[int, int],
+        data: bytes,
+        guarded: bool,
+        key: tuple[object, ...] | None = None,
     ) -> None:
         self.fd = fd
         self.identity = identity
@@ -48,39 +65,41 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
-        super().__init__(env, request)
+        super().__init__(env, request, identity if key is None else key)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
-        if self.generation != self.env.generation:  # inert: H1
+        env = self.env
+        if self.generation != env.generation:  # inert: H1
             return
         ended = done = False
-        operations = self.env.operations
+        operations = env.operations
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
         _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
             with self.mutex:
-                if self.released or (ref is not None and ref not in self.refs):
+                if self.released:
                     return
                 # From here to `released` there is no call, so no signal handler that might release this very hold (H2).
                 if ref is not None and self.refs != [ref]:
-                    self.refs.remove(ref)
+                    if ref in self.refs:
+                        self.refs.remove(ref)
                     return
                 try:
                     self.frame, self.outer = frame, outer
                     running[self] = self
                     self.released = ended = True
                     mine = self._remove()
-                    mine = self._drop(sure=mine) and mine
+                    mine = self._drop(sure=mine and self.recorded) and mine
                     done = True
                 except BaseException as error:
                     self._interrupted(error)
                     done = True
                     raise
             self._finish()
-            if self.env.monotonic() - self.acquired > _TIDY_AFTER:
+            if env.monotonic() - self.acquired > _TIDY_AFTER:
                 self._tidy()
             if not mine:
                 self._raise_lost()
@@ -101,9 +120,13 @@ class FileHold(HoldState):
             set_error_path(error, self.path)
 
     def _tidy(self) -> None:
+        if not self.env.exists(self.request.queue):
+            return
         operations = self.env.operations
         operation = operations.begin(self.env)
         try:
+            with forking:
+                from .queue import tidy
             tidy(self.env, self.request.queue)
         except BaseException:
             operations.abort(operation)
@@ -134,6 +157,7 @@ class FileHold(HoldState):
             if self.lost or not self._is_ours():
                 return False
             self.env.unlink(self.path)
+            self._leave_queue()
             return True
         except FileNotFoundError:
             return False  # removed since the check
@@ -141,24 +165,24 @@ class FileHold(HoldState):
     def _drop(self, *, sure: bool = False) -> bool:
         """Let go of the descriptor; whether it was ours (FH5). `sure`: we have just read our record from it."""
         self._forget()
-        ours = True
+        env, ours = self.env, True
         try:
             if ours := sure or self._has_descriptor():
-                self.env.unguard(self.fd)
-            self._leave_queue()
+                env.unguard(self.fd)
+            if self.entry is not None:
+                self._leave_queue()
         finally:
-            (self.env.close if ours else self.env.disown)(self.fd)
+            (env.close if ours else env.disown)(self.fd)
             self.fd = -1
         return ours
 
     def _has_descriptor(self) -> bool:
-        return leads_to(self.env, self.fd, self.identity)  # FH5
-
-    def _enrol(self) -> None:
-        self.env.holds[self.identity] = self
-
-    def _forget(self) -> None:
-        forget_hold(self.env, self.identity, self.fd)
+        """FH5."""
+        try:
+            found = self.env.fstat(self.fd)
+        except OSError as error:
+            return error.errno != errno.EBADF
+        return (found.st_dev, found.st_ino) == self.identity
 
     def _withdraw(self) -> None:
         self._forget()
@@ -206,10 +230,12 @@ class FileHold(HoldState):
 
     def _is_ours(self) -> bool:
         # FH2
+        env, data = self.env, self.data
         try:
-            return is_there(self.env, self.path, self.identity) and (
-                self.env.read(self.fd, len(self.data) + 1) == self.data
-            )
+            found = env.stat(self.path)
+            return (found.st_dev, found.st_ino) == self.identity and env.read(self.fd, len(data) + 1) == data
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except OSError:
             if self._has_descriptor():
                 raise

@@ -25,12 +25,20 @@ from __future__ import annotations
 import errno
 import stat
 
-from ..._platform.interface import Environment, Presence, Stat
+from ..._platform.values import Presence
 from ...errors import InvalidPath, MalformedRecord, ProtocolMismatch
-from ...model import Evidence, Identity, Liveness, Marker, Record, Value
+from ...liveness import Liveness
+from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .request import FileRequest
+from .steps import UNFINISHED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..._platform.interface import Environment, Stat
+    from ...model import Identity, Marker, Record
+    from .request import FileRequest
+
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -52,8 +60,6 @@ _NEEDS = {
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
-# A file that was created but not yet written carries this bit; see publish.py, P6.
-UNFINISHED = stat.S_ISVTX
 
 
 class Observation:

@@ -30,14 +30,19 @@ Y7  Any lock file of this kind may have rivals, whichever of the two protocols t
 from __future__ import annotations
 
 import stat
-from collections.abc import Generator, Iterable
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ..._platform.operations import let_go
-from .hold import FileHold
-from .request import FileRequest
 from .steps import is_there
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from ..._platform.interface import Environment
+    from .hold import FileHold
+    from .request import FileRequest
+
 
 _YOUNG = 1.0
 """Seconds for which a temporary file counts regardless of its process, which may be in another container."""

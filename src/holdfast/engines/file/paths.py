@@ -12,10 +12,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import zlib
 
 from ...errors import InvalidPath
-from ...protocols import Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...protocols import Protocol
+
 
 _MOST = 40
 _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, errno.EINVAL)
@@ -130,5 +133,7 @@ def queue_of(directory: str, name: str) -> str:
     """The hidden directory of a lock's waiters, named after it as far as a file name's length allows."""
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
+        import zlib
+
         short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
     return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"

@@ -19,7 +19,8 @@ import math
 
 from ..._core.wait import Signal
 from ..._platform.interface import Environment
-from ...model import Evidence, Holder, Liveness, Status, Value
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Status, Value
 from .inspect import UNFINISHED_SOURCE, Assessment, Observation
 from .request import FileRequest
 

@@ -28,19 +28,25 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Generator
-from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ..._platform.operations import unlink_quietly
 from ...errors import UnsupportedFilesystem
 from ...model import temporary_name, temporary_prefix
 from .hold import FileHold
-from .inspect import UNFINISHED, with_hint
 from .interop import among, quieten
-from .request import FileRequest
-from .steps import is_there, kinds_of_marker, withdraw, write_all
+from .steps import UNFINISHED, is_there, kinds_of_marker, withdraw, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from functools import partial
+
+    from ..._platform.interface import Environment
+    from .request import FileRequest
+else:
+    from _functools import partial  # `functools` takes 2 ms to load
+
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(
@@ -72,8 +78,8 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
             return None
         except OSError as error:
             _fall_back(env, request, error, method)
-    if held is None or not (request.protocol.has_rivals or request.protocol.reclaim_suffix):
-        return held
+    if held is None:
+        return None
     try:
         if log is not None and log.saw(request.name) and not (log.names and among(log.names, request)):
             return held  # interop.py, Y7
@@ -84,7 +90,6 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
 
 
 def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
-    path, durable = request.path, request.durable
     data = b""
     fd = env.open_unnamed(request.directory, request.mode)
     try:
@@ -93,10 +98,10 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
         data = request.compose(env, found.st_dev, guarded=guarded)
         env.undo_by(fd, partial(withdraw, env, request, data))
         write_all(env, fd, data)
-        if durable:
+        if request.durable:
             env.sync(fd)
-        env.link_unnamed(fd, path)
-        if durable:
+        env.link_unnamed(fd, request.path)
+        if request.durable:
             env.sync_directory(request.directory)
         return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
     except FileExistsError:
@@ -255,6 +260,8 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
         ) from error
     if error.filename is None:
         error.filename = request.path
+    from .inspect import with_hint
+
     raise with_hint(error, request, env) from error
 
 
@@ -262,6 +269,8 @@ def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool
     """Whether a missing directory was the reason and has been made; InvalidPath if that was not requested."""
     if error.errno != errno.ENOENT or _has_directory(env, request):
         return False
+    from .inspect import with_hint
+
     if not request.parents:
         raise with_hint(error, request) from error
     try:
@@ -278,6 +287,8 @@ def _has_directory(env: Environment, request: FileRequest) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        from .inspect import with_hint
+
         raise with_hint(error, request) from error
     return True
 

@@ -41,22 +41,27 @@ from __future__ import annotations
 
 import _thread
 import errno
+import functools
 import math
 import stat
 import zlib
 from bisect import bisect_left
 
 from ..._core.wait import Signal
-from ..._platform.interface import RECHECK, Environment, Stat
+from ..._platform.values import RECHECK
 from ...errors import MalformedRecord
-from ...model import Identity, Status, Waiter, marker_text
+from ...model import Waiter, marker_text
 from ...protocols import get
-from .inspect import Observation, read_record
-from .request import FileRequest
+from .inspect import read_record
 from .steps import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..._platform.interface import Environment, Stat
+    from ...model import Status
+    from .inspect import Observation
+    from .request import FileRequest
+
     Arrival = tuple[float, Waiter]
 
 PATIENCE = 0.020
@@ -98,7 +103,8 @@ class Queue:
             self.close()
             raise
         self.mode, self.device = stat.S_IMODE(found.st_mode), found.st_dev
-        self.where = _where(env.identity(), found.st_dev)
+        who = env.identity()
+        self.where = _where(who.boot, who.pid_namespace, who.host, found.st_dev)
 
     def __enter__(self) -> Queue:
         return self
@@ -130,7 +136,7 @@ class Queue:
 
     def counts(self, name: str) -> bool:
         """Whether it may be the ticket of a waiter that this process can wait for (Q3)."""
-        return is_ticket(name) and name[-33:-25] == self.where[:8]
+        return name[-33:-25] == self.where[:8] and is_ticket(name)
 
     def follow(self, name: str) -> int | None:
         """A descriptor that hangs up when the owner of the ticket closes it. None: it is gone, or no ticket; if its
@@ -192,7 +198,7 @@ class Queue:
         fd = -1
         try:
             fd = env.open_fifo(new, write=False, dir_fd=self._fd)
-            if self.mode & 0o077:
+            if self.mode & 0o022:
                 found = env.fstat(fd)
                 if stat.S_IMODE(found.st_mode) != _UNNAMED or found.st_nlink > 1:
                     raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
@@ -209,7 +215,6 @@ class Queue:
         self.remove(name)
 
     def rename(self, name: str, new: str) -> None:
-        self.unlink(name + RECORD)
         self._env.rename(name, new, dir_fd=self._fd)
 
     def keep(self) -> None:
@@ -286,9 +291,10 @@ class Queue:
 class Ticket:
     """One waiter's ticket, open."""
 
-    __slots__ = ("_env", "fd", "name", "queue")
+    __slots__ = ("_env", "_is_described", "fd", "name", "queue")
 
     def __init__(self, env: Environment, queue: Queue, name: str, fd: int) -> None:
+        self._is_described = False
         self._env = env
         self.queue = queue
         self.name = name
@@ -296,20 +302,33 @@ class Ticket:
 
     def mark(self, *, holding: bool) -> None:
         """Show whether its owner has the lock, or waits."""
-        mode = _OPEN if self.queue.mode & 0o077 else _UNNAMED
+        mode = _OPEN if self.queue.mode & 0o022 else _UNNAMED
         self._env.chmod(self.fd, mode | _HOLDING if holding else mode)
 
+    def names(self) -> list[str]:
+        """All that is in the queue, sorted; empty if the ticket is no longer there."""
+        names = self.queue.names()
+        at = bisect_left(names, self.name)
+        return names if at < len(names) and names[at] == self.name else []
+
     def describe(self, request: FileRequest, since: float) -> None:
-        """Write what people may want to know of the waiter, if it has a tag."""
-        if request.tag is None:
-            return
+        """Write what people may want to know of the waiter."""
         env = self._env
         who = env.identity()
+        self._is_described = True
         record = get("sema").compose(who, since, request.tag, marker_text(True, self.queue.device, who), {})
         try:
             self.queue.write(self.name + RECORD, request.mode, record)
         except OSError:
             pass  # Q1
+
+    def rename(self, name: str) -> None:
+        """Have it be another waiter's."""
+        if self._is_described:
+            self.queue.unlink(self.name + RECORD)
+            self._is_described = False
+        self.queue.rename(self.name, name)
+        self.name = name
 
     def keep(self) -> None:
         """It is no longer of the operation that made it, but of the waiter that it was made for (Q10)."""
@@ -318,7 +337,11 @@ class Ticket:
 
     def give_up(self) -> None:
         """Remove it, and wake the waiter behind; the directory goes too, if it was the last. Never raises."""
-        self.queue.remove(self.name)  # the token in the name makes it ours
+        # The token in the name makes it ours.
+        if self._is_described:
+            self.queue.remove(self.name)
+        else:
+            self.queue.unlink(self.name)
         close_quietly(self._env, self.fd)
         self.queue.close()
         remove_queue(self._env, self.queue.path)
@@ -378,10 +401,11 @@ def name_of(arrival: float, pid: int, where: str, token: str, *, shared: bool) -
     return f"{_key(arrival)}{'s' if shared else 'x'}-{pid}-{where}-{token}"
 
 
-def _where(who: Identity, device: int) -> str:
+@functools.lru_cache(64)
+def _where(boot: str, pid_namespace: str, host: str, device: int) -> str:
     """What a ticket's name says of its kernel and mount (Q3), and of what its process's number is a number in."""
-    boot = who.boot if who.boot != "-" else f"- {who.host}"
-    kernel, pids = zlib.crc32(f"{boot} {device}".encode()), zlib.crc32(f"{boot} {who.pid_namespace}".encode())
+    boot = boot if boot != "-" else f"- {host}"
+    kernel, pids = zlib.crc32(f"{boot} {device}".encode()), zlib.crc32(f"{boot} {pid_namespace}".encode())
     return f"{kernel:08x}{pids:08x}"
 
 
@@ -390,16 +414,14 @@ def arrival(name: str) -> float:
 
 
 def is_ticket(name: str) -> bool:
-    arrival, _, rest = name.partition("-")
-    kind, _, rest = rest.partition("-")
-    pid, _, rest = rest.partition("-")
-    where, _, token = rest.partition("-")
+    pid = name[23:-34]
     return (
-        kind in ("x", "s")
-        and (len(arrival), len(where), len(token)) == (20, 16, 16)
+        name[20:21] == name[22:23] == name[-34:-33] == name[-17:-16] == "-"
+        and name[21] in "xs"
         and 0 < len(pid) <= 10
-        and not (arrival + pid).strip("0123456789")
-        and not (where + token).strip("0123456789abcdef")
+        and name.isascii()
+        and (name[:20] + pid).isdecimal()
+        and not (name[-33:-17] + name[-16:]).strip("0123456789abcdef")
     )
 
 
@@ -467,10 +489,8 @@ def wake(env: Environment, path: str, holder: int) -> None:
                 env.close(fd)
 
 
-def is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
-    """Whether a newcomer has to queue (Q5)."""
-    if not request.fair or (timeout == 0 and not request.shared):
-        return False
+def is_contended(env: Environment, request: FileRequest) -> bool:
+    """Whether a newcomer has to queue (Q5), where there is a queue, or was a moment ago."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is not None:
         for entry in local.entries.copy():
@@ -534,7 +554,7 @@ class LocalQueue:
 class QueueEntry:
     """One contender's place in the queue."""
 
-    def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
+    def __init__(self, env: Environment, request: FileRequest, started: float, *, waits: bool = True) -> None:
         self.env = env
         self.started = started
         self.shared = request.shared
@@ -548,8 +568,9 @@ class QueueEntry:
         self._ticket: Ticket | None = None
         self._issuing = ""
         """The name of a ticket of ours that may be there and that `_ticket` does not know of."""
-        self._cannot_queue = not env.fifos
-        """Tickets do not work here: no FIFOs, no write permission, a full disk."""
+        self._cannot_queue = not waits or not env.fifos
+        """There is no ticket for us: we will not wait, or tickets do not work here: no FIFOs, no write permission, a
+        full disk."""
         self._ignored: set[str] = set()
         """Tickets that we have passed in this wait (Q6)."""
         self.first_ahead: object = None
@@ -560,6 +581,8 @@ class QueueEntry:
         """The ticket right ahead of us, and the descriptor that follows it; -1: it is polled."""
         self._follows = -1
         self._nudges = 0
+        self._listened = False
+        """Whether the last wait was for our own ticket, too."""
         self._local = LocalQueue()
         """The line that we are in, once we have asked whose turn it is."""
 
@@ -603,16 +626,16 @@ class QueueEntry:
             self._unfollow()
             return False
         try:
-            own = self._ticket.name if self._ticket is not None else _key(self._arrival)
-            ahead = names[: bisect_left(names, own)]
+            ticket = self._ticket
+            ahead = names[: bisect_left(names, _key(self._arrival) if ticket is None else ticket.name)]
             while ahead:
                 name = ahead.pop()
                 if self._waits_for(queue, name) and self._follow(queue, name):
                     self._ahead = len(ahead) + 1
-                    self.first_ahead = next((n for n in ahead if self._waits_for(queue, n)), name)
+                    self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     return True
-            self._unfollow()
-            if self._ticket is None:
+            self._before = ""  # closing what followed it can wait until we have the lock
+            if ticket is None:
                 queue.sweep()
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
         finally:
@@ -627,12 +650,20 @@ class QueueEntry:
         return not passed or passed.get(name, 0.0) <= self.env.monotonic()
 
     def _open_queue(self) -> tuple[Queue | None, list[str]]:
-        """The queue, and what is in it: the queue of our own ticket, as long as that exists."""
+        """The queue, and what is in it: the queue of our own ticket, as long as that exists. A ticket is taken before
+        the list is read, so that later contenders find it (Q5)."""
         if self._ticket is not None:
-            names = self._ticket.queue.names()
-            if self._ticket.name in names:
+            names = self._ticket.names()
+            if names:
                 return self._ticket.queue, names
             self.drop_ticket()  # another process has removed it, or the whole directory
+        if not self.env.exists(self._request.queue):
+            return None, []
+        self.queue_up()
+        if self._ticket is not None:
+            names = self._ticket.names()
+            if names:
+                return self._ticket.queue, names
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else queue.names()
 
@@ -656,8 +687,9 @@ class QueueEntry:
 
     def _unfollow(self) -> None:
         self._before = ""
-        fd, self._follows = self._follows, -1
-        close_quietly(self.env, fd)
+        if self._follows >= 0:
+            fd, self._follows = self._follows, -1
+            close_quietly(self.env, fd)
 
     def overtake(self) -> None:
         """Q6."""
@@ -682,33 +714,35 @@ class QueueEntry:
 
     # -- the ticket ----------------------------------------------------------------------------------------------------
 
-    def queue_up(self, now: float) -> None:
-        """Take a ticket, if we are the first of this process and have to go on waiting."""
-        if self._behind_here or self._cannot_queue or self._ticket is not None:
+    def queue_up(self) -> None:
+        """Take a ticket, if we are the first of this process."""
+        if self._ticket is not None or self._behind_here or self._cannot_queue:
             return
         with self._local.mutex:
-            if self._ticket is None and not self._issuing:
-                self._issue(self.env.time() - (now - self.started))
+            if self._issuing:
+                self.drop_ticket()  # an interruption has left it half made
+            if self._ticket is None:
+                self._issue()
 
-    def _issue(self, since: float) -> None:
+    def _issue(self) -> None:
         """A ticket, if it is to be had (Q1). Neighbours that spoil every try leave it to the next wait (Q2)."""
         env = self.env
         try:
             for _ in range(_TRIES):
                 queue = _made_queue(env, self._request)
-                if queue is not None and self._issue_in(queue, since):
+                if queue is not None and self._issue_in(queue):
                     return
         except OSError:
             self._cannot_queue = True
 
-    def _issue_in(self, queue: Queue, since: float) -> bool:
+    def _issue_in(self, queue: Queue) -> bool:
         env = self.env
         who = env.identity()
         self._issuing = name = name_of(self._arrival, who.pid, queue.where, env.token(), shared=self.shared)
         try:
             self._ticket = Ticket(env, queue, name, queue.make(name))
             self._issuing = ""
-            self._ticket.describe(self._request, since)
+            self._describe(self._ticket)
         except BaseException as error:
             if self._ticket is None:
                 queue.withdraw(name)
@@ -749,13 +783,13 @@ class QueueEntry:
             return (), now + min(_LONGEST_POLL, _FIRST_POLL * self._ahead**1.25), None
         if self._ticket is None or self._nudges >= _MOST_NUDGES:
             return (self._follows,), math.inf, None
+        self._listened = True
         return (self._follows, self._ticket.fd), math.inf, None
 
     def was_nudged(self) -> bool:
-        """Whether the wait that has just ended was to make us look (Q11)."""
-        if self._ticket is None or self._behind_here or self._nudges >= _MOST_NUDGES:
-            return False
-        if not self.env.drain(self._ticket.fd):
+        """Whether the wait before was ended by another process, to make us look (Q11)."""
+        listened, self._listened = self._listened, False
+        if not listened or self._ticket is None or not self.env.drain(self._ticket.fd):
             return False
         self._nudges += 1
         return True
@@ -816,16 +850,15 @@ class QueueEntry:
         """Have a ticket before the other one, of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self._cannot_queue:
             return
-        since = self.env.time() - (self.env.monotonic() - self.started)
-        if not self._receive_whole(other, since):
-            self._issue(since)
+        if not self._receive_whole(other):
+            self._issue()
         self._keep_ticket()
 
     def _keep_ticket(self) -> None:
         if self._ticket is not None:
             self._ticket.keep()
 
-    def _receive_whole(self, other: QueueEntry, since: float) -> bool:
+    def _receive_whole(self, other: QueueEntry) -> bool:
         """The other's own ticket, renamed, if no ticket would come between the two names: then the waiter behind need
         not wake up."""
         env, ticket = self.env, other._ticket
@@ -841,15 +874,18 @@ class QueueEntry:
         try:
             if other.holding:
                 ticket.mark(holding=False)
-            queue.rename(ticket.name, name)
+            ticket.rename(name)
         except OSError:
             self._issuing = ""
             return False
-        ticket.name = name
         self._ticket, other._ticket = ticket, None
         self._issuing = ""
-        ticket.describe(self._request, since)
+        self._describe(ticket)
         return True
+
+    def _describe(self, ticket: Ticket) -> None:
+        if self.tag is not None:
+            ticket.describe(self._request, self.env.time() - (self.env.monotonic() - self.started))
 
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:

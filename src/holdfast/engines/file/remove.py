@@ -22,7 +22,8 @@ from ..._core.messages import advice, sentence
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...errors import HoldfastError, set_error_path
-from ...model import Identity, Liveness, Record
+from ...liveness import Liveness
+from ...model import Identity, Record
 from . import queue
 from .acquire import look
 from .inspect import Assessment, Observation, assess, forget, observe, reread

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
 
-from ..._core.options import Options, Request, check_seconds
-from ..._core.wait import Signal
-from ..._platform.interface import Environment
+from ..._core.options import Request, check_seconds
 from ...model import marker_text
-from ...protocols import Protocol, get
+from ...protocols import get
 from .paths import check_path, locate, queue_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..._core.options import Stale
+    from ..._core.options import Options, Stale
+    from ..._core.wait import Signal
+    from ..._platform.interface import Environment
+    from ...protocols import Protocol
 
 
 _MOST_SLOTS = 1000
@@ -94,10 +95,8 @@ class FileRequest(Request):
 
     def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
-        identity = env.identity(self.on_behalf_of or self.kept_for)
-        guarded = guarded and self.on_behalf_of is None
-        now = env.time()
-        marker = None if self.unmarked else marker_text(guarded, device, identity, now)
+        identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
+        marker = None if self.unmarked else marker_text(guarded and self.on_behalf_of is None, device, identity, now)
         return self.protocol.compose(identity, now, self.tag, marker, self.more)
 
 

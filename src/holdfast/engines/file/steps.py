@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import errno
+import math
+import stat
 
-from ..._platform.interface import Environment
+from ..._core.wait import Wait
 from ..._platform.operations import let_go
 from ...model import MARKER_VERSION
-from .request import FileRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ..._core.wait import Signal
+    from ..._platform.interface import Environment
+    from .request import FileRequest
+
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of a user who may not write there."""
+# A file that was created but not yet written carries this bit; see publish.py, P6.
+UNFINISHED = stat.S_ISVTX
 
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
@@ -19,15 +31,6 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return (found.st_dev, found.st_ino) == identity
-
-
-def leads_to(env: Environment, fd: int, identity: tuple[int, int]) -> bool:
-    """Whether the descriptor still leads to this inode: not if a caller has closed it behind our back."""
-    try:
-        found = env.fstat(fd)
-    except OSError as error:
-        return error.errno != errno.EBADF
     return (found.st_dev, found.st_ino) == identity
 
 
@@ -75,3 +78,17 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> No
     except OSError:
         pass  # the first failure is the one to report; a leftover has no guard and will be taken over
     let_go(env, fd)
+
+
+def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
+    """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
+    known = prepare()
+    if known is not None:
+        yield from answered(env, known)
+
+
+def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
+    """Wait until the caller's function has its answer (acquire.py, A6)."""
+    generation = env.generation
+    while not known.is_set and generation == env.generation:
+        yield Wait((), math.inf, known)

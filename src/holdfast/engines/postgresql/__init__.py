@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.messages import Refusal
 from ..._core.options import Options, Request
 from ..._core.wait import Wait
 from ..._platform.interface import Environment

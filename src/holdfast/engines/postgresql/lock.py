@@ -46,9 +46,8 @@ import random
 from collections.abc import Generator
 from functools import partial
 
-from ..._core.attempt import AttemptEvents
+from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.hold import HoldRef
-from ..._core.messages import Refusal
 from ..._core.wait import Wait
 from ..._drivers.agent import agent
 from ..._drivers.background import call_aside

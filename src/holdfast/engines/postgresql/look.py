@@ -11,7 +11,8 @@ from collections.abc import Generator, Sequence
 from urllib.parse import quote, unquote
 
 from ..._core.wait import Wait
-from ...model import Evidence, Holder, Liveness, Record, Status, Waiter
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Record, Status, Waiter
 from .connect import NAME, LockUrl
 from .connection import Connection, Row
 

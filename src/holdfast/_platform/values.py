@@ -1,0 +1,67 @@
+"""Values that an environment gives to an engine. What an engine may ask of one: interface.py, for type checkers."""
+
+from __future__ import annotations
+
+from _contextvars import ContextVar
+
+from ..model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+
+class Presence(str):
+    """What the process table says about a pid. Compared by identity; no `enum`, which takes 3 ms to load."""
+
+    __slots__ = ()
+
+    RUNNING: ClassVar[Presence]
+    ZOMBIE: ClassVar[Presence]
+    GONE: ClassVar[Presence]
+    UNKNOWN: ClassVar[Presence]
+
+
+Presence.RUNNING, Presence.ZOMBIE = Presence("running"), Presence("zombie")
+Presence.GONE, Presence.UNKNOWN = Presence("gone"), Presence("unknown")
+
+
+class Process(Value):
+    """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
+
+    presence: Presence
+    started: str = "-"
+    since: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is certain that no such process runs any more."""
+        return self.presence in (Presence.GONE, Presence.ZOMBIE)
+
+
+class LockOwner(Value):
+    """Who has a kernel lock on a file, or is `waiting` for it within the kernel.
+
+    `pid` is None for somebody who cannot be named from here: a process of another PID namespace, or one that inherited
+    the lock from a process that has ended, and may not be looked at. One such entry may stand for several.
+    """
+
+    pid: int | None
+    exclusive: bool
+    waiting: bool = False
+
+
+# What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
+# takes as long as a system call.
+CHANGED = 1
+CLOSED = 2
+
+RECHECK = 10.0
+"""Seconds between looks where events are expected (acquire.py, A2)."""
+
+DYING = 0.0127
+"""Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, WF2)."""
+
+
+waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
+"""What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""

@@ -1,0 +1,171 @@
+"""Acquiring a lock that is free, which needs a third of the engine: the rest is loaded when a lock is held.
+
+The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` (acquire.py) begins.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ... import events
+from ..._core.attempt import AttemptEvents, Refusal, Refused
+from ..._core.hold import give_back
+from ..._platform.fork import forking
+from ...errors import set_error_path
+from .publish import publish
+from .steps import UNWRITABLE, prepare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from ..._core.hold import HoldRef
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from .request import FileRequest
+
+
+def acquire(
+    env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
+) -> Generator[Wait, None, HoldRef | Refusal]:
+    """A share in the first of these locks that becomes available, or the reason why there is none.
+
+    `context` names the caller that a wait would block (sync.caller).
+    """
+    generation = env.generation
+    try:
+        result = yield from _acquire(env, requests, timeout, context, generation)
+    except Refused as refused:
+        return refused.refusal()
+    except OSError as error:
+        if generation != env.generation:
+            raise _forked(requests[0]) from None  # of a descriptor that the child has closed
+        set_error_path(error, requests[0].target)
+        raise
+    if isinstance(result, Refusal):
+        return result
+    if generation != env.generation:
+        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since has no owner.
+        give_back(result)
+        env.holds.clear()
+        raise _forked(requests[0])
+    return result
+
+
+def _forked(request: FileRequest) -> RuntimeError:
+    return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
+
+
+def _acquire(
+    env: Environment,
+    requests: Sequence[FileRequest],
+    timeout: float | None,
+    context: tuple[object, ...],
+    generation: int,
+) -> Generator[Wait, None, HoldRef | Refusal]:
+    attempt_events, ends = None, math.inf
+    if timeout is not None and requests[0].fencing:
+        ends = env.monotonic() + timeout
+    if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
+        attempt_events = AttemptEvents(env, requests[0], context)
+    try:
+        ref = yield from _fast_path(env, requests, timeout, context, ends)
+        if ref is None:
+            attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
+            with forking:
+                from .acquire import AcquireAttempt
+            attempt = AcquireAttempt(
+                env, requests, timeout, context, ends=ends, generation=generation, attempt_events=attempt_events
+            )
+            try:
+                try:
+                    ref = yield from attempt.run()
+                finally:
+                    attempt.close()
+            except BaseException:
+                attempt.close()  # again: the first close may be what was interrupted
+                if attempt.ref is not None:
+                    give_back(attempt.ref)
+                raise
+            if ref is None:
+                attempt_events.gave_up(attempt.who)
+                return attempt.refusal()
+            if attempt.joined:
+                attempt_events.joined()
+                attempt_events = None
+    except BaseException:
+        if attempt_events is not None:
+            attempt_events.gave_up()
+        raise
+    if attempt_events is not None:
+        ref.held.attempt_events = attempt_events  # the delivery of the handle reports that the lock is acquired
+    return ref
+
+
+def _fast_path(
+    env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
+) -> Generator[Wait, None, HoldRef | None]:
+    """The lock, if it is not held and no contender has been waiting for it."""
+    first = requests[0]
+    if len(requests) > 1 and first.owner is not None:
+        return None  # the owner may be inside one of them already
+    if _is_contended(env, first, timeout):
+        return None
+    for request in requests:
+        if request.protocol.persistent:
+            with forking:
+                from .flock import take
+            held = take(env, request)
+        else:
+            taken = len(requests) > 1 and _is_taken(env, request)
+            if taken is None:
+                return None
+            try:
+                if request.prepare is not None and not taken:
+                    yield from prepare(env, request.prepare)
+                held = None if taken else (yield from publish(env, request))
+            except OSError as error:
+                # If it is held, a caller without write permission learns by whom, as with a file that exists.
+                if error.errno in UNWRITABLE and env.exists(request.path):
+                    return None
+                raise
+        if held is not None and request.fencing:
+            with forking:
+                from .fencing import fenced
+            held = yield from fenced(env, held, ends)
+            if held is None:
+                return None
+        if held is not None:
+            try:
+                return held.ref(context)
+            except BaseException:  # an interruption: nothing else knows of the hold yet
+                held.give_back()
+                raise
+    return None
+
+
+def _is_contended(env: Environment, request: FileRequest, timeout: float | None) -> bool:
+    """Whether a newcomer has to queue (queue.py, Q5)."""
+    if not request.fair or (timeout == 0 and not request.shared):
+        return False
+    if request.queue not in env.local_queues and not env.exists(request.queue):
+        return False
+    with forking:
+        from .queue import is_contended
+    return is_contended(env, request)
+
+
+def _is_taken(env: Environment, request: FileRequest) -> bool | None:
+    """Whether a living process has it; None where only a full look can tell (it may be a dead holder's)."""
+    if not env.exists(request.path):
+        return False
+    try:
+        fd = env.open_existing(request.path, write=False)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        return env.guarded(fd) or None
+    finally:
+        env.close(fd)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from holdfast.engines.file import queue
 from holdfast.engines.file.flock import FlockHold
+from holdfast.engines.file.queue import PATIENCE
 from holdfast.errors import HoldfastError
 from holdfast.model import Record
-from sim.kernel import EXCLUSIVE, Inode, Process
+from sim.kernel import EXCLUSIVE, START, Inode, Process
 from sim.world import Actor, Checker, First, Program, Violation, World
 
 
@@ -142,10 +146,12 @@ class Refusals(Checker):
 
 
 class Wakefulness(Checker):
-    """Nobody sleeps while the lock is free, and nobody is about to take it, for longer than `bound` seconds."""
+    """Nobody sleeps while the lock, or a slot, is free, and nobody is about to take it, for longer than `bound`
+    seconds."""
 
-    def __init__(self, bound: float = 0.1) -> None:
+    def __init__(self, bound: float = 0.1, slots: int = 1) -> None:
         self.bound = bound
+        self.slots = slots
         self.since: dict[str, float] = {}
 
     def enters(self, world: World, who: Actor) -> None:
@@ -163,12 +169,11 @@ class Wakefulness(Checker):
                 raise Violation(f"{path} is free since {since:.4f}, and {asleep} sleep until {until:.4f}")
 
     def _is_free(self, world: World, path: str) -> bool:
-        if any(actor.inside is not None and not actor.over for actor in world.actors):
-            return False
-        if any(actor.inode >= 0 and not actor.over for actor in world.actors):
+        alive = [actor for actor in world.actors if not actor.over and not actor.robbed]
+        if sum(actor.inside is not None or actor.inode >= 0 for actor in alive) >= self.slots:
             return False
         paths = [name for name in world.kernel.names if name == path or name.startswith(f"{path}.")]
-        return not any(_is_held(world, name) for name in paths)
+        return sum(_is_held(world, name) for name in paths) < self.slots
 
 
 def _is_held(world: World, path: str) -> bool:
@@ -214,6 +219,30 @@ class Tidy(NothingLeft):
             super().at_end(world)
 
 
+class Stays(Checker):
+    """None of ours removes these."""
+
+    def __init__(self, *paths: str) -> None:
+        self.paths = paths
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        if path in self.paths and who is not None and not who.foreign:
+            raise Violation(f"{who.name} removes {path}")
+
+
+class KeepsMode(Checker):
+    """None of ours gives this another mode."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self.inode = world.kernel.names[path]
+        self.mode = self.inode.mode
+
+    def at_end(self, world: World) -> None:
+        if self.inode.mode != self.mode:
+            raise Violation(f"it has the mode {self.inode.mode:o}, and had {self.mode:o}")
+
+
 class MeantThat(Checker):
     """Whoever breaks a lock removes the one that it has looked at, as far as a look just before that can tell."""
 
@@ -245,6 +274,9 @@ class Recovery(Checker):
         world.stalls = world.crashes = world.losses = 0
         world.kernel.full = False
         world.kernel.now += self.age
+        for deferred in world.kernel.deferred:
+            deferred.act()
+        world.kernel.deferred.clear()
         began = world.kernel.now
         after = world.actor(world.process("after", 999), self.program)
         world.start()
@@ -256,15 +288,221 @@ class Recovery(Checker):
             raise Violation(f"a newcomer got in only after {world.kernel.now - began:.3f} s")
 
 
-def usual(program: Program, *, slots: int = 1, bound: float = 0.1, may_stay: tuple[str, ...] = ()) -> list[Checker]:
-    """What holds among ours."""
+def is_ticket(path: str) -> bool:
+    """Whether the name is one of a ticket that is in place."""
+    return "/.holdfast-" in path and queue.is_ticket(path.rpartition("/")[2])
+
+
+class LivingTickets(Checker):
+    """A ticket comes with its reader; it goes by its owner's hand, or when nobody has it open for reading any more.
+    Only who breaks a lock removes that of its holder."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, Process] = {}
+        """Who has put the ticket in place, by its inode."""
+
+    def name_comes(self, world: World, inode: Inode, path: str) -> None:
+        if not is_ticket(path) or world.current is None or world.current.foreign:
+            return
+        if not _is_read(inode):
+            raise Violation(f"{world.current.name} puts ticket {inode.number} in place, and does not have it open")
+        self.owners[inode.number] = world.current.process
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        who, owner = world.current, self.owners.get(inode.number)
+        if owner is None or not is_ticket(path) or who is None or who.process is owner or who.breaks:
+            return
+        if _is_read(inode):
+            raise Violation(f"{who.name} removes ticket {inode.number} of {owner.name}, which has it open")
+
+
+def _is_read(inode: Inode) -> bool:
+    return any(pipe.readers for pipe in inode.pipes.values())
+
+
+class Order(Checker):
+    """A waiter whose ticket was in place before another contender began goes before that one.
+
+    One that waits behind others of its process, which have a ticket, has had its place since its first wait. Nobody has
+    to let others go first with `fair=False`, on another mount, or when its time is up: it takes a free lock. And those
+    that have left a free lock alone for PATIENCE may be passed, by all who waited then, and for a second by newcomers.
+    """
+
+    def __init__(self, slots: int = 1) -> None:
+        self.happened = 0
+        self.begun: dict[Actor, int] = {}
+        """When each of those that want the lock began, by the number of what has happened."""
+        self.places: dict[Actor, tuple[int, float]] = {}
+        """Since when each has had its place, by that number and by the clock."""
+        self.tickets: dict[Process, set[int]] = {}
+        self.held: dict[Actor, str] = {}
+        self.free: dict[str, float] = {str(slot): START for slot in range(slots)}
+        """Since when each slot has been free; those that nobody had yet by number, else by path."""
+        self.left_alone: list[float] = []
+        """When locks were taken that had been free for PATIENCE."""
+
+    def begins(self, world: World, who: Actor) -> None:
+        self.happened += 1
+        self.begun[who] = self.happened
+
+    def gives_up(self, world: World, who: Actor) -> None:
+        self.begun.pop(who, None)
+        self.places.pop(who, None)
+
+    def name_comes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        if who is not None and not who.foreign and is_ticket(path):
+            self.tickets.setdefault(who.process, set()).add(inode.number)
+            self._has_place(world, who)
+
+    def wakes(self, world: World, who: Actor, fds: list[int]) -> None:
+        if who.fair and self.tickets.get(who.process):
+            self._has_place(world, who)
+
+    def _has_place(self, world: World, who: Actor) -> None:
+        if who in self.begun and who not in self.places:
+            self.happened += 1
+            self.places[who] = self.happened, world.kernel.now
+
+    def name_goes(self, world: World, inode: Inode, path: str) -> None:
+        for tickets in self.tickets.values():
+            if is_ticket(path):
+                tickets.discard(inode.number)
+        if path in self.free and any(actor.inode == inode.number for actor in world.actors):
+            self.free[path] = world.kernel.now
+
+    def leaves(self, world: World, who: Actor) -> None:
+        path = self.held.pop(who, None)
+        if path is not None:
+            self.free[path] = world.kernel.now
+
+    def killed(self, world: World, process: Process) -> None:
+        for actor in world.actors:
+            if actor.process is process:
+                self.gives_up(world, actor)
+                self.leaves(world, actor)
+
+    def enters(self, world: World, who: Actor) -> None:
+        if who.foreign or who not in self.begun:
+            return
+        now, began = world.kernel.now, self.begun[who]
+        self.gives_up(world, who)
+        if self.free and now - min(self.free.values()) > PATIENCE - 1e-6:
+            self.left_alone.append(now)
+        if who.inside not in self.free:
+            self.free.pop(next((slot for slot in self.free if slot.isdigit()), ""), None)
+        self.held[who] = who.inside or ""
+        self.free.pop(who.inside or "", None)
+        if not who.fair or (who.timeout is not None and now >= who.began + who.timeout):
+            return
+        passed = [other for other, (number, _) in self.places.items() if number < began]
+        for other in passed:
+            if self.held[who].startswith(other.wants) and not self._may_pass(world, who, other):
+                raise Violation(f"{who.name} is served before {other.name}, whose place was taken when it began")
+
+    def _may_pass(self, world: World, who: Actor, other: Actor) -> bool:
+        if (other.shared and who.shared) or other.process.mount.device != who.process.mount.device:
+            return True
+        _, since = self.places[other]
+        if since == who.began:  # by the clock, they came at the same time
+            return True
+        if any(_holds(world, other, path) for path in world.kernel.names):
+            return True  # it has a slot, and is about to enter
+        return any(since <= end and (who.began <= end or world.kernel.now <= end + 1.0) for end in self.left_alone)
+
+
+def _holds(world: World, who: Actor, path: str) -> bool:
+    """Whether this is a lock file of that actor's process."""
+    return path.startswith(who.wants) and who.process.started.encode() in world.kernel.names[path].data.split()
+
+
+class Follower(NamedTuple):
+    """One that was woken by the end of a ticket: its own, since which step that was in place, and at which step it had
+    looked who is ahead."""
+
+    actor: Actor
+    ticket: str
+    placed: int
+    looked: int
+
+    def saw(self, other: Follower) -> bool:
+        """Whether the other one's ticket was ahead when this one looked."""
+        return other.ticket < self.ticket and other.placed < self.looked
+
+
+class WokenOnce(Checker):
+    """A waiter behind another is woken when the ticket right ahead of it goes, and no other waiter is. `in_time`: not
+    before the lock file of that ticket's owner has gone.
+
+    Of two that follow the same ticket, the later one has looked before the ticket of the earlier one was in place.
+    """
+
+    def __init__(self, *, in_time: bool = True) -> None:
+        self.in_time = in_time
+        self.tickets: dict[Actor, int] = {}
+        """By its inode, the one that each has put in place for what it wants, or wanted when it got the lock."""
+        self.locks: dict[Actor, tuple[str, int]] = {}
+        """Of each, the lock file that it has, which it removes."""
+        self.placed: dict[Actor, tuple[str, int]] = {}
+        """The ticket of each, and the step at which it was put in place."""
+        self.woken: dict[object, list[Follower]] = {}
+        """By pipe."""
+
+    def begins(self, world: World, who: Actor) -> None:
+        self.tickets.pop(who, None)
+
+    def enters(self, world: World, who: Actor) -> None:
+        if self.in_time and not isinstance(who.held, FlockHold):
+            self.locks[who] = who.inside or "", who.inode
+
+    def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
+        self.locks.pop(who, None)
+
+    def _has_lock(self, world: World, who: Actor) -> bool:
+        path, number = self.locks.get(who, ("", -1))
+        there = world.kernel.names.get(path)
+        return there is not None and there.number == number and not who.crashed and not who.robbed
+
+    def name_comes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        if who is not None and is_ticket(path):
+            self.placed[who] = path, world.steps
+            self.tickets[who] = inode.number
+
+    def wakes(self, world: World, who: Actor, fds: list[int]) -> None:
+        for fd in fds:
+            file = who.process.files.get(fd)
+            if file is None or file.pipe is None or file.reads:
+                continue
+            for owner, ticket in self.tickets.items():
+                if ticket == file.inode.number and not owner.process.shared and self._has_lock(world, owner):
+                    raise Violation(f"{who.name} is woken by the ticket of {owner.name}, which has the lock")
+            woken = self.woken.setdefault(file.pipe, [])
+            if any(other.actor is who for other in woken):
+                raise Violation(f"{who.name} is woken again by ticket {file.inode.number}, which has gone")
+            if who.process.shared or who.process.passed or who not in self.placed:
+                continue  # it may have the ticket of another one; or have passed some, and not this one
+            this = Follower(who, *self.placed[who], who.listed)
+            for other in woken:
+                if not (who.shared and other.actor.shared) and (this.saw(other) or other.saw(this)):
+                    raise Violation(f"{other.actor.name} and {who.name} are woken as ticket {file.inode.number} goes")
+            woken.append(this)
+
+
+def usual(
+    program: Program, *, slots: int = 1, bound: float = 0.1, age: float = 0.0, may_stay: tuple[str, ...] = ()
+) -> list[Checker]:
+    """What holds among ours. `program`: that of a newcomer, which comes `age` seconds after the end."""
     return [
         Exclusion(slots),
+        LivingTickets(),
+        Order(slots),
+        WokenOnce(in_time=slots == 1),
         Told(),
         RecoveredFrom(),
         Refusals(),
-        Wakefulness(bound),
+        Wakefulness(bound, slots),
         Tidy(may_stay=may_stay),
-        Recovery(program, bound=max(bound, 0.1)),
+        Recovery(program, bound=max(bound, 0.1), age=age),
         NothingLeft(may_stay=may_stay),
     ]

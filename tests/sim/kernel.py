@@ -81,6 +81,8 @@ def commute(one: Footprint, other: Footprint) -> bool:
 
 EPOCH = 1_700_000_000.0
 """What the wall clock says when the monotonic one says 0."""
+START = 1000.0
+"""What the monotonic clock says at the beginning of a run."""
 SLOWEST_CLOSE = 0.005
 UNLOCKED, SHARED, EXCLUSIVE = 0, 1, 2
 
@@ -233,7 +235,7 @@ class Kernel:
         queue_limit: int = 1000,
         readers_matter: bool = False,
     ) -> None:
-        self.now = 1000.0
+        self.now = START
         self.wall = EPOCH
         self.boot = "boot-1"
         self.full = False
@@ -252,6 +254,8 @@ class Kernel:
         self.crashes = self.new_mark()
         self.readers_matter = readers_matter
         """Whether somebody watches for the end of descriptors that can only read."""
+        self.on_named: Callable[[Inode, str], None] | None = None
+        """Told when a name begins to lead to an inode."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
         """Told when a name stops leading to an inode."""
         self.root = self.add("/d", stat.S_IFDIR | 0o755)
@@ -307,6 +311,8 @@ class Kernel:
         found.private = False
         found.links += 1
         self.names[path] = found
+        if self.on_named is not None:
+            self.on_named(found, path)
         if found.watches:
             self.tell(found, CHANGED)
         return found
@@ -545,7 +551,6 @@ class Process:
         self.holds: dict[tuple[object, ...], Any] = {}
         self.swept: dict[str, float] = {}
         self.local_queues: dict[str, Any] = {}
-        self.turns: dict[str, float] = {}
         self.passed: dict[str, float] = {}
         self.operations = Operations(_thread.RLock())  # none is begun: an actor that is interrupted is killed
         self.files: dict[int, File] = {}
@@ -902,7 +907,9 @@ class Process:
         inode = self.kernel.lookup(path)
         if inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
-        if write and stat.S_ISFIFO(inode.mode) and not inode.pipes.get(self.mount.device, _NO_PIPE).readers:
+        if not stat.S_ISFIFO(inode.mode):
+            raise OSError(errno.EINVAL, "not a FIFO", path)
+        if write and not inode.pipes.get(self.mount.device, _NO_PIPE).readers:
             raise OSError(errno.ENXIO, "No such device or address", path)
         return self._install(inode, path, writable=True, reads=not write)
 
@@ -914,9 +921,8 @@ class Process:
     def nudge(self, fd: int) -> None:
         file = self.files[fd]
         self.step("nudge", fd, file.inode.mark.w)
-        if file.pipe is None or not file.pipe.readers:
-            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-        file.pipe.unread += 1
+        if file.pipe is not None and file.pipe.readers:
+            file.pipe.unread += 1
 
     def drain(self, fd: int) -> bool:
         file = self.files[fd]

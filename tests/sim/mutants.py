@@ -5,6 +5,7 @@ A mutant is a function of a `pytest.MonkeyPatch`; it changes the engine for as l
 
 from __future__ import annotations
 
+import errno
 import math
 import stat
 from collections.abc import Callable
@@ -249,26 +250,187 @@ def nothing_is_removed(patch: Patch) -> None:
     patch.setattr(FileHold, "_remove", lambda _self: True)
 
 
+def a_queue_that_fails_is_an_error(patch: Patch) -> None:
+    """Q1: who cannot take a ticket does not get the lock, either."""
+
+    def issue(self: queue.QueueEntry, since: float) -> None:
+        for _ in range(queue._TRIES):
+            made = queue._made_queue(self.env, self._request)
+            if made is not None and self._issue_in(made, since):
+                return
+
+    patch.setattr(queue.QueueEntry, "_issue", issue)
+
+
+def a_ticket_is_made_under_its_own_name(patch: Patch) -> None:
+    """Q2: it is there before its reader."""
+
+    def make(self: queue.Queue, name: str) -> int:
+        self._env.make_fifo(name, 0o600, dir_fd=self._fd)
+        return self._env.open_fifo(name, write=False, dir_fd=self._fd)
+
+    patch.setattr(queue.Queue, "make", make)
+
+
+def a_dead_ticket_counts(patch: Patch) -> None:
+    """Q2: a ticket that nobody reads is waited for. Patience (Q6) would make up for that after 20 ms."""
+
+    def follow(self: queue.Queue, name: str) -> int | None:
+        try:
+            return self._env.open_fifo(name, write=True, dir_fd=self._fd)
+        except OSError as error:
+            return -1 if error.errno == errno.ENXIO else None
+
+    patch.setattr(queue.Queue, "follow", follow)
+    nobody_loses_patience(patch)
+
+
+def a_ticket_of_another_mount_counts(patch: Patch) -> None:
+    """Q3: it is taken for one that nobody reads."""
+    patch.setattr(queue.Queue, "counts", lambda _self, name: queue.is_ticket(name))
+
+
+def a_ticket_of_another_kernel_is_left_over(patch: Patch) -> None:
+    """Q3: it is removed however young it is."""
+    patch.setattr(queue, "_FOREIGN_LASTS", 0.0)
+
+
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
     """Q4: who gives up leaves its ticket."""
 
     def drop(self: queue.QueueEntry) -> None:
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
-            self.env.close(ticket._fd)
+            self.env.close(ticket.fd)
+            ticket.queue.close()
 
     patch.setattr(queue.QueueEntry, "drop_ticket", drop)
 
 
-def a_dead_ticket_counts(patch: Patch) -> None:
-    """Q2: a ticket without a guard is waited for. Patience (Q6) would make up for that after 20 ms."""
-    patch.setattr(queue.Queue, "is_guarded", lambda self, name: name in self.names())
-    nobody_loses_patience(patch)
+def a_ticket_is_removed_and_stays_open(patch: Patch) -> None:
+    """Q4: nobody is woken."""
+    patch.setattr(queue, "close_quietly", lambda _env, _fd: None)
+
+
+def a_ticket_goes_at_the_acquisition(patch: Patch) -> None:
+    """Q4: the next waiter is woken for nothing."""
+    real = queue.QueueEntry.hold
+
+    def hold(self: queue.QueueEntry) -> None:
+        real(self)
+        self.drop_ticket()
+
+    patch.setattr(queue.QueueEntry, "hold", hold)
+
+
+def a_ticket_goes_before_the_lock_file(patch: Patch) -> None:
+    """Q4: whoever is woken by a release finds that the lock is held."""
+    real = FileHold._remove
+
+    def remove_late(self: FileHold) -> bool:
+        if self.entry is not None:
+            self.entry.leave()
+        return real(self)
+
+    patch.setattr(FileHold, "_remove", remove_late)
+
+
+def newcomers_pass_the_queue(patch: Patch) -> None:
+    """Q5: a free lock is taken, whoever waits for it."""
+    patch.setattr(acquire, "is_contended", lambda *_: False)
+
+
+def who_is_woken_believes_to_be_first(patch: Patch) -> None:
+    """Q5: nobody looks again who is ahead."""
+    real = queue.QueueEntry._is_behind_ticket
+
+    def is_behind(self: queue.QueueEntry) -> bool:
+        if self._follows >= 0 and self.env.hung_up(self._follows):
+            self._unfollow()
+            return False
+        return real(self)
+
+    patch.setattr(queue.QueueEntry, "_is_behind_ticket", is_behind)
+
+
+def all_follow_the_first(patch: Patch) -> None:
+    """Each release wakes all who wait."""
+    real = queue.QueueEntry._follow
+    patch.setattr(
+        queue.QueueEntry,
+        "_follow",
+        lambda self, there, _name: real(self, there, next(n for n in there.names() if there.counts(n))),
+    )
 
 
 def nobody_loses_patience(patch: Patch) -> None:
     """Q6."""
     patch.setattr(acquire, "PATIENCE", math.inf)
+
+
+def who_is_passed_loses_its_ticket(patch: Patch) -> None:
+    """Q6: whoever passes an idle ticket removes it."""
+    real = queue.QueueEntry.overtake
+
+    def overtake(self: queue.QueueEntry) -> None:
+        real(self)
+        there = queue.opened(self.env, self._request.queue)
+        if there is not None:
+            for name in self._ignored:
+                there.remove(name)
+            there.close()
+
+    patch.setattr(queue.QueueEntry, "overtake", overtake)
+
+
+def a_slot_keeps_the_place(patch: Patch) -> None:
+    """Q7: who has got a slot is still ahead of the others."""
+
+    def win(self: acquire.AcquireAttempt, held: FileHold) -> None:
+        self.ref = held.ref(self._context)
+        if self._entry is not None:
+            held.entry = self._entry
+            self._entry.hold()
+            self._entry = None
+
+    patch.setattr(acquire.AcquireAttempt, "_win", win)
+
+
+def whatever_has_a_tickets_name_is_removed(patch: Patch) -> None:
+    """Q8: also what is no FIFO."""
+
+    real = queue.Queue.is_abandoned
+
+    def is_abandoned(self: queue.Queue, name: str) -> bool:
+        fd = self.follow(name) if queue.is_ticket(name) else -1
+        queue.close_quietly(self._env, -1 if fd is None else fd)
+        return fd is None or real(self, name)
+
+    patch.setattr(queue.Queue, "is_abandoned", is_abandoned)
+
+
+def leftovers_are_never_swept(patch: Patch) -> None:
+    """Q8: what dead waiters left stays for ever."""
+    patch.setattr(queue.Queue, "sweep", lambda _self: None)
+
+
+def any_directory_is_opened_to_others(patch: Patch) -> None:
+    """Q9: also one that is not in the making."""
+
+    def open_up(self: queue.Queue, _directory: str) -> None:
+        self._env.chmod(self._fd, 0o755)
+
+    patch.setattr(queue.Queue, "open_up", open_up)
+
+
+def a_place_is_not_handed_on(patch: Patch) -> None:
+    """Q10: the next task of a process takes its ticket when the first one has left."""
+    patch.setattr(queue.QueueEntry, "_pass_on", lambda _self: None)
+
+
+def nobody_is_told_of_a_broken_lock(patch: Patch) -> None:
+    """Q11: the next one waits for the ticket of the former holder."""
+    patch.setattr(queue, "wake", lambda *_: None)
 
 
 def the_next_task_is_not_told(patch: Patch) -> None:
@@ -490,9 +652,26 @@ MUTANTS = {
         Mutant(released_without_comparing_bytes, "beads", "random"),
         Mutant(unlocked_before_it_is_removed, "two"),
         Mutant(nothing_is_removed, "two"),
+        Mutant(a_queue_that_fails_is_an_error, "no-fifos"),
+        Mutant(a_ticket_is_made_under_its_own_name, "fair"),
+        Mutant(a_dead_ticket_counts, "fair-three", "random"),
+        Mutant(a_ticket_of_another_mount_counts, "mounts", "random"),
+        Mutant(a_ticket_of_another_kernel_is_left_over, "other-kernel", "random"),
         Mutant(a_ticket_stays_after_a_timeout, "impatient"),
-        Mutant(a_dead_ticket_counts, "fair-three"),
+        Mutant(a_ticket_is_removed_and_stays_open, "fair"),
+        Mutant(a_ticket_goes_at_the_acquisition, "order", "random"),
+        Mutant(a_ticket_goes_before_the_lock_file, "order", "random"),
+        Mutant(newcomers_pass_the_queue, "order", "random"),
+        Mutant(who_is_woken_believes_to_be_first, "one-gives-up", "random"),
+        Mutant(all_follow_the_first, "order", "random"),
         Mutant(nobody_loses_patience, "idle-first", "random"),
+        Mutant(who_is_passed_loses_its_ticket, "idle-first", "random"),
+        Mutant(a_slot_keeps_the_place, "slots-staying", "random"),
+        Mutant(whatever_has_a_tickets_name_is_removed, "forged", "random"),
+        Mutant(leftovers_are_never_swept, "leftovers", "random"),
+        Mutant(any_directory_is_opened_to_others, "forged", "random"),
+        Mutant(a_place_is_not_handed_on, "lines", "random"),
+        Mutant(nobody_is_told_of_a_broken_lock, "breaking-queued", "random"),
         Mutant(the_next_task_is_not_told, "tasks-only", "random"),
         Mutant(no_wait_for_rivals, "semats", "random"),
         Mutant(no_look_after_the_rivals, "semats", "random"),

@@ -68,15 +68,20 @@ def holder(
 def _acquire(
     me: Actor, wanted: tuple[FileRequest, ...], timeout: float | None, *, may_be_refused: bool
 ) -> HoldRef | None:
-    me.wants = wanted[0].target
+    _begin(me, wanted, timeout)
     result = me.drive(acquire(me.process, wanted, timeout, me.context))
     me.wants = ""
     if isinstance(result, Refusal):
+        me.give_up()
         me.note("is refused")
         for checker in me.world.checkers:
             checker.refused(me.world, me, timeout, allowed=may_be_refused)
         return None
     return result
+
+
+def _begin(me: Actor, wanted: tuple[FileRequest, ...], timeout: float | None) -> None:
+    me.begin(wanted[0].target, timeout, shared=wanted[0].shared, fair=wanted[0].fair)
 
 
 def _stay(me: Actor, held: FileHold, seconds: float, beat_every: float) -> None:
@@ -120,17 +125,24 @@ def canceller(wanted: tuple[FileRequest, ...], waits: int) -> Program:
 
     def program(me: Actor) -> None:
         steps = acquire(me.process, wanted, None, me.context)
+        _begin(me, wanted, None)
         try:
             for _ in range(waits - 1):
                 me.pause(next(steps))
             next(steps)
         except StopIteration as done:
-            done.value.held.release(done.value)
+            me.wants = ""
+            held = done.value.held
+            me.enter(held.path, held.identity[1], held, shared=held.request.shared)
+            me.leave()
+            held.release(done.value)
+            me.held, me.inode = None, -1
             return
         except BaseException:
             steps.close()
             raise
         me.note("is cancelled")
+        me.give_up()
         steps.close()
 
     return program

@@ -5,20 +5,24 @@ First what can be combined, then single situations, each of its own kind.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.engines.file import queue
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.model import Identity, marker_text
 from sim import foreign
 from sim.checkers import (
     Daemon,
     Exclusion,
+    KeepsMode,
     MeantThat,
     Neighbours,
     NothingLeft,
     RecoveredFrom,
     Recovery,
+    Stays,
     Tokens,
     Told,
     usual,
@@ -28,6 +32,7 @@ from sim.ours import breaker, canceller, command, filler, holder, requests, wait
 from sim.world import Actor, Program, World
 
 LOCK = "/d/l"
+QUEUE = requests(0, LOCK)[0].queue
 OLD = 7200.0
 """Seconds: older than any rule's limit."""
 NO_UNNAMED = Mount(unnamed=False)
@@ -35,6 +40,7 @@ EXCLUSIVE_ONLY = Mount(unnamed=False, link=False)
 NO_EVENTS = Mount(events=False)
 FUSE = Mount(unnamed=False, lock_by_name=True, events=False)
 NO_FLOCK = Mount(flock=False)
+NO_FIFOS = Mount(fifos=False)
 
 
 def ours(world: World, count: int, make: Callable[[int], Program], **options: Any) -> None:
@@ -173,6 +179,27 @@ def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
     return build
 
 
+def lines(world: World) -> None:
+    """Tasks of two processes, and one alone, come again and again."""
+    for name, pid in (("S", 150), ("T", 151)):
+        process = world.process(name, pid)
+        for number in range(2):
+            wanted = holder(requests(10 + pid, LOCK), inside_for=0.0005 * number, rounds=2)
+            world.actor(process, wanted, crashable=number == 0)
+    ours(world, 1, lambda who: holder(requests(who, LOCK), rounds=2))
+    world.checkers = usual(newcomer())
+
+
+def lines_of_readers(world: World) -> None:
+    """Readers and a writer in one process, a reader and a writer in others, at a lock of the kernel alone."""
+    process = world.process("T", 150)
+    for number, shared in enumerate((False, True, True)):
+        wanted = holder(requests(20 + number, LOCK, protocol="flock", shared=shared), inside_for=0.001)
+        world.actor(process, wanted, crashable=number == 0)
+    ours(world, 2, lambda who: holder(requests(who, LOCK, protocol="flock", shared=bool(who)), rounds=2))
+    world.checkers = usual(newcomer(protocol="flock"), bound=0.2, may_stay=("/l",))
+
+
 def beside(
     other: Callable[[World], Program],
     *,
@@ -306,7 +333,7 @@ def containers(world: World) -> None:
     for number, namespace in enumerate(("1", "2", "2")):
         process = world.process("ABC"[number], 101 if number < 2 else 102, namespace=namespace)
         world.actor(process, holder(requests(number, LOCK)))
-    world.checkers = usual(newcomer())
+    world.checkers = usual(newcomer(), age=11.0)  # by then, a ticket that one elsewhere has half made is left
 
 
 def living_elsewhere(world: World) -> None:
@@ -327,6 +354,15 @@ def views(world: World) -> None:
         crashable=False,
     )
     world.checkers = [Exclusion(), Told(), NothingLeft()]
+
+
+def mounts(world: World) -> None:
+    """Waiters on an overlay and in its upper directory, which share neither guards nor pipes."""
+    lower, upper = Mount(1, domain=1, events=False), Mount(2, domain=2, events=False)
+    for number, mount in enumerate((lower, lower, upper, upper)):
+        process = world.process("ABCD"[number], 101 + number, mount=mount)
+        world.actor(process, holder(requests(number, LOCK), rounds=2), crashable=mount is lower)
+    world.checkers = usual(newcomer())
 
 
 def waiting(world: World) -> None:
@@ -410,6 +446,105 @@ def idle_first(world: World) -> None:
     world.actor(world.process("S", 107), stopped, crashable=False)
     ours(world, 2, lambda who: holder(requests(who, LOCK)))
     world.checkers = usual(newcomer(), bound=1.5)
+
+
+def _forge(world: World, name: str, mode: int, *, age: float = 0.0) -> None:
+    """Something that is in the queue from the beginning."""
+    if QUEUE not in world.kernel.names:
+        world.kernel.add(QUEUE, stat.S_IFDIR | 0o755)
+    world.kernel.add(f"{QUEUE}/{name}", mode).mtime -= age
+
+
+def _ticket(arrival: int, pid: int, boot: str, kind: str = "x") -> str:
+    """A name of a ticket."""
+    where = queue._where(Identity(pid, boot, "1", "t", "host"), Mount().device)
+    return queue.name_of(arrival, pid, where, f"{pid:016x}", shared=kind == "s")
+
+
+def one_gives_up(world: World) -> None:
+    """Of three that wait for a holder that never queued, the second gives up: the third is still behind the first."""
+    ours(world, 1, lambda _: holder(requests(0, LOCK), inside_for=0.008))
+    for number, timeout in enumerate((None, 0.003, None), 1):
+        wanted = holder(requests(number, LOCK), timeout=timeout, begins_after=0.001 * number, may_be_refused=True)
+        world.actor(world.process("ABCD"[number], 101 + number), wanted)
+    world.checkers = usual(newcomer())
+
+
+def leftovers(world: World) -> None:
+    """The queue is full of what dead waiters have left, whole and half made."""
+    dead, here = (_ticket(number, 77 + number, world.kernel.boot) for number in range(2))
+    for name in (dead, here + queue.NEW):
+        _forge(world, name, stat.S_IFIFO | 0o622)
+    for name in (dead + queue.RECORD, _ticket(3, 80, world.kernel.boot) + queue.RECORD):
+        _forge(world, name, stat.S_IFREG | 0o644)
+    _forge(world, _ticket(4, 101, world.kernel.boot) + queue.NEW, stat.S_IFIFO | 0o622, age=20.0)
+    _forge(world, _ticket(5, 82, "boot-0"), stat.S_IFIFO | 0o622, age=100_000.0)
+    ours(world, 2, lambda who: holder(requests(who, LOCK), inside_for=0.003))
+    world.checkers = usual(newcomer())
+
+
+def other_kernel(world: World) -> None:
+    """A waiter on another machine has a ticket, of which nothing can be said here: it is left alone."""
+    other = _ticket(1, 101, "boot-0")
+    _forge(world, other, stat.S_IFIFO | 0o622, age=3600.0)
+    _forge(world, other + queue.RECORD, stat.S_IFREG | 0o644, age=3600.0)
+    ours(world, 3, lambda who: holder(requests(who, LOCK), inside_for=0.003))
+    stays = (other, other + queue.RECORD)
+    world.checkers = usual(newcomer(), may_stay=(*stays, QUEUE))
+    world.checkers.append(Stays(*(f"{QUEUE}/{name}" for name in stays)))
+
+
+def forged(world: World) -> None:
+    """Somebody keeps an old ticket that is never used, and makes others that are none; and rouses all waiters."""
+    forger = world.process("F", 107)
+    file, directory, unused = (_ticket(number, 1, world.kernel.boot) for number in range(3))
+    for name, kind in ((unused, stat.S_IFIFO), (file, stat.S_IFREG), (directory, stat.S_IFDIR)):
+        _forge(world, name, kind | 0o777)
+    world.kernel.names[QUEUE].mode = stat.S_IFDIR | 0o711
+    end = forger._install(world.kernel.names[f"{QUEUE}/{unused}"], unused, writable=True)
+
+    def rouses(me: Actor) -> None:
+        process = me.process
+        there = process.open_directory(QUEUE)
+        for _ in range(4):
+            for name in process.list_directory(there):
+                try:
+                    fd = process.open_fifo(name, write=True, dir_fd=there)
+                except OSError:
+                    continue
+                process.nudge(fd)
+                process.close(fd)
+            me.sleep(0.004)
+        me.sleep(100.0)
+        process.remove_directory(f"{QUEUE}/{directory}")
+        for name in (unused, file):
+            process.unlink(name, dir_fd=there)
+        for fd in (end, there):
+            process.close(fd)
+        try:
+            process.remove_directory(QUEUE)
+        except OSError:
+            pass  # others are in it
+
+    world.actor(forger, rouses, foreign=True, crashable=False)
+    ours(world, 3, lambda who: holder(requests(who, LOCK), inside_for=0.003))
+    world.checkers = usual(newcomer(), bound=6.0)
+    world.checkers += [Stays(*(f"{QUEUE}/{name}" for name in (unused, file, directory))), KeepsMode(world, QUEUE)]
+
+
+def breaking_queued(world: World) -> None:
+    """A lock is broken whose holder has a ticket: the waiter behind does not wait for that one."""
+    for number, stays in enumerate((0.05, 5.0, 0.0)):
+        wanted = holder(requests(number, LOCK), inside_for=stays, begins_after=0.01 * number)
+        world.actor(world.process("ABC"[number], 101 + number), wanted)
+
+    def breaks(me: Actor) -> None:
+        me.sleep(0.1)
+        breaker(requests(4, LOCK))(me)
+
+    world.actor(world.process("R", 104), breaks, crashable=False)
+    world.checkers = usual(newcomer())
+    world.checkers.append(MeantThat())
 
 
 def old_neighbour(world: World) -> None:

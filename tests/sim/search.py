@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 
-from sim.kernel import Footprint, commute
+from sim.kernel import START, Footprint, commute
 from sim.workloads import WORKLOADS, Workload
 from sim.world import ALL, EXPIRE, IDLE, KERNEL, KIND, LOSE, First, Option, Violation, World
 
@@ -449,4 +449,4 @@ def attempt_events(world: World) -> str:
     """The whole run, a step a line: time in milliseconds, who, what."""
     assert world.trace is not None
     width = max((len(who) for _, who, _ in world.trace), default=0)
-    return "\n".join(f"{(now - 1000) * 1000:10.3f} ms  {who:{width}}  {text}" for now, who, text in world.trace)
+    return "\n".join(f"{(now - START) * 1000:10.3f} ms  {who:{width}}  {text}" for now, who, text in world.trace)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
@@ -42,17 +43,20 @@ class Actor:
         "arg",
         "at_leisure",
         "before",
+        "began",
         "breaks",
         "context",
         "crashable",
         "crashed",
         "error",
+        "fair",
         "footprint",
         "foreign",
         "held",
         "index",
         "inode",
         "inside",
+        "listed",
         "must_by",
         "name",
         "op",
@@ -62,6 +66,7 @@ class Actor:
         "robbed",
         "run",
         "shared",
+        "timeout",
         "wait",
         "wants",
         "world",
@@ -91,8 +96,14 @@ class Actor:
         self.at_leisure = False
         """Whether it may be stopped for any time between two steps, however prompt its program says that it is."""
         """Until when it takes its next step: a process that is assumed not to be stopped here."""
+        self.listed = 0
+        """At which step it has last listed a directory."""
         self.wants = ""
         """The lock file that it is acquiring."""
+        self.began = 0.0
+        """When it began to."""
+        self.timeout: float | None = None
+        self.fair = True
         self.inside: str | None = None
         """The lock file that it holds, as it believes."""
         self.held: FileHold | None = None
@@ -167,6 +178,19 @@ class Actor:
         """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
         self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
 
+    def begin(self, path: str, timeout: float | None, *, shared: bool, fair: bool) -> None:
+        """Want a lock, from here on."""
+        self.wants, self.began, self.timeout = path, self.world.kernel.now, timeout
+        self.shared, self.fair = shared, fair
+        for checker in self.world.checkers:
+            checker.begins(self.world, self)
+
+    def give_up(self) -> None:
+        """Not want it any more."""
+        self.wants = ""
+        for checker in self.world.checkers:
+            checker.gives_up(self.world, self)
+
     def enter(self, path: str, inode: int, held: FileHold | None = None, *, shared: bool = False) -> None:
         """Be inside, from here on: the checkers look whether that is right."""
         self.step("enter", path, self.world.kernel.critical.w)
@@ -183,6 +207,8 @@ class Actor:
         """Not be inside any more; the lock is released after that."""
         self.step("leave", self.inside, self.world.kernel.critical.w)
         self.note("leaves")
+        for checker in self.world.checkers:
+            checker.leaves(self.world, self)
         self.inside = None
 
     def note(self, text: str) -> None:
@@ -196,15 +222,19 @@ class Actor:
             return True
         if wait.signal is not None and wait.signal.is_set:
             return True
+        return any(map(self._is_ready, wait.fds))
+
+    def ready_fds(self) -> list[int]:
+        """The descriptors that end its wait."""
+        return [] if self.wait is None else [fd for fd in self.wait.fds if self._is_ready(fd)]
+
+    def _is_ready(self, fd: int) -> bool:
         process = self.process
-        for fd in wait.fds:
-            file, watch = process.files.get(fd), process.watches.get(fd)
-            if file is not None:
-                if file.is_ready:
-                    return True
-            elif process.pidfds[fd].dead if watch is None else watch.change:
-                return True
-        return False
+        file = process.files.get(fd)
+        if file is not None:
+            return file.is_ready
+        watch = process.watches.get(fd)
+        return process.pidfds[fd].dead if watch is None else bool(watch.change)
 
 
 class Chooser(Protocol):
@@ -227,8 +257,26 @@ class Violation(AssertionError):
 class Checker:
     """Told of everything, checks nothing."""
 
+    def begins(self, world: World, who: Actor) -> None:
+        """One of ours wants a lock: `wants` says which, `timeout` for how long, `shared` and `fair` how."""
+
+    def gives_up(self, world: World, who: Actor) -> None:
+        """One of ours does not want it any more: it was refused, or cancelled."""
+
+    def wakes(self, world: World, who: Actor, fds: list[int]) -> None:
+        """A wait has ended, and these of its descriptors are ready."""
+
+    def name_comes(self, world: World, inode: Inode, path: str) -> None:
+        """A name leads to the inode now."""
+
+    def killed(self, world: World, process: Process) -> None:
+        """A process has just been killed."""
+
     def enters(self, world: World, who: Actor) -> None:
         """Somebody believes to hold the lock."""
+
+    def leaves(self, world: World, who: Actor) -> None:
+        """Somebody is about to release."""
 
     def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
         """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
@@ -271,7 +319,7 @@ class World:
         self.trace: list[tuple[float, str, str]] | None = [] if trace else None
         self.current: Actor | None = None
         self._main = getcurrent().switch
-        kernel.on_unnamed = self._unnamed
+        kernel.on_named, kernel.on_unnamed = self._named, self._unnamed
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -359,12 +407,18 @@ class World:
         process = actor.process
         self.last = self.current = actor
         process.actor = actor
+        if actor.op == "list":
+            actor.listed = self.steps
         if process.shared:
             process.busy = actor
         if self.step_seconds:
             self.kernel.now += self.step_seconds
-        if self.trace is not None and actor.wait is not None:
-            self._note(actor.name, "wakes up")
+        if actor.wait is not None:
+            ready = actor.ready_fds()
+            for checker in self.checkers:
+                checker.wakes(self, actor, ready)
+            if self.trace is not None:
+                self._note(actor.name, "wakes up")
         actor.run()
         if actor.over:
             self._ended(actor)
@@ -404,6 +458,8 @@ class World:
                 other.die()
                 other.inside = other.held = None
                 other.inode = -1
+        for checker in self.checkers:
+            checker.killed(self, process)
         if self.after_crash is not None:
             self.after_crash(self, actor)
 
@@ -448,6 +504,10 @@ class World:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
+    def _named(self, inode: Inode, path: str) -> None:
+        for checker in self.checkers:
+            checker.name_comes(self, inode, path)
+
     def _unnamed(self, inode: Inode, path: str) -> None:
         """A name leads to another file by now, or to none; or the file was written over."""
         who = self.current
@@ -482,6 +542,7 @@ class First:
 
 
 _LONGEST = 60
+_TICKET = re.compile(r"\d{11}(\d{9}-[xs]-\d+)-[0-9a-f]{16}-[0-9a-f]{16}")
 _NAMED = {"write", "shared", "readers"}
 
 
@@ -508,5 +569,5 @@ def described(name: str, args: tuple[Any, ...], named: dict[str, Any], result: o
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = _TICKET.sub(r"…\1", repr(value))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}…{text[-1]}"

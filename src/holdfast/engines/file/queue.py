@@ -549,6 +549,7 @@ class LocalQueue:
                 readers = True
             elif entry in self.entries:  # a signal handler may have changed them
                 self.entries.remove(entry)
+                entry.drop_ticket()  # it may have just been given one (Q10)
 
 
 class QueueEntry:

@@ -629,6 +629,7 @@ class QueueEntry:
         try:
             ticket = self._ticket
             ahead = names[: bisect_left(names, _key(self._arrival) if ticket is None else ticket.name)]
+            sweeps = ticket is None or bool(ahead)
             while ahead:
                 name = ahead.pop()
                 if self._waits_for(queue, name) and self._follow(queue, name):
@@ -636,8 +637,9 @@ class QueueEntry:
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     return True
             self._before = ""  # closing what followed it can wait until we have the lock
-            if ticket is None:
+            if sweeps:
                 queue.sweep()
+            if ticket is None:
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
         finally:
             self._close_queue(queue)

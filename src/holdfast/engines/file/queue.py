@@ -853,9 +853,11 @@ class QueueEntry:
         """Have a ticket before the other one, of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self._cannot_queue:
             return
-        if not self._receive_whole(other):
-            self._issue()
-        self._keep_ticket()
+        try:
+            if not self._receive_whole(other):
+                self._issue()
+        finally:
+            self._keep_ticket()
 
     def _keep_ticket(self) -> None:
         if self._ticket is not None:

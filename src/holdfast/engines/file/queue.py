@@ -924,7 +924,10 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
     if queue is None:
         return []
     with queue:
-        read = [(name, read_ticket(env, queue, name)) for name in queue.tickets()]
+        names = queue.tickets()
+        read = [(name, read_ticket(env, queue, name)) for name in names]
+        if any(waiter is None for _, waiter in read):  # perhaps one was renamed meanwhile (Q10)
+            read += [(name, read_ticket(env, queue, name)) for name in queue.tickets() if name not in names]
     return [(name, waiter) for name, waiter in read if waiter is not None]
 
 

@@ -547,6 +547,7 @@ class LocalQueue:
                 readers = True
             elif entry in self.entries:  # a signal handler may have changed them
                 self.entries.remove(entry)
+                entry.drop_ticket()  # it may have just been given one (Q10)
 
 
 class QueueEntry:
@@ -626,7 +627,7 @@ class QueueEntry:
         try:
             ticket = self._ticket
             ahead = names[: bisect_left(names, _key(self._arrival) if ticket is None else ticket.name)]
-            left = bool(ahead)
+            sweeps = ticket is None or bool(ahead)
             while ahead:
                 name = ahead.pop()
                 if self._waits_for(queue, name) and self._follow(queue, name):
@@ -634,7 +635,7 @@ class QueueEntry:
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     return True
             self._before = ""  # closing what followed it can wait until we have the lock
-            if left or ticket is None:
+            if sweeps:
                 queue.sweep()
             if ticket is None:
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
@@ -850,9 +851,11 @@ class QueueEntry:
         """Have a ticket before the other one, of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self._cannot_queue:
             return
-        if not self._receive_whole(other):
-            self._issue()
-        self._keep_ticket()
+        try:
+            if not self._receive_whole(other):
+                self._issue()
+        finally:
+            self._keep_ticket()
 
     def _keep_ticket(self) -> None:
         if self._ticket is not None:
@@ -919,7 +922,10 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
     if queue is None:
         return []
     with queue:
-        read = [(name, read_ticket(env, queue, name)) for name in queue.tickets()]
+        names = queue.tickets()
+        read = [(name, read_ticket(env, queue, name)) for name in names]
+        if any(waiter is None for _, waiter in read):  # perhaps one was renamed meanwhile (Q10)
+            read += [(name, read_ticket(env, queue, name)) for name in queue.tickets() if name not in names]
     return [(name, waiter) for name, waiter in read if waiter is not None]
 
 

@@ -220,12 +220,11 @@ class GenericEnvironment:
         # machines and containers on several hosts have the same number.
         with self._forking:
             import uuid
+            import zlib
 
         node = uuid.getnode()
         if node >> 40 & 1:
             return "-"  # that bit says: made up, and another one next time
-        import zlib
-
         return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
 
     def _pid_namespace(self) -> str:

@@ -117,6 +117,11 @@ PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim
 sim: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
 
+.PHONY: model
+# The models of the lock file and of the queue, all runs of each, and their mutants (docs/model.md): apt-get install spin gcc
+model:
+	$(PYTHON) model/check.py $(if $(ARGS),--only $(ARGS))
+
 # The tests of the engine on each filesystem: needs root, and minutes for each. PLACES="xfs btrfs" for some. On FUSE, which
 # has neither unnamed files nor events, most tests of the suites mean nothing; there it is a longer run of the short ones.
 PLACES ?= tmpfs ext4 xfs btrfs overlay upper bind fuse

@@ -1,10 +1,10 @@
-"""Check the models with spin: every configuration must hold, and every mutant must fail.
+"""Check the models with spin: in every configuration every promise holds, and in every mutant one is broken.
 
     python model/check.py                 all of it, as `make model` does
     python model/check.py --only NAME …   some of it
-    python model/check.py --trace NAME    a run that breaks a promise, step by step
+    python model/check.py --trace NAME    a run in which something goes wrong, step by step
 
-Exit status: 0 all is as it should be, 1 it is not, 2 usage, or a program is missing.
+Exit status: 0 all is as it should be, 1 it is not, 2 usage, or a program is missing. docs/model.md says more.
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ DEPTH = 100_000
 MEMORY = 900
 """Megabytes for each of two at a time."""
 QUEUE, LOCK = "queue.pml", "lock.pml"
+PROMISES = {
+    r"seen\[": "another's lock is broken",
+    r"inside": "exclusion",
+    r"before\[": "order",
+    r"reader": "a living waiter loses its ticket",
+    r"wipes": "a waiter has no ticket",
+    r"ahead\[": "woken too early",
+    r"round\[": "a waiter sleeps for ever",
+    r"lock|placed|path": "something is left",
+}
+"""What an assertion says, by what stands in it; the first that fits."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Outcome:
 
     case: Case
     error: str
-    """The promise that was broken, or why there was no search; empty if all holds."""
+    """What went wrong, or why there was no search; empty if all holds."""
     failed: bool
     """Whether the search itself failed."""
     states: int
@@ -72,6 +83,7 @@ class Outcome:
 
 
 CONFIGURATIONS = (
+    Case("smallest", QUEUE, "N=2 CRASHES=1 DEADLINES=1", ends=True),
     Case("two", QUEUE, "N=2 ROUNDS=2 CRASHES=2 STOPS=1 DEADLINES=1", ends=True),
     Case("three", QUEUE, "N=3 CRASHES=2 STOPS=1 DEADLINES=1", ends=True),
     Case("again", QUEUE, "N=3 ROUNDS=2"),
@@ -107,18 +119,50 @@ MUTANTS = (
     Case("no-new-start", QUEUE, "N=3 NO_NEW_START", "Q2", "a queue that was removed as empty is not made again"),
     Case("leftover-name", QUEUE, "N=2 CRASHES=1 NO_SWEEP", "Q2", "names in the making are left to nobody"),
     Case("leftover-queue", QUEUE, "N=2 NO_RMDIR", "Q2", "the directory is left when it is empty"),
-    Case("never-refused", QUEUE, "N=2 CRASHES=1 NEVER_REFUSED=true", "Q3", "the ticket ahead is opened for reading, too"),
-    Case("first-after-death", QUEUE, "N=3 HELD CRASHES=1 ENXIO_IS_FIRST", "Q3", "after a dead one ahead, nobody else is looked for"),
-    Case("no-second-list", QUEUE, "N=3 HELD DEADLINES=1 NO_LIST", "Q3", "who wakes is first, without another look at the list"),
+    Case(
+        "never-refused", QUEUE, "N=2 CRASHES=1 NEVER_REFUSED=true", "Q3", "the ticket ahead is opened for reading, too"
+    ),
+    Case(
+        "first-after-death",
+        QUEUE,
+        "N=3 HELD CRASHES=1 ENXIO_IS_FIRST",
+        "Q3",
+        "after a dead one ahead, nobody else is looked for",
+    ),
+    Case(
+        "no-second-list",
+        QUEUE,
+        "N=3 HELD DEADLINES=1 NO_LIST",
+        "Q3",
+        "who wakes is first, without another look at the list",
+    ),
     Case("early-leave", QUEUE, "N=3 LEAVES_EARLY", "Q4", "the place is left before the release"),
     Case("no-close", QUEUE, "N=3 NO_CLOSE", "Q4", "the release removes the ticket, but leaves the FIFO open"),
     Case("barging", QUEUE, "N=3 HELD BARGES", "Q5", "newcomers do not ask for the queue"),
     Case("no-patience", QUEUE, "N=2 HELD STOPS=1 NO_PATIENCE", "Q6", "an idle ticket is waited for"),
     Case("removes-idle", QUEUE, "N=2 HELD STOPS=1 REMOVES_IDLE", "Q6", "idle tickets are removed"),
-    Case("kept-ticket", QUEUE, "N=2 HELD BREAKS=1 STAYER=1 KEEPS_TICKET", "R4", "the ticket of the one whose lock is broken stays"),
+    Case(
+        "kept-ticket",
+        QUEUE,
+        "N=2 HELD BREAKS=1 STAYER=1 KEEPS_TICKET",
+        "R4",
+        "the ticket of the one whose lock is broken stays",
+    ),
     Case("no-nudge", QUEUE, "N=2 HELD BREAKS=1 STAYER=1 NO_NUDGE", "R4", "who breaks a lock does not tell the waiters"),
-    Case("early-nudge", QUEUE, "N=2 HELD BREAKS=1 STAYER=1 NUDGES_FIRST", "R4", "the waiters are told before the ticket is removed"),
-    Case("kept-place", QUEUE, "N=4 SLOTS=2 STAYER=3 KEEPS_PLACE", "Q7", "a place is kept although another slot may be free"),
+    Case(
+        "early-nudge",
+        QUEUE,
+        "N=2 HELD BREAKS=1 STAYER=1 NUDGES_FIRST",
+        "R4",
+        "the waiters are told before the ticket is removed",
+    ),
+    Case(
+        "kept-place",
+        QUEUE,
+        "N=4 SLOTS=2 STAYER=3 KEEPS_PLACE",
+        "Q7",
+        "a place is kept although another slot may be free",
+    ),
     Case("armed-late", QUEUE, "N=2 CRASHES=1 ARMS_LATE=true", "WF1", "the watch is armed after the look"),
     Case("not-soon", QUEUE, "N=2 CRASHES=1 NOT_SOON=true", "WF2", "one look after a close event"),
     Case("replacing", LOCK, "N=2 REPLACES=true", "P1", "a rename publishes, which replaces"),
@@ -126,21 +170,77 @@ MUTANTS = (
     Case("early-marker", LOCK, "N=2 METHOD=NAMED MARKED_EARLY", "P3", "the record claims the guard before it is held"),
     Case("creator-owns", LOCK, "N=3 METHOD=EXCLUSIVE CREATOR_OWNS=true", "P5", "creating the file is acquiring"),
     Case("no-bit", LOCK, "N=2 METHOD=EXCLUSIVE CRASHES=1 NO_BIT=true", "P6", "an unfinished file does not say so"),
-    Case("false-bit", LOCK, "N=2 METHOD=EXCLUSIVE LOCKLESS=2 BIT_WITHOUT_LOCKS=true", "P7", "a creator without locks sets the bit, too"),
+    Case(
+        "false-bit",
+        LOCK,
+        "N=2 METHOD=EXCLUSIVE LOCKLESS=2 BIT_WITHOUT_LOCKS=true",
+        "P7",
+        "a creator without locks sets the bit, too",
+    ),
     Case("no-guard", LOCK, "N=3 CRASHES=1 NO_GATE", "T1", "a takeover without the guard"),
-    Case("no-claim", LOCK, "N=3 LOCKLESS=10 CRASHES=1 NO_CLAIM=true", "T1", "with the guard alone, where others have none"),
-    Case("no-second-look", LOCK, "N=3 LOCKLESS=10 CRASHES=1 NO_SECOND_LOOK=true", "T2", "what was judged is not compared under the guard"),
-    Case("no-third-look", LOCK, "N=3 FOREIGN CRASHES=1 NO_THIRD_LOOK=true NO_WAIT=true", "T4", "the path is not checked after the write"),
-    Case("late-removal", LOCK, "N=3 UNABLE=2 CRASHES=1 REMOVES_LATE", "T6", "a dead holder's file is removed without guard and claim"),
+    Case(
+        "no-claim",
+        LOCK,
+        "N=3 LOCKLESS=10 CRASHES=1 NO_CLAIM=true",
+        "T1",
+        "with the guard alone, where others have none",
+    ),
+    Case(
+        "no-second-look",
+        LOCK,
+        "N=3 LOCKLESS=10 CRASHES=1 NO_SECOND_LOOK=true",
+        "T2",
+        "what was judged is not compared under the guard",
+    ),
+    Case(
+        "no-third-look",
+        LOCK,
+        "N=3 FOREIGN CRASHES=1 NO_THIRD_LOOK=true NO_WAIT=true",
+        "T4",
+        "the path is not checked after the write",
+    ),
+    Case(
+        "late-removal",
+        LOCK,
+        "N=3 UNABLE=2 CRASHES=1 REMOVES_LATE",
+        "T6",
+        "a dead holder's file is removed without guard and claim",
+    ),
     Case("no-wait", LOCK, "N=2 BREAKS=1 CRASHES=1 NO_WAIT=true", "T8", "no look for claims after the write"),
-    Case("shared-in-place", LOCK, "N=3 READER CRASHES=1 SHARED_IN_PLACE=true MARKED_WITHOUT=true", "T9", "a takeover in place under a shared guard"),
+    Case(
+        "shared-in-place",
+        LOCK,
+        "N=3 READER CRASHES=1 SHARED_IN_PLACE=true MARKED_WITHOUT=true",
+        "T9",
+        "a takeover in place under a shared guard",
+    ),
     Case("ignored-claims", LOCK, "N=3 READER CRASHES=1 IGNORES_CLAIMS=true", "T11", "other claims do not matter"),
     Case("late-claim", LOCK, "N=3 READER CRASHES=1 LISTS_FIRST", "T11", "the list is read before the claim is made"),
-    Case("dead-claims", LOCK, "N=3 READER CRASHES=2 DEAD_CLAIMS_COUNT=true", "T12", "a claim counts although its claimant is gone"),
-    Case("guarded-claims", LOCK, "N=2 BREAKS=1 CRASHES=1 ALL_GUARDED=true", "T13", "a claim that was made without the guard says otherwise"),
+    Case(
+        "dead-claims",
+        LOCK,
+        "N=3 READER CRASHES=2 DEAD_CLAIMS_COUNT=true",
+        "T12",
+        "a claim counts although its claimant is gone",
+    ),
+    Case(
+        "guarded-claims",
+        LOCK,
+        "N=2 BREAKS=1 CRASHES=1 ALL_GUARDED=true",
+        "T13",
+        "a claim that was made without the guard says otherwise",
+    ),
     Case("unlocked-first", LOCK, "N=2 UNLOCKS_FIRST", "FH1", "the release unlocks before it unlinks"),
-    Case("blind-release", LOCK, "N=3 BREAKS=1 BLIND_RELEASE=true", "FH2", "the release removes whatever is at the path"),
-    Case("blind-break", LOCK, "N=2 BREAKS=1 CRASHES=1 BREAKS_BLINDLY=true", "R1", "who breaks a lock does not read it again"),
+    Case(
+        "blind-release", LOCK, "N=3 BREAKS=1 BLIND_RELEASE=true", "FH2", "the release removes whatever is at the path"
+    ),
+    Case(
+        "blind-break",
+        LOCK,
+        "N=2 BREAKS=1 CRASHES=1 BREAKS_BLINDLY=true",
+        "R1",
+        "who breaks a lock does not read it again",
+    ),
     Case("unclaimed-break", LOCK, "N=2 BREAKS=1 CRASHES=1 BREAKS_UNCLAIMED", "R2", "who breaks a lock makes no claim"),
 )
 
@@ -148,7 +248,9 @@ MUTANTS = (
 def run(words: Sequence[str], where: Path) -> str:
     done = subprocess.run(words, cwd=where, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(words)}: status {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}"
+        )
     return done.stdout
 
 
@@ -156,7 +258,7 @@ def build(case: Case, where: Path) -> None:
     run(["spin", "-a", *case.defines, str(HERE / case.model)], where)
     # Collapsed states are a compression, nothing is missed. NOREDUCE: nearly every step touches what all see.
     kind = "-DNP" if case.ends else "-DSAFETY"
-    level = "-O1" if case.breaks else "-O2"
+    level = "-O0" if case.breaks else "-O2"
     run(["cc", level, "-w", kind, "-DNOREDUCE", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}", "-o", "pan", "pan.c"], where)
 
 
@@ -170,35 +272,55 @@ def search(case: Case) -> Outcome:
             said = run(["./pan", "-E", f"-m{DEPTH}", "-w22", *(["-l"] if case.ends else [])], where)
         except (OSError, RuntimeError) as error:
             return Outcome(case, str(error), True, 0, 0, time.monotonic() - began)
-    states, depth = (int(float(found[1])) if (found := re.search(wanted, said, re.MULTILINE)) else 0 for wanted in (
-        r"^ *([\d.e+]+) states, stored", r"depth reached (\d+)",
-    ))
+    states, depth = (
+        int(float(found[1])) if (found := re.search(wanted, said, re.MULTILINE)) else 0
+        for wanted in (r"^ *([\d.e+]+) states, stored", r"depth reached (\d+)")
+    )
     broken = re.search(r"^pan:\d+: (.*?)(?: \(at depth \d+\))?$", said, re.MULTILINE)
-    incomplete = "Search not completed" in said and broken is None
-    incomplete = incomplete or "max search depth too small" in said or not states
-    error = "the search is not complete" if incomplete else broken[1] if broken else ""
-    return Outcome(case, error, incomplete, states, depth, time.monotonic() - began)
+    failed = "max search depth too small" in said or not states or ("Search not completed" in said and broken is None)
+    what = "the search is not complete" if failed else named(broken[1]) if broken else ""
+    return Outcome(case, what, failed, states, depth, time.monotonic() - began)
+
+
+def named(error: str) -> str:
+    """What an error of pan means."""
+    if "assertion" not in error:
+        return error  # a run that goes on for ever, say
+    return next((promise for pattern, promise in PROMISES.items() if re.search(pattern, error)), error)
 
 
 def trace(case: Case) -> Iterator[str]:
-    """The steps of a shortest run that breaks a promise."""
+    """The steps of a short run in which something goes wrong, and where every variable is at its end."""
     source = (HERE / case.model).read_text().splitlines()
     with tempfile.TemporaryDirectory(prefix="holdfast-model-") as directory:
         where = Path(directory)
         build(case, where)
-        yield from (line for line in run(["./pan", "-E", f"-m{DEPTH}", "-i"], where).splitlines() if "assert" in line)
+        run(["./pan", "-E", f"-m{DEPTH}", "-i"], where)
+        if not list(where.glob("*.trail")):
+            yield "nothing goes wrong"
+            return
         shutil.copy(HERE / case.model, where)
-        steps = run(["spin", "-t", "-p", *case.defines, case.model], where)
-    for who, number in re.findall(r"proc +\d+ \((\w+):\d+\) \S+:(\d+) \(state", steps):
-        yield f"{who:12} {source[int(number) - 1].strip()}"
+        said = run(["spin", "-t", "-p", "-g", *case.defines, case.model], where)
+    previous = ""
+    for number, who, line in re.findall(r"proc +(\d+) \((\w+):\d+\) \S+:(\d+) \(state", said):
+        step = source[int(line) - 1].strip()
+        if "d_step" in step or step.startswith("MAY_"):
+            state = re.search(r"st\[\w+\] == (\w+)", step)
+            shown = f"{who} {number if who == 'contender' else '':2} {state[1] if state else step}"
+            if shown != previous:  # a step of several statements on one line is reported several times
+                yield shown
+            previous = shown
+    yield from re.findall(r"^spin: .*Error: .*", said, re.MULTILINE)
+    yield ", ".join(re.findall(r"^\t\t(\w[\w\[\]]* = \w+)", said.rpartition("#processes")[2], re.MULTILINE))
 
 
 def show(outcome: Outcome) -> None:
     case = outcome.case
-    result = ("ERROR: " if outcome.failed else "fails" if case.breaks else "FAILS: ") + ("" if case.breaks and not outcome.failed else outcome.error)
-    if not outcome.error:
-        result = "PASSES" if case.breaks else "holds, and ends" if case.ends else "holds"
-    print(f"{case.name:20} {case.breaks:5} {case.contenders:>2} {outcome.states:>9} {outcome.depth:>5} {outcome.seconds:>6.1f}  {result[:200]}", flush=True)
+    result = outcome.error or ("holds, and ends" if case.ends else "holds")
+    if not outcome.is_right:
+        result = f"WRONG: {result}"
+    numbers = f"{case.contenders:>2} {outcome.states:>9} {outcome.depth:>6} {outcome.seconds:>5.1f}"
+    print(f"{case.name:18} {case.breaks:4} {numbers}  {result[:2000]}", flush=True)
 
 
 def check(cases: Sequence[Case], report: Callable[[Outcome], None] = show) -> list[Outcome]:
@@ -221,7 +343,7 @@ def missing() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the models with spin (docs/model.md).")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some configurations and mutants")
-    parser.add_argument("--trace", metavar="NAME", help="show a run that breaks a promise")
+    parser.add_argument("--trace", metavar="NAME", help="show a run in which something goes wrong")
     arguments = parser.parse_args()
     cases = {case.name: case for case in (*CONFIGURATIONS, *MUTANTS)}
     wanted = arguments.only or ([arguments.trace] if arguments.trace else list(cases))
@@ -234,7 +356,7 @@ def main() -> int:
         print(*trace(cases[arguments.trace]), sep="\n")
         return 0
     began = time.monotonic()
-    print(f"{'case':20} {'breaks':5}  N    states depth      s  result")
+    print(f"{'case':18} {'':4}  N {'states':>9} {'depth':>6} {'s':>5}  result")
     wrong = check([cases[name] for name in wanted])
     print(f"{len(wanted)} cases, {len(wrong)} of them wrong, {time.monotonic() - began:.0f} s")
     return 1 if wrong else 0

@@ -210,7 +210,7 @@ inline make_claim(p) {
 
 inline end_claim(p) { DEL(claims, p); DEL(guarded_claims, p) }
 
-inline start_over(p) { end_claim(p); close_all(p); st[p] = Look }
+inline start_over(p) { end_claim(p); DEL(broken, p); close_all(p); st[p] = Look }
 
 inline enter(p) {
     assert(inside == 0);      /* exclusion */
@@ -345,7 +345,7 @@ proctype contender(byte p) {
     :: d_step { RUNS(p) && st[p] == WriteFinished ->
         record[fd[p]] = p; DEL(unfinished, fd[p]);
         if :: how[p] == WHOLE -> ADD(marked, fd[p]) :: else fi;
-        enter(p)
+        if :: IN(broken, p) -> DEL(created, p); st[p] = Holding :: else -> enter(p) fi   /* as if it had been broken after this */
       }
 
     /* T1: two gates, the guard of the inode and the claim. */
@@ -508,6 +508,7 @@ proctype breaker() {
         :: path == fd[BREAKER] ->
             assert(inside == 0 || record[path] != inside || inside == seen[BREAKER] || seen[BREAKER] == 0);   /* R1: the one that was meant */
             if :: inside != 0 && record[path] == inside -> ADD(broken, inside); inside = 0 :: else fi;
+            if :: record[path] == 0 && exclusive[path] != 0 && exclusive[path] <= LAST -> ADD(broken, exclusive[path]) :: else fi;
             path = 0
         :: else   /* released since the check. That its successor's would go is a limit (docs/guarantees.md). */
         fi;

@@ -132,7 +132,7 @@ class BaseHold:
         if ref is None or ref.dropped is not False or _is_finalizing():
             return
         held = ref.held
-        if held.inert or held.lost or held.released or held.request.released_by_path or ref not in held.refs:
+        if held.released or held.lost or held.inert or held.request.released_by_path or ref not in held.refs:
             return
         if ref.operation in held.env.operations.running:
             return  # never delivered: undoing the operation gives it back (operations.py, J2)

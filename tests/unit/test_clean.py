@@ -331,7 +331,7 @@ def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environmen
     places = [QueueEntry(one, request, one.monotonic() - 1) for one in (crashed, living)]
     for place in places:
         place.is_first()
-        place.queue_up(place.env.monotonic())
+        place.queue_up()
     assert len(os.listdir(queue)) == 2
     assert names(env, disk) == []
     crashed.crash()
@@ -407,7 +407,7 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     goes.add(tag.name)
     waiter = environments()
     entry = QueueEntry(waiter, FileRequest(str(disk / "l.lock"), {"tag": "t"}), waiter.monotonic())  # type: ignore[arg-type]
-    entry._issue(0.0)
+    entry.queue_up()
     stays |= {entry.name, f"{entry.name}.tag"}
     env = environments()
     assert {os.path.basename(name) for name in names(env, disk)} == goes

@@ -61,7 +61,7 @@ class Theatre:
 
     def queue_up(self) -> None:
         assert self.entry is not None
-        self.entry.queue_up(self.waits.monotonic())
+        self.entry.queue_up()
         self.name = self.entry.name
         assert self.name
 

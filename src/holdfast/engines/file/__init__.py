@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from ..._core.attempt import Refusal
-    from ..._core.hold import HoldRef
     from ..._core.options import Options
     from ..._core.wait import Wait
     from ..._platform.interface import Environment

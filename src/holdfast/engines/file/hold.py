@@ -65,7 +65,7 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
-        super().__init__(env, request, identity if key is None else key)
+        HoldState.__init__(self, env, request, identity if key is None else key)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""

@@ -10,7 +10,8 @@ file. Threads and tasks of a process stand in a `LocalQueue`, and the first of t
 Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
     and a process that does not know of the queue harms only the order.
 Q2  A ticket is made under another name, opened, and renamed, so it never exists without its reader. A name is used only
-    once. So a ticket that nobody reads (ENXIO) has lost its owner for ever, and may be removed.
+    once. So a ticket without a reader (ENXIO) has lost its owner for ever, and may be removed. So may one that is being
+    made, and has no reader yet: its maker starts over.
 Q3  A FIFO is a pipe of one kernel and one mount. A ticket's name says which, and one of another kernel or mount is not
     waited for: ENXIO says nothing about it. It is removed once it is a day old.
 Q4  A ticket is kept until the release, and closed after the lock file is gone. So a release wakes only the next waiter,
@@ -83,7 +84,8 @@ _UNNAMED, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
 may enter the queue; and the bit in it that says that its owner has the lock."""
 NEW, RECORD = ".new", ".tag"
 """What is added to a ticket's name while it is made (Q2), and for the record of its waiter, which is for people."""
-_NEW_LASTS, _FOREIGN_LASTS = 10.0, 86_400.0
+_FOREIGN_LASTS = 86_400.0
+"""Seconds after which a ticket of another kernel or mount is a leftover (Q3)."""
 _GONE = (errno.ENXIO, errno.ENOENT)
 _NO_TICKET = (errno.ELOOP, errno.EISDIR, errno.ENODEV, errno.EINVAL)
 
@@ -230,14 +232,10 @@ class Queue:
             stat.S_ISFIFO(found.st_mode) or (name == base + RECORD and stat.S_ISREG(found.st_mode))
         ):
             return False
-        age = env.time() - found.st_mtime
         if not self.counts(base):
-            return age > _FOREIGN_LASTS
+            return env.time() - found.st_mtime > _FOREIGN_LASTS
         if name == base + RECORD:
             return self.stat(base) is None
-        if name == base + NEW:
-            ended = self.shares_pids_with(base) and env.inspect(pid_of(base)).has_ended
-            return ended or age > _NEW_LASTS
         return self._is_unread(name)
 
     def _is_unread(self, name: str) -> bool:
@@ -549,6 +547,7 @@ class LocalQueue:
                 readers = True
             elif entry in self.entries:  # a signal handler may have changed them
                 self.entries.remove(entry)
+                entry.drop_ticket()  # it may have just been given one (Q10)
 
 
 class QueueEntry:
@@ -628,6 +627,7 @@ class QueueEntry:
         try:
             ticket = self._ticket
             ahead = names[: bisect_left(names, _key(self._arrival) if ticket is None else ticket.name)]
+            sweeps = ticket is None or bool(ahead)
             while ahead:
                 name = ahead.pop()
                 if self._waits_for(queue, name) and self._follow(queue, name):
@@ -635,8 +635,9 @@ class QueueEntry:
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     return True
             self._before = ""  # closing what followed it can wait until we have the lock
-            if ticket is None:
+            if sweeps:
                 queue.sweep()
+            if ticket is None:
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
         finally:
             self._close_queue(queue)
@@ -850,9 +851,11 @@ class QueueEntry:
         """Have a ticket before the other one, of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self._cannot_queue:
             return
-        if not self._receive_whole(other):
-            self._issue()
-        self._keep_ticket()
+        try:
+            if not self._receive_whole(other):
+                self._issue()
+        finally:
+            self._keep_ticket()
 
     def _keep_ticket(self) -> None:
         if self._ticket is not None:
@@ -919,7 +922,10 @@ def read_tickets(env: Environment, path: str) -> list[tuple[str, Waiter]]:
     if queue is None:
         return []
     with queue:
-        read = [(name, read_ticket(env, queue, name)) for name in queue.tickets()]
+        names = queue.tickets()
+        read = [(name, read_ticket(env, queue, name)) for name in names]
+        if any(waiter is None for _, waiter in read):  # perhaps one was renamed meanwhile (Q10)
+            read += [(name, read_ticket(env, queue, name)) for name in queue.tickets() if name not in names]
     return [(name, waiter) for name, waiter in read if waiter is not None]
 
 

@@ -30,6 +30,7 @@ from holdfast.engines.file import (
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
+from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.steps import is_there, write_all
 from holdfast.liveness import Liveness
 from sim.kernel import Process
@@ -42,6 +43,8 @@ class Mutant(NamedTuple):
     workload: str
     way: str = "search"
     """`search`: every interleaving, one after the other; `random`."""
+    seed: int = 0
+    """Where the random ones begin."""
 
 
 def no_check_before_the_takeover(patch: Patch) -> None:
@@ -156,8 +159,8 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
 def named_as_guarded_from_the_start(patch: Patch) -> None:
     """P3: the record says `g` before the guard is taken."""
     patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=2 g ", b"holdfast=2 g "))
-    real = publish.FileRequest.compose
-    patch.setattr(publish.FileRequest, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
+    real = FileRequest.compose
+    patch.setattr(FileRequest, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:
@@ -337,7 +340,7 @@ def a_ticket_goes_before_the_lock_file(patch: Patch) -> None:
 
 def newcomers_pass_the_queue(patch: Patch) -> None:
     """Q5: a free lock is taken, whoever waits for it."""
-    patch.setattr(acquire, "is_contended", lambda *_: False)
+    patch.setattr(uncontended, "_is_contended", lambda *_: False)
 
 
 def who_is_woken_believes_to_be_first(patch: Patch) -> None:
@@ -691,7 +694,7 @@ MUTANTS = {
         Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
         Mutant(counted_without_the_counters_guard, "fenced-breaking", "random"),
-        Mutant(two_make_the_counter_anew, "fenced-read", "random"),
+        Mutant(two_make_the_counter_anew, "fenced-read", "random", seed=5000),
         Mutant(counted_with_a_file_without_a_name, "fenced-read", "random"),
         Mutant(a_counter_begins_anew, "fenced"),
         Mutant(counted_before_the_lock_is_taken, "fenced"),

@@ -15,7 +15,7 @@ MOST = 4000
 def hunt(mutant: Mutant) -> Outcome:
     workload = WORKLOADS[mutant.workload]
     if mutant.way == "random":
-        return sample(workload, range(MOST))
+        return sample(workload, range(mutant.seed, mutant.seed + MOST))
     return search(workload, runs=MOST)
 
 

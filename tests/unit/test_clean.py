@@ -387,6 +387,7 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     queue.mkdir()
     other = queue / f"{ticket_name(queue)}.new"
     other.touch()  # no FIFO: not ours
+    os.utime(other, (0, 0))
     goes, stays = set[str](), {other.name}
     for pid, suffix, age, over in (
         (os.getpid(), "", 0, True),  # nobody reads it: its owner is gone, whatever its number is now

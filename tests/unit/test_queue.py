@@ -1066,8 +1066,8 @@ def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
         (place / ticket_name(place)).mkdir()
         (place / ticket_name(place)).symlink_to(disk / "elsewhere")
         (place / ticket_name(place)).symlink_to(disk / "pipe")
-        os.mkfifo(place / "a pipe")
-        os.mkfifo(place / f"a pipe{NEW}")
+        os.mkfifo(place / "! pipe")
+        os.mkfifo(place / f"! pipe{NEW}")
         for one in place.iterdir():
             os.utime(one, (0, 0), follow_symlinks=False)
         before = names(place)

@@ -382,22 +382,18 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
 def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
-    """M7, with Q2, Q3 and Q8: what is half made or described goes with its maker, another kernel's after a day."""
+    """M7, with Q2, Q3 and Q8: what nobody reads, a record without its ticket; of another kernel after a day."""
     queue = disk / ".holdfast-l.lock.queue"
     queue.mkdir()
     other = queue / f"{ticket_name(queue)}.new"
     other.touch()  # no FIFO: not ours
-    goes, stays = set[str](), {other.name}
-    for pid, suffix, age, over in (
-        (os.getpid(), "", 0, True),  # nobody reads it: its owner is gone, whatever its number is now
-        (dead_pid, ".new", 0, True),
-        (os.getpid(), ".new", 0, False),
-        (os.getpid(), ".new", 11, True),
-    ):
-        path = queue / f"{ticket_name(queue, pid)}{suffix}"
+    os.utime(other, (0, 0))
+    read, unread = (queue / f"{ticket_name(queue)}.new" for _ in range(2))
+    for path in (read, unread):
         os.mkfifo(path)
-        os.utime(path, (time.time() - age,) * 2)
-        (goes if over else stays).add(path.name)
+    maker = os.open(read, os.O_RDWR | os.O_NONBLOCK)
+    ticket = forged_ticket(queue)  # its owner is gone, whatever its number is now
+    goes, stays = {ticket.name, unread.name}, {other.name, read.name}
     for age in (3600, 2 * 86400):
         path = forged_ticket(queue, dead_pid, where="f" * 16)
         os.utime(path, (time.time() - age,) * 2)
@@ -413,6 +409,7 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     assert {os.path.basename(name) for name in names(env, disk)} == goes
     assert {one.result for one in clean(env, disk)} == {REMOVED}
     assert set(os.listdir(queue)) == stays
+    os.close(maker)
     entry.leave()
     shutil.rmtree(queue)
 

@@ -175,6 +175,9 @@ class LinuxEnvironment(GenericEnvironment):
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
 
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
         # absolute path. Without one it would be link(), which fails with EXDEV.

@@ -259,8 +259,8 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if not _keeper.is_prepared:
         _keeper.prepare()
     held = ref.held
-    if held.waits:
-        return  # the engine keeps it
+    if held.waits or held.request.kept_later:
+        return  # the engine keeps it, or it is not to be kept yet
     if held.request.beat_every != NEVER or held.request.watched:
         _keeper.keep(held, held.request.beat_every)
 
@@ -702,6 +702,18 @@ def bind(lock: Resource, owner: int) -> None:
     for request in lock._requests:
         request.on_behalf_of = owner
         request.beat_every = NEVER
+
+
+def keep_later(lock: Resource) -> None:
+    """Neither refresh its holds nor watch them before `keep_from_now`: a short one needs neither."""
+    for request in lock._requests:
+        request.kept_later = True
+
+
+def keep_from_now(hold: Hold) -> None:
+    """See to the heartbeats of a hold, and to the news of its loss; of one that has come already, too."""
+    hold._held.request.kept_later = False
+    keep(environment(), hold._ref)
 
 
 def release_own(lock: Resource) -> bool:

@@ -359,7 +359,7 @@ def test_every_built_in_protocol_is_named_where_people_choose_one() -> None:
     for kind in (holdfast.Lock, holdfast.Semaphore):
         shown = str(inspect.signature(kind).parameters["protocol"].annotation)
         assert set(re.findall(r"""["'](\w+)["']""", shown)) == set(registry._BUILT_IN)
-    assert set(cli_options._PROTOCOLS) == set(registry._BUILT_IN)
+    assert set(cli_options.PROTOCOLS) == set(registry._BUILT_IN)
 
 
 @pytest.mark.parametrize("name", ["AsyncLock", "Semaphore", "AsyncSemaphore"])

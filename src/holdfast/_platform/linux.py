@@ -1,6 +1,6 @@
 """Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
 
-ctypes is loaded by the few calls that need it: it is not to be had everywhere, and takes milliseconds.
+The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
 """
 
 from __future__ import annotations
@@ -330,13 +330,12 @@ class LinuxEnvironment(GenericEnvironment):
 
 def link_empty_path(fd: int, path: str) -> None:
     try:
-        import ctypes
-
         libc = _libc()
+        from .libc import get_errno
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
-        number = ctypes.get_errno()
+        number = get_errno()
         raise OSError(number, os.strerror(number), path)
 
 
@@ -362,17 +361,11 @@ def setproctitle(name: str, about: str) -> None:
         pass  # it goes by its old name
 
 
-_loaded: Any = None
-
-
 def _libc() -> Any:
-    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
-    global _loaded
-    if _loaded is None:
-        import ctypes
+    """The C library. ImportError where it cannot be called."""
+    from .libc import LIBC
 
-        _loaded = ctypes.CDLL(None, use_errno=True)
-    return _loaded
+    return LIBC
 
 
 def btime(path: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import sys
 
 from .._drivers.sync import caller
 from .._platform import environment
@@ -12,9 +12,12 @@ from ..lock import Hold, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Collection, Iterable
 
     from ..errors import LockLost
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 
 def detach(kept: Collection[int]) -> None:
@@ -30,6 +33,8 @@ def detach(kept: Collection[int]) -> None:
 
 def fork() -> int:
     """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
+    if "threading" not in sys.modules:
+        return os.fork()  # there are none
     import warnings
 
     with warnings.catch_warnings():
@@ -79,7 +84,7 @@ def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold
     """The hold of the process that has forked this one, with its guard: with heartbeats, and news of its loss."""
     env = environment()
     fd = env.adopt(fd)
-    held.request.on_lost, held.request.watched = on_lost, True
+    held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, False
     ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
     ref = ours.ref(caller())
     keep(env, ref)

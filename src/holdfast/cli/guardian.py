@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 
@@ -50,13 +49,15 @@ from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
     from .._core.hold import HoldState
     from ..engines.file.hold import FileHold
     from ..lock import Hold
-
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PAUSES = (0.02, 0.2)
 """Seconds between looks: the first, and the longest."""
@@ -199,6 +200,10 @@ class Guardian:
             raise OSError(value, os.strerror(value))
         os.set_blocking(self._news, False)
         return value
+
+    def await_news(self, seconds: float) -> None:
+        """Return when there is a message, or it has ended; after so many seconds in any case."""
+        readable([self._news], seconds)
 
     def news(self) -> tuple[bytes, int]:
         """The next message; nothing if there is none."""

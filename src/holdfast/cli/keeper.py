@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import threading
 
 from .._platform import environment
@@ -52,6 +51,7 @@ from .owner import Owner, tell_bound
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import signal
     from collections.abc import Iterable
     from typing import NoReturn
 
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from ..engines.file.inspect import Observation
     from ..lock import Hold, Lock
     from ..model import Identity, Status
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 NAME = "holdfast-keeper"
 """What a keeper is called in lists of processes."""

@@ -13,9 +13,9 @@ from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .console import as_json, tell_refused, tell_released
 from .keeper import Keeper, end_keeper, is_possible, tell_acquired, tell_held, why_not_for
+from .locks import lock_of
 from .outcome import DONE, USAGE, say, show
 from .owner import Owner, owner_of
-from .target import lock_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

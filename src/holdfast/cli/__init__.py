@@ -110,8 +110,6 @@ def _dispatch(arguments: list[str]) -> int:
 
 def perform(options: argparse.Namespace) -> int:
     """What the command does to its target: a function of the command's name, or a method of the target's."""
-    from importlib import import_module
-
     from .locks import is_lock_file
 
     name = f"{options.command}_"
@@ -121,7 +119,8 @@ def perform(options: argparse.Namespace) -> int:
 
         command = getattr(target_of(options), name, None)
     if command is None:
-        module = import_module(f".{_MODULES.get(options.command, 'shell')}", __package__)
+        # Not `importlib`, which is to be loaded first.
+        module = __import__(f"{__package__}.{_MODULES.get(options.command, 'shell')}", fromlist=[name])
         found: int = getattr(module, name)(options)
         return found
     status: int = command()

@@ -43,7 +43,7 @@ import time
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import file_hold, guarded_hold, state_of
+from ..lock import file_hold, guarded_hold, keep_from_now, state_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import say
 
@@ -393,6 +393,7 @@ class _Life:
             self._lost = True
             return None
         hold = take(held, self._fd, self._on_lost)
+        keep_from_now(hold)
         self._lost = self._lost or hold.lost
         return hold
 

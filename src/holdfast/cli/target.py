@@ -105,7 +105,7 @@ class Server:
 
     def release_(self) -> int:
         """With --force, any hold; else what a keeper holds for this owner."""
-        from .keeper import end_keeper_on_server
+        from .keepers import end_keeper_on_server
         from .owner import owner_of
 
         options = self._options

@@ -13,6 +13,7 @@ import time
 from _operator import call
 
 from . import procfs
+from .fork import to_load
 from .portable import GenericEnvironment, presence_by_signal, unwrapped
 from .values import Presence, Process
 
@@ -49,6 +50,7 @@ class LinuxEnvironment(GenericEnvironment):
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
+        to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
         self._mounts: dict[int, tuple[str, float]] = {}
@@ -326,6 +328,13 @@ class LinuxEnvironment(GenericEnvironment):
 
     def events_reach(self, path: str) -> bool:
         return not procfs.is_served(self.filesystem(path))
+
+
+def _load_events() -> None:
+    try:
+        from . import inotify  # noqa: F401
+    except ImportError:
+        pass  # waits poll
 
 
 def link_empty_path(fd: int, path: str) -> None:

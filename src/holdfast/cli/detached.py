@@ -7,6 +7,7 @@ import sys
 
 from .._drivers.sync import caller
 from .._platform import environment
+from .._platform.fork import to_load
 from ..engines.file.hold import FileHold
 from ..lock import Hold, keep
 
@@ -33,6 +34,7 @@ def detach(kept: Collection[int]) -> None:
 
 def fork() -> int:
     """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
+    to_load.clear()  # our children wait for no lock
     if "threading" not in sys.modules:
         return os.fork()  # there are none
     import warnings

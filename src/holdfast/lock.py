@@ -452,8 +452,8 @@ class Acquirable(Resource):
 
 
 def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
-    from ._core.messages import refused
-
+    with forking:
+        from ._core.messages import refused
     return refused(refusal, timeout)
 
 

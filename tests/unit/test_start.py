@@ -81,3 +81,28 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_what_waits_is_loaded_before_a_fork_once_for_all_children(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "l")], check=True)
+
+
+NO_DESCRIPTOR = """
+import errno, os, resource, sys, holdfast
+
+holdfast.Lock(sys.argv[1] + ".first", heartbeat=0).acquire().release()
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+kept = []
+try:
+    while True:
+        kept.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+try:
+    holdfast.Lock(sys.argv[1], timeout=0, heartbeat=0).acquire()
+except OSError as error:
+    assert error.errno == errno.EMFILE and error.filename == sys.argv[1], error
+    assert "raise the limit" in str(error), error
+else:
+    raise AssertionError("acquired")
+"""
+
+
+def test_a_process_without_descriptors_has_loaded_what_says_so(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", NO_DESCRIPTOR, str(tmp_path / "l")], check=True)

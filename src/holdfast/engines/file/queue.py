@@ -544,9 +544,7 @@ class QueueEntry:
         return True
 
     def _ahead_of_us(self, names: list[str]) -> list[str]:
-        from bisect import bisect_left
-
-        ahead = _conflicting(names[: bisect_left(names, self.name)], shared=self.shared)
+        ahead = _conflicting([name for name in names if name < self.name], shared=self.shared)
         return [name for name in ahead if name not in self._ignored] if self._ignored else ahead
 
     def overtake(self) -> None:

@@ -259,8 +259,8 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if not _keeper.is_prepared:
         _keeper.prepare()
     held = ref.held
-    if held.waits:
-        return  # the engine keeps it
+    if held.waits or held.request.kept_later:
+        return  # the engine keeps it, or it is not to be kept yet
     request = held.request
     if request.watched or held.acquired + request.beat_every < _keeper.wakes:
         _keeper.keep(held, request.beat_every)
@@ -454,8 +454,8 @@ class Acquirable(Resource):
 
 
 def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
-    from ._core.messages import refused
-
+    with forking:
+        from ._core.messages import refused
     return refused(refusal, timeout)
 
 
@@ -704,6 +704,18 @@ def bind(lock: Resource, owner: int) -> None:
     for request in lock._requests:
         request.on_behalf_of = owner
         request.beat_every = NEVER
+
+
+def keep_later(lock: Resource) -> None:
+    """Neither refresh its holds nor watch them before `keep_from_now`: a short one needs neither."""
+    for request in lock._requests:
+        request.kept_later = True
+
+
+def keep_from_now(hold: Hold) -> None:
+    """See to the heartbeats of a hold, and to the news of its loss; of one that has come already, too."""
+    hold._held.request.kept_later = False
+    keep(environment(), hold._ref)
 
 
 def release_own(lock: Resource) -> bool:

@@ -16,7 +16,7 @@ else:
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than half of all of holdfast.
+    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
 
     Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable if the fields are.
     """

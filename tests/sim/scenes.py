@@ -457,7 +457,7 @@ def _forge(world: World, name: str, mode: int, *, age: float = 0.0) -> None:
 
 def _ticket(arrival: int, pid: int, boot: str, kind: str = "x") -> str:
     """A name of a ticket."""
-    where = queue._where(Identity(pid, boot, "1", "t", "host"), Mount().device)
+    where = queue._where(boot, "1", "host", Mount().device)
     return queue.name_of(arrival, pid, where, f"{pid:016x}", shared=kind == "s")
 
 

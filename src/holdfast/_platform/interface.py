@@ -186,7 +186,8 @@ class Environment(Protocol):
     # FIFOs, in an open directory (queue.py, Q2)
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None: ...
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
-        """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no FIFO.
+        """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no
+        FIFO (of a writer only).
 
         A reader is also a writer, so that it does not notice when others come and go.
         """

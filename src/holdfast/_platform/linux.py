@@ -145,7 +145,7 @@ class LinuxEnvironment(GenericEnvironment):
         flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
         fd = self._descriptors.open(call, partial(os.open, name, flags, dir_fd=dir_fd))
         try:
-            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            if write and not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "not a FIFO", name)
         except BaseException:
             self.close(fd)

@@ -79,7 +79,7 @@ _TRIES = 20
 _MOST_NUDGES = 50
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
 """The mode of a queue that has just been made (Q9): only its owner may open it."""
-_UNNAMED, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
+_MADE, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
 """The mode of a ticket that has been made, and that nothing else has (Q9); of one that others may follow, where they
 may enter the queue; and the bit in it that says that its owner has the lock."""
 NEW, RECORD = ".new", ".tag"
@@ -93,7 +93,7 @@ _NO_TICKET = (errno.ELOOP, errno.EISDIR, errno.ENODEV, errno.EINVAL)
 class Queue:
     """The directory of the tickets, opened: it stays this one, whatever is at its path by now (Q8)."""
 
-    __slots__ = ("_env", "_fd", "device", "mode", "path", "where")
+    __slots__ = ("_env", "_fd", "device", "mode", "owner", "path", "where")
 
     def __init__(self, env: Environment, path: str) -> None:
         self._env = env
@@ -104,7 +104,7 @@ class Queue:
         except BaseException:
             self.close()
             raise
-        self.mode, self.device = stat.S_IMODE(found.st_mode), found.st_dev
+        self.mode, self.owner, self.device = stat.S_IMODE(found.st_mode), found.st_uid, found.st_dev
         who = env.identity()
         self.where = _where(who.boot, who.pid_namespace, who.host, found.st_dev)
 
@@ -193,23 +193,25 @@ class Queue:
         finally:
             env.close(fd)
 
-    def make(self, name: str) -> int:
+    def make(self, name: str) -> Ticket:
         """A new ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
         env, new = self._env, name + NEW
-        env.make_fifo(new, _UNNAMED, dir_fd=self._fd)
+        env.make_fifo(new, _MADE, dir_fd=self._fd)
         fd = -1
         try:
             fd = env.open_fifo(new, write=False, dir_fd=self._fd)
-            if self.mode & 0o022:
-                found = env.fstat(fd)
-                if stat.S_IMODE(found.st_mode) != _UNNAMED or found.st_nlink > 1:
-                    raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
-                env.chmod(fd, _OPEN)
+            found = env.fstat(fd)
+            if found.st_mode != stat.S_IFIFO | _MADE or found.st_nlink > 1:
+                raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
+            mode = _MADE
+            if self.mode & 0o022 or found.st_uid != self.owner:
+                mode = _OPEN
+                env.chmod(fd, mode)
             env.rename(new, name, dir_fd=self._fd)
         except BaseException:
             close_quietly(env, fd)
             raise
-        return fd
+        return Ticket(env, self, name, fd, mode)
 
     def withdraw(self, name: str) -> None:
         """Remove a ticket of ours, whole or half made: the token in the name makes it ours."""
@@ -289,9 +291,10 @@ class Queue:
 class Ticket:
     """One waiter's ticket, open."""
 
-    __slots__ = ("_env", "_is_described", "fd", "name", "queue")
+    __slots__ = ("_env", "_is_described", "_mode", "fd", "name", "queue")
 
-    def __init__(self, env: Environment, queue: Queue, name: str, fd: int) -> None:
+    def __init__(self, env: Environment, queue: Queue, name: str, fd: int, mode: int) -> None:
+        self._mode = mode
         self._is_described = False
         self._env = env
         self.queue = queue
@@ -300,8 +303,7 @@ class Ticket:
 
     def mark(self, *, holding: bool) -> None:
         """Show whether its owner has the lock, or waits."""
-        mode = _OPEN if self.queue.mode & 0o022 else _UNNAMED
-        self._env.chmod(self.fd, mode | _HOLDING if holding else mode)
+        self._env.chmod(self.fd, self._mode | _HOLDING if holding else self._mode)
 
     def names(self) -> list[str]:
         """All that is in the queue, sorted; empty if the ticket is no longer there."""
@@ -741,7 +743,7 @@ class QueueEntry:
         who = env.identity()
         self._issuing = name = name_of(self._arrival, who.pid, queue.where, env.token(), shared=self.shared)
         try:
-            self._ticket = Ticket(env, queue, name, queue.make(name))
+            self._ticket = queue.make(name)
             self._issuing = ""
             self._describe(self._ticket)
         except BaseException as error:

@@ -515,8 +515,8 @@ class Lock(BaseLock, Acquirable):
     - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
       may call it stale. `0` and infinity: never.
     - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
-    - `fair`: queue behind everybody who has waited for more than a moment (2 ms), in the order of arrival. A release
-      wakes only the first. `False`: do not queue. Exclusion does not depend on it.
+    - `fair`: wait in the queue of all processes, first come, first served. A release wakes only the next waiter.
+      `timeout=0` takes a free lock all the same. `False`: do not queue. Exclusion does not depend on it.
     - `shared`: hold it together with other shared holders; only the `flock` protocol can. A waiter that wants it alone
       goes before later shared ones, even before one with `timeout=0`.
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).

@@ -217,9 +217,9 @@ class Holder(Value):
 class Waiter(Value):
     """A waiter for a lock. `since` is in seconds since the epoch.
 
-    `position` counts from 1 among the queued waiters. It is None for a waiter that only watches the lock file: it has
-    just begun, or takes no part in the queue (`fair=False`). The threads and tasks of another process show as one
-    waiter, the first of them.
+    `position` counts from 1 among the queued waiters. It is None for a waiter that only watches the lock file: it takes
+    no part in the queue (`fair=False`), or has no right to. The threads and tasks of another process show as one
+    waiter, the first of them. Those of another machine, or of another mount of the directory, do not show.
     """
 
     position: int | None

@@ -398,6 +398,7 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
         path = forged_ticket(queue, dead_pid, where="f" * 16)
         os.utime(path, (time.time() - age,) * 2)
         (goes if age > 86400 else stays).add(path.name)
+    foreign = path
     tag = queue / f"{ticket_name(queue)}.tag"
     tag.touch()
     goes.add(tag.name)
@@ -406,7 +407,10 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     entry.queue_up()
     stays |= {entry.name, f"{entry.name}.tag"}
     env = environments()
-    assert {os.path.basename(name) for name in names(env, disk)} == goes
+    assert {os.path.basename(one.path) for one in found(env, disk)} == goes
+    whys = {one.path: one.why for one in found(env, disk) if isinstance(one, Leftover)}
+    assert "another machine" in whys.pop(str(foreign))
+    assert set(whys.values()) == {"the process that waited has ended"}
     assert {one.result for one in clean(env, disk)} == {REMOVED}
     assert set(os.listdir(queue)) == stays
     os.close(maker)

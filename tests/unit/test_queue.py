@@ -688,6 +688,7 @@ def test_a_ticket_of_another_kernel_is_not_waited_for_and_not_removed_before_a_d
     for _ in range(2):
         newcomer = arrive()
         assert newcomer.step() is None
+        assert seen(newcomer.env, newcomer) == []
         clock.now += 1
         release(newcomer)
         assert names(place) == [ticket.name]

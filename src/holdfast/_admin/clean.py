@@ -58,8 +58,10 @@ if TYPE_CHECKING:
 
 LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
 RECLAIM = ".reclaim"
+_HAS_ENDED = "the process that waited has ended"
+_IS_OLD = "it was made on another machine, or through another mount, more than a day ago"
 _YOUNG = 1.0
-"""Seconds for which a temporary file of semats, or a ticket without content, is let be (interop.py, Y2)."""
+"""Seconds for which a temporary file of semats is let be (interop.py, Y2)."""
 
 
 class Leftover(Value):
@@ -191,7 +193,8 @@ def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
             yield Leftover(QUEUE, directory, "", "nobody waits: it is empty")
         for name in names:
             if opened.is_abandoned(name):
-                yield Leftover(TICKET, f"{directory}/{name}", "", "the process that waited has ended")
+                why = _HAS_ENDED if opened.counts(name.removesuffix(queue.NEW).removesuffix(queue.RECORD)) else _IS_OLD
+                yield Leftover(TICKET, f"{directory}/{name}", "", why)
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:

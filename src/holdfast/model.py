@@ -280,15 +280,3 @@ class SemaphoreStatus(tuple[Status, ...]):
     def waiters(self) -> tuple[Waiter, ...]:
         """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same."""
         return self[0].waiters if self else ()
-
-
-def temporary_name(identity: Identity, token: str) -> str:
-    """A hidden name that identifies its process, short enough beside any lock name."""
-    return f"{temporary_prefix(identity)}{identity.pid}-{token}.tmp"
-
-
-def temporary_prefix(identity: Identity) -> str:
-    import zlib
-
-    place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
-    return f".holdfast-{place:08x}-"

@@ -33,13 +33,12 @@ from holdfast._admin.clean import (
 )
 from holdfast._admin.scan import Survey
 from holdfast._drivers.sync import drive, wait_for
-from holdfast._platform.values import Presence, Process
+from holdfast._platform.values import Presence, Process, temporary_name
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
-from holdfast.model import temporary_name
 from unit.stepping import Contend, Contender, Crash, Stepped, forged_ticket, sema_record, ticket_name
 
 Environments = Callable[..., Stepped]

@@ -19,7 +19,7 @@ holdfast._drivers holdfast._drivers.background holdfast._drivers.sync
 holdfast._platform holdfast._platform.fork holdfast._platform.operations holdfast._platform.values
 holdfast.engines holdfast.engines.base holdfast.engines.registry
 holdfast.engines.file holdfast.engines.file.hold holdfast.engines.file.interop holdfast.engines.file.paths
-holdfast.engines.file.publish holdfast.engines.file.queue holdfast.engines.file.request holdfast.engines.file.steps
+holdfast.engines.file.publish holdfast.engines.file.request holdfast.engines.file.steps
 holdfast.engines.file.uncontended
 holdfast.protocols holdfast.protocols.base holdfast.protocols.registry holdfast.protocols.sema
 """

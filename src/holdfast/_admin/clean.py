@@ -34,6 +34,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
+from .._platform.values import temporary_name
 from ..engines.file import queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
 from ..engines.file.interop import announce_removal, end_removal, why_left
@@ -43,7 +44,7 @@ from ..engines.file.request import FileRequest
 from ..engines.file.takeover import complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
 from ..liveness import Liveness
-from ..model import Record, Status, Value, temporary_name
+from ..model import Record, Status, Value
 from ..protocols import Protocol, get
 from . import detect
 from .scan import Found, Survey, Unreadable, joined, subdirectories

@@ -32,8 +32,8 @@ import stat
 from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import unlink_quietly
+from ..._platform.values import temporary_name, temporary_prefix
 from ...errors import UnsupportedFilesystem
-from ...model import temporary_name, temporary_prefix
 from .hold import FileHold
 from .interop import among, quieten
 from .steps import UNFINISHED, is_there, kinds_of_marker, with_hint, withdraw, write_all

@@ -135,7 +135,6 @@ def queue_of(directory: str, name: str) -> str:
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
         with forking:
-            with forking:
             import zlib
         short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
     return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"

@@ -859,6 +859,26 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
     shutil.rmtree(place)
 
 
+def test_new_idle_tickets_again_and_again_do_not_keep_a_waiter_from_a_free_lock(
+    arrive: Contend, clock: Clock, place: Path
+) -> None:
+    """Q6: each of them would be the first, and be left its 20 ms."""
+    place.mkdir()
+    waiter, readers, began = arrive(), [], clock.now
+    for number in range(100):
+        ticket = forged_ticket(place, arrival=100 - number)
+        readers.append(os.open(ticket, os.O_RDWR | os.O_NONBLOCK))
+        if waiter.step() is None:
+            break
+        clock.now = max(clock.now, min(waiter.waits[-1].deadline, clock.now + PATIENCE))
+    assert waiter.inside
+    assert clock.now - began <= 12 * PATIENCE
+    release(waiter)
+    for reader in readers:
+        os.close(reader)
+    shutil.rmtree(place)
+
+
 def test_what_a_process_remembers_does_not_grow(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
     """Q6."""
     env = clocked()

@@ -478,7 +478,7 @@ def wake(env: Environment, path: str, holder: int) -> None:
                 continue
             try:
                 if is_holding(env.fstat(fd)):
-                    if pid_of(name) == holder:
+                    if pid_of(name) == holder and queue.shares_pids_with(name):
                         queue.remove(name)
                     continue
                 env.nudge(fd)

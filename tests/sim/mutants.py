@@ -29,6 +29,7 @@ from holdfast.engines.file import (
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import Observation
 from holdfast.engines.file.policy import Verdict
+from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.steps import is_there, write_all
 from holdfast.liveness import Liveness
 from sim.kernel import Process
@@ -155,8 +156,8 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
 def named_as_guarded_from_the_start(patch: Patch) -> None:
     """P3: the record says `g` before the guard is taken."""
     patch.setattr(publish, "kinds_of_marker", lambda _request: (b"holdfast=2 g ", b"holdfast=2 g "))
-    real = publish.FileRequest.compose
-    patch.setattr(publish.FileRequest, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
+    real = FileRequest.compose
+    patch.setattr(FileRequest, "compose", lambda self, env, device, **_: real(self, env, device, guarded=True))
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:

@@ -23,6 +23,7 @@ from series import Series, failures
 from tables import Goal, Outcome, timing_table
 
 BARE, IMPORT, TRY, RUN = "bare interpreter", "import holdfast", "holdfast try", "holdfast run, true"
+ONCE = "import, acquire, release"
 FLOCK = "flock(1), true"
 MODULES = ("filelock", "portalocker", "fasteners", "flufl.lock", "zc.lockfile")
 
@@ -55,6 +56,7 @@ def _commands(context: Context, lock: Path) -> dict[str, list[str]]:
     commands = {BARE: [*isolated, "pass"]}
     if not context.peers_only:
         commands[IMPORT] = [*isolated, "import holdfast"]
+        commands[ONCE] = [*isolated, f"import holdfast; holdfast.Lock({str(lock)!r}).acquire().release()"]
         holdfast = str(Path(sys.executable).with_name("holdfast"))
         commands[TRY] = [holdfast, "try", "--owner-pid", str(os.getpid()), str(lock)]
         commands[RUN] = [holdfast, "run", str(lock), "--", "true"]

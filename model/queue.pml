@@ -11,6 +11,7 @@
  * -D CRASHES, STOPS, DEADLINES, BREAKS: how many of them there may be at most, at any step
  * -D HELD       the lock is held by another process at first, which releases it or dies
  * -D STAYS      the first contender keeps its lock as long as any other may go on
+ * -D LOCALS=…     a set: contenders that are threads of one process, with one queue among them
  * -D SWEEPS     a neighbour may take a name in the making for a leftover, although its maker lives
  * -D FORGED     a ticket stands in front of all others, which is not used, not removable, or not to be opened
  * -D WIPED      the queue is removed with all its tickets at any step, or made impossible to open
@@ -48,11 +49,26 @@
 #define BREAKS 0
 #endif
 
+#ifndef LOCALS
+#define LOCALS 0
+#endif
 #ifndef STAYER
 #define STAYER 0
 #endif
 #ifndef NEVER_REFUSED
 #define NEVER_REFUSED false   /* the ticket ahead is opened for reading, too: no ENXIO, no POLLERR */
+#endif
+#ifndef NO_NEXT
+#define NO_NEXT false         /* a thread that leaves makes no ticket for the next */
+#endif
+#ifndef NO_HANDSHAKE
+#define NO_HANDSHAKE false    /* it makes it even for one that has given up meanwhile */
+#endif
+#ifndef NO_SIGNAL
+#define NO_SIGNAL false       /* it does not wake the next */
+#endif
+#ifndef STAYS_IN_LINE
+#define STAYS_IN_LINE false   /* it leaves the line only afterwards */
 #endif
 #ifndef ARMS_LATE
 #define ARMS_LATE false       /* the watch is armed after the look */
@@ -74,6 +90,7 @@
 
 mtype = {
     Idle, Fast, Publish0, Open, Make, Fifo, OpenFifo, Rename, List, OpenAhead, Sweep, Behind, Pass,
+    Join, LocalBehind, Leave, NextFifo, NextRename, HandOver, NextClose, GivenUp,
     Arm, LookFirst, PublishFirst, TakeOver, First, Holding, Unlink, CloseFifo, RemoveDirectory, Dead
 };
 
@@ -97,6 +114,12 @@ byte reader;             /* FIFOs that their owner has open */
 byte nudged;             /* FIFOs with a byte in them */
 byte without;            /* contenders that cannot queue, and do without (Q1) */
 byte older[LAST + 1];    /* the order of arrival: who arrived before each contender */
+
+/* The queue inside a process (LOCALS). */
+byte line;               /* who stands in it */
+byte signalled;
+byte making;             /* for whom another thread makes a ticket */
+byte next[LAST + 1];     /* for whom a thread makes a ticket */
 
 /* Each contender's view. */
 byte candidate[LAST + 1]; /* the ticket ahead that it has read in the list */
@@ -172,6 +195,16 @@ inline no_longer_waits(q) {
 
 inline close_ahead(p) { ahead[p] = NOBODY; DEL(hung, p) }
 
+#if LOCALS
+#define IN_QUEUE(p) (IN(LOCALS, p) -> Join : Open)
+#define LEAVES(p) (IN(LOCALS, p) -> Leave : Unlink)
+#else
+#define IN_QUEUE(p) Open
+#define LEAVES(p) Unlink
+#endif
+
+inline first_but(p) { y = 1; do :: y <= N && !IS_FIRST_OF(line & ~BIT(p), y) -> y++ :: else -> break od }
+
 inline rest(p) {   /* no longer first, or done: the watches go */
     x = 0; do :: x < SLOTS -> DEL(watching[x], p); x++ :: else -> break od;
     DEL(event, p); DEL(soon, p)
@@ -199,13 +232,13 @@ inline enter(p, s) {
 inline end_round(p) {
     x = 1; do :: x <= LAST -> DEL(older[x], p); x++ :: else -> break od;
     older[p] = 0; before[p] = 0; candidate[p] = NOBODY; close_ahead(p); over[p] = 0;
-    DEL(opened, p); DEL(without, p); DEL(late, p); DEL(broken, p); slot[p] = 0;
+    DEL(opened, p); DEL(without, p); DEL(late, p); DEL(broken, p); DEL(signalled, p); slot[p] = 0;
     round[p]++; st[p] = Idle;
     if :: !(LEFT(p)) -> passed[p] = 0 :: else fi
 }
 
 /* Contenders are alike, so they may be numbered by their first arrival. */
-#define MAY_BEGIN(p) (LEFT(p)) && (p == LAST || p == 1 || round[p - 1] > 0 || st[p - 1] != Idle)
+#define MAY_BEGIN(p) (LEFT(p)) && (p == LAST || p == 1 || (!IN(LOCALS, p - 1) != !IN(LOCALS, p)) || round[p - 1] > 0 || st[p - 1] != Idle)
 
 proctype contender(byte p) {
     do
@@ -216,6 +249,7 @@ proctype contender(byte p) {
         :: x <= LAST ->
             if :: x != p && (st[x] != Idle) -> ADD(older[p], x) :: else fi;
             if :: IN(waits & placed & ~passed[p], x) -> ADD(before[p], x) :: else fi;
+            if :: IN(line, x) && st[x] == LocalBehind && (line & placed & older[x]) -> ADD(before[p], x) :: else fi;
             x++
         :: else -> break
         od;
@@ -230,7 +264,7 @@ proctype contender(byte p) {
 #ifdef BARGES
         st[p] = Publish0
 #else
-        if :: dir || blocked -> st[p] = Open :: else -> st[p] = Publish0 fi
+        if :: dir || blocked || (IN(LOCALS, p) && line) -> st[p] = IN_QUEUE(p) :: else -> st[p] = Publish0 fi
 #endif
       }
     :: d_step { RUNS(p) && st[p] == Publish0 ->
@@ -239,7 +273,7 @@ proctype contender(byte p) {
         :: x < SLOTS -> if :: y == GONE && CAN_BE_HAD(x) -> y = x :: else fi; x++
         :: else -> break
         od;
-        if :: y != GONE -> enter(p, y) :: else -> st[p] = Open fi
+        if :: y != GONE -> enter(p, y) :: else -> st[p] = IN_QUEUE(p) fi
       }
 
     /* Q2, Q8: the directory, a FIFO under another name, its reader, its name. */
@@ -281,6 +315,56 @@ proctype contender(byte p) {
         fi
       }
 
+#if LOCALS
+    /* Q4: the waiters of a process stand in one line, by arrival, and the first takes a ticket. */
+    :: d_step { RUNS(p) && st[p] == Join ->
+        ADD(line, p);
+        if :: line & older[p] -> st[p] = LocalBehind :: else -> st[p] = Open fi
+      }
+    :: d_step { RUNS(p) && st[p] == LocalBehind && IN(signalled, p) ->
+        DEL(signalled, p);
+        if
+        :: (line & older[p]) || IN(making, p)   /* its maker wakes it again */
+        :: !(line & older[p]) && !IN(making, p) ->
+            if :: IN(placed, p) -> st[p] = List :: else -> st[p] = Open fi
+        fi
+      }
+    :: d_step { RUNS(p) && st[p] == LocalBehind && IN(late, p) ->
+        DEL(line, p); no_longer_waits(p);
+        if
+        :: IN(making, p) -> st[p] = GivenUp   /* its maker will find that nobody wants the ticket */
+        :: else -> st[p] = Unlink
+        fi
+      }
+    :: d_step { RUNS(p) && st[p] == GivenUp && !IN(making | placed | fresh | reader, p) -> end_round(p) }
+    /* It leaves the line, and makes its successor's ticket before it gives up its own. */
+    :: d_step { RUNS(p) && st[p] == Leave ->
+        if :: !STAYS_IN_LINE -> DEL(line, p) :: else fi;
+        no_longer_waits(p); close_ahead(p);
+        first_but(p);
+        if
+        :: y <= N && st[y] == LocalBehind && !IN(placed | making, y) && !NO_NEXT -> next[p] = y; ADD(making, y); st[p] = NextFifo
+        :: else -> st[p] = Unlink
+        fi
+      }
+    :: d_step { RUNS(p) && st[p] == NextFifo -> ADD(fresh, next[p]); ADD(reader, next[p]); st[p] = NextRename }
+    :: d_step { RUNS(p) && st[p] == NextRename ->
+        if
+        :: IN(fresh, next[p]) -> DEL(fresh, next[p]); ADD(placed, next[p]); st[p] = HandOver
+        :: else -> y = next[p]; close_fifo(y); st[p] = NextFifo
+        fi
+      }
+    :: d_step { RUNS(p) && st[p] == HandOver ->
+        y = next[p]; DEL(making, y);
+        if
+        :: IN(line, y) -> ADD(waits, y); ADD(opened, y); next[p] = 0; st[p] = Unlink
+        :: !IN(line, y) && !NO_HANDSHAKE -> forget_name(y); st[p] = NextClose   /* it has given up meanwhile */
+        :: !IN(line, y) && NO_HANDSHAKE -> next[p] = 0; st[p] = Unlink
+        fi
+      }
+    :: d_step { RUNS(p) && st[p] == NextClose -> y = next[p]; next[p] = 0; close_fifo(y); st[p] = Leave }
+#endif
+
     /* Q3: who is ahead? */
     :: d_step { RUNS(p) && st[p] == List ->
         close_ahead(p);
@@ -289,6 +373,7 @@ proctype contender(byte p) {
         fresh = fresh & ~dead;   /* leftovers of makers that are gone */
 #endif
         if
+        :: (line & older[p]) && IN(line, p) -> rest(p); st[p] = LocalBehind   /* one that had arrived before has joined the line */
         :: IN(without, p) -> st[p] = Arm
         :: !IN(without, p) && !IN(placed, p) -> rest(p); close_fifo(p); over[p] = 0; DEL(opened, p); st[p] = Open
         :: else ->
@@ -343,7 +428,7 @@ proctype contender(byte p) {
         DEL(nudged, p);
         st[p] = List
       }
-    :: d_step { RUNS(p) && st[p] == Behind && IN(late, p) -> st[p] = Unlink }
+    :: d_step { RUNS(p) && st[p] == Behind && IN(late, p) -> st[p] = LEAVES(p) }
     /* Q6: patience with a free lock and an idle first ticket. */
 #ifndef NO_PATIENCE
     :: d_step { RUNS(p) && st[p] == Behind && IS_FREE && FIRST_IS_IDLE(p) -> st[p] = Pass }
@@ -422,7 +507,7 @@ proctype contender(byte p) {
         st[p] = List
       }
     :: d_step { RUNS(p) && st[p] == First && IN(soon, p) && !closing -> DEL(soon, p); st[p] = List }
-    :: d_step { RUNS(p) && st[p] == First && IN(late, p) -> rest(p); st[p] = Unlink }
+    :: d_step { RUNS(p) && st[p] == First && IN(late, p) -> rest(p); st[p] = LEAVES(p) }
 
     /* Holding, and the release: the lock file first, then the place (Q4). */
     :: d_step { RUNS(p) && st[p] == Holding && (p != STAYER || phase > 0) ->
@@ -433,7 +518,7 @@ proctype contender(byte p) {
             tell_watchers(y); watching[y] = 0
         :: else   /* it was broken: another's by now, or nobody's */
         fi;
-        st[p] = Unlink
+        st[p] = LEAVES(p)
       }
 #if SLOTS > 1 && !defined(KEEPS_PLACE) || defined(LEAVES_EARLY)
     /* Q7: one of several slots: the place is left at the acquisition. */
@@ -448,6 +533,15 @@ proctype contender(byte p) {
     :: d_step { RUNS(p) && st[p] == CloseFifo ->
 #ifndef NO_CLOSE
         close_fifo(p);
+#endif
+#if LOCALS
+        if
+        :: IN(LOCALS, p) && !NO_SIGNAL ->
+            DEL(line, p);
+            first_but(p);
+            if :: y <= N && st[y] == LocalBehind -> ADD(signalled, y) :: else fi
+        :: else
+        fi;
 #endif
         st[p] = RemoveDirectory
       }
@@ -482,15 +576,23 @@ inline die(p) {
     x = 0; do :: x < SLOTS -> if :: inside[x] == p -> inside[x] = 0 :: else fi; x++ :: else -> break od;
     rest(p); close_ahead(p); candidate[p] = NOBODY; over[p] = 0; passed[p] = 0; before[p] = 0; slot[p] = 0;
     DEL(opened, p); DEL(without, p); DEL(late, p); DEL(broken, p); DEL(nudged, p);
+    DEL(line, p); DEL(signalled, p); DEL(making, p); next[p] = 0;
     no_longer_waits(p)
+}
+
+inline die_together(p) {
+    if
+    :: IN(LOCALS, p) -> z = 1; do :: z <= N -> if :: IN(LOCALS, z) && st[z] != Dead -> die(z) :: else fi; z++ :: else -> break od
+    :: else -> die(p)
+    fi
 }
 
 #define ALIVE(p) (st[p] != Idle && st[p] != Dead)
 #define MAY_HAPPEN_TO(p) \
-    :: d_step { crashes > 0 && phase == 0 && ALIVE(p) -> crashes--; die(p) } \
-    :: d_step { stops > 0 && phase == 0 && ALIVE(p) && RUNS(p) -> stops--; ADD(stopped, p) } \
-    :: d_step { phase == 0 && IN(stopped, p) -> DEL(stopped, p) } \
-    :: d_step { deadlines > 0 && phase == 0 && !IN(late, p) && (st[p] == Behind || st[p] == First) -> deadlines--; ADD(late, p) } \
+    :: d_step { crashes > 0 && phase == 0 && ALIVE(p) -> crashes--; die_together(p) } \
+    :: d_step { stops > 0 && phase == 0 && ALIVE(p) && RUNS(p) -> stops--; stopped = stopped | (IN(LOCALS, p) -> LOCALS : BIT(p)) } \
+    :: d_step { phase == 0 && IN(stopped, p) -> stopped = stopped & ~(IN(LOCALS, p) -> LOCALS : BIT(p)) } \
+    :: d_step { deadlines > 0 && phase == 0 && !IN(late, p) && (st[p] == Behind || st[p] == First || st[p] == LocalBehind) -> deadlines--; ADD(late, p) } \
     :: d_step { sweeps > 0 && IN(fresh, p) -> sweeps--; forget_name(p) }
 
 inline wipe() {

@@ -273,7 +273,7 @@ def _main(number: int, *measured: str) -> None:
 def _import_holdfast() -> None:
     """All of it but what needs other packages; and what else commands and tests import when they need it."""
     import holdfast
-    from holdfast.cli.options import parse
+    from holdfast.cli import parse
 
     _import_all_of(holdfast)
     for name in ("asyncio", "json", "logging", "random", "select", "tempfile", "textwrap", "unicodedata", "uuid"):

@@ -6,7 +6,7 @@ import re
 
 from holdfast.cli.completion import TOP, Command, Option, commands
 from holdfast.cli.manual import notes_of
-from holdfast.cli.options import overview_of
+from holdfast.cli.parser import overview_of
 
 
 def reference() -> str:

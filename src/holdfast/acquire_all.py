@@ -24,8 +24,10 @@ import os
 
 from ._core.options import check_timeout
 from ._platform import environment
+from ._platform.fork import forking
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
+from .engines.file.steps import with_hint
 from .errors import LockLost
 from .lock import UNSET, Acquirable, Hold, Resource, attempt, leave_to_others, release_now, requests_of, store_of
 
@@ -181,8 +183,8 @@ class Plan:
         return None if self._limit is None else max(0.0, self._until - self._now())
 
     def error(self, refusal: Refusal) -> AcquireTimeout:
-        from ._core.messages import refused
-
+        with forking:
+            from ._core.messages import refused
         return refused(refusal, self._limit, together=len(self._wanted))
 
 
@@ -223,8 +225,6 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
             return (0, found.st_dev, found.st_ino, "")
         except OSError as error:
             if not make_parents(env, request, error):
-                from .engines.file.inspect import with_hint
-
                 raise with_hint(error, request, env) from error
 
 

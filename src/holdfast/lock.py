@@ -259,8 +259,8 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if not _keeper.is_prepared:
         _keeper.prepare()
     held = ref.held
-    if held.waits:
-        return  # the engine keeps it
+    if held.waits or held.request.kept_later:
+        return  # the engine keeps it, or it is not to be kept yet
     request = held.request
     if request.watched or held.acquired + request.beat_every < _keeper.wakes:
         _keeper.keep(held, request.beat_every)
@@ -454,8 +454,8 @@ class Acquirable(Resource):
 
 
 def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
-    from ._core.messages import refused
-
+    with forking:
+        from ._core.messages import refused
     return refused(refusal, timeout)
 
 
@@ -515,8 +515,8 @@ class Lock(BaseLock, Acquirable):
     - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
       may call it stale. `0` and infinity: never.
     - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
-    - `fair`: queue behind everybody who has waited for more than a moment (2 ms), in the order of arrival. A release
-      wakes only the first. `False`: do not queue. Exclusion does not depend on it.
+    - `fair`: wait in the queue of all processes, first come, first served. A release wakes only the next waiter.
+      `timeout=0` takes a free lock all the same. `False`: do not queue. Exclusion does not depend on it.
     - `shared`: hold it together with other shared holders; only the `flock` protocol can. A waiter that wants it alone
       goes before later shared ones, even before one with `timeout=0`.
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
@@ -704,6 +704,18 @@ def bind(lock: Resource, owner: int) -> None:
     for request in lock._requests:
         request.on_behalf_of = owner
         request.beat_every = NEVER
+
+
+def keep_later(lock: Resource) -> None:
+    """Neither refresh its holds nor watch them before `keep_from_now`: a short one needs neither."""
+    for request in lock._requests:
+        request.kept_later = True
+
+
+def keep_from_now(hold: Hold) -> None:
+    """See to the heartbeats of a hold, and to the news of its loss; of one that has come already, too."""
+    hold._held.request.kept_later = False
+    keep(environment(), hold._ref)
 
 
 def release_own(lock: Resource) -> bool:

@@ -16,7 +16,7 @@ else:
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than half of all of holdfast.
+    """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
 
     Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable if the fields are.
     """
@@ -217,9 +217,9 @@ class Holder(Value):
 class Waiter(Value):
     """A waiter for a lock. `since` is in seconds since the epoch.
 
-    `position` counts from 1 among the queued waiters. It is None for a waiter that only watches the lock file: it has
-    just begun, or takes no part in the queue (`fair=False`). The threads and tasks of another process show as one
-    waiter, the first of them.
+    `position` counts from 1 among the queued waiters. It is None for a waiter that only watches the lock file: it takes
+    no part in the queue (`fair=False`), or has no right to. The threads and tasks of another process show as one
+    waiter, the first of them. Those of another machine, or of another mount of the directory, do not show.
     """
 
     position: int | None
@@ -280,15 +280,3 @@ class SemaphoreStatus(tuple[Status, ...]):
     def waiters(self) -> tuple[Waiter, ...]:
         """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same."""
         return self[0].waiters if self else ()
-
-
-def temporary_name(identity: Identity, token: str) -> str:
-    """A hidden name that identifies its process, short enough beside any lock name."""
-    return f"{temporary_prefix(identity)}{identity.pid}-{token}.tmp"
-
-
-def temporary_prefix(identity: Identity) -> str:
-    import zlib
-
-    place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
-    return f".holdfast-{place:08x}-"

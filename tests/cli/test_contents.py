@@ -13,8 +13,7 @@ import pytest
 
 from cli.support import World
 from holdfast import AcquireTimeout, Lock
-from holdfast.cli import perform
-from holdfast.cli.options import parse
+from holdfast.cli import parse, perform
 from holdfast.cli.outcome import failed
 from holdfast.errors import InvalidPath, LockStale, ProtocolMismatch
 

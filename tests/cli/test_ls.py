@@ -14,9 +14,8 @@ import pytest
 from cli.support import HOLDFAST, Started, World, eventually
 from cli.test_errors import HOSTILE, without_privileges
 from holdfast._platform import environment
-from holdfast.cli import ls
+from holdfast.cli import ls, parse
 from holdfast.cli.console import Column, age_of, fit, lines
-from holdfast.cli.options import parse
 from holdfast.cli.outcome import Screen, screen
 
 NOW = int(time.time())

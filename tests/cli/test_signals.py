@@ -52,14 +52,14 @@ def test_a_signal_during_the_start_is_not_lost(world: World, path: Path) -> None
 
 EARLY = """
     import os, signal, sys
-    from holdfast.cli import main
+    from holdfast.cli import main, run
 
     def then(number, handler):
         original(number, handler)
         if number == signal.SIGTERM:
             os.kill(os.getpid(), number)
 
-    original, signal.signal = signal.signal, then
+    original, run.signal.signal = run.signal.signal, then
     main(["run", sys.argv[1], "--", "echo", "ran"])
 """
 

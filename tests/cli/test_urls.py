@@ -10,11 +10,10 @@ import pytest
 from engines.toy import Toy
 from holdfast import Lock, LockLost
 from holdfast._platform import environment
-from holdfast.cli import doctor, ls, perform, watch
+from holdfast.cli import doctor, ls, parse, perform, watch
 from holdfast.cli.console import url_id_of as id_of
-from holdfast.cli.options import parse
+from holdfast.cli.locks import is_url
 from holdfast.cli.outcome import masked
-from holdfast.cli.target import is_url
 from holdfast.engines import registry
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Record, Status, Waiter

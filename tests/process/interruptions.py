@@ -251,7 +251,18 @@ class Trial:
 
 def main(path: str, operation: str, kind: str, every: str) -> None:
     # Imported here, once: in each trial they would be hundreds of steps that have nothing to do with locks.
-    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._platform.inotify"):
+    late = (
+        "ctypes",
+        "hashlib",
+        "logging",
+        "psutil",
+        "select",
+        "uuid",
+        "zlib",
+        "holdfast._platform.inotify",
+        "holdfast.engines.file.remove",
+    )
+    for name in late:
         importlib.import_module(name)
     linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
     for _ in range(2):

@@ -134,7 +134,18 @@ class Trial:
 
 def main(path: str, operation: str) -> None:
     # Imported here, once: in each victim they would be hundreds of steps that have nothing to do with locks.
-    for name in ("ctypes", "hashlib", "logging", "psutil", "select", "uuid", "zlib", "holdfast._platform.inotify"):
+    late = (
+        "ctypes",
+        "hashlib",
+        "logging",
+        "psutil",
+        "select",
+        "uuid",
+        "zlib",
+        "holdfast._platform.inotify",
+        "holdfast.engines.file.remove",
+    )
+    for name in late:
         importlib.import_module(name)
     environment().identity()
     gc.collect()

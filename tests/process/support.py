@@ -56,6 +56,7 @@ def become(user):
     # Another user may not be able to read this Python, so what is imported when it is needed is imported now.
     import ctypes, hashlib, logging, select, unicodedata, uuid
     import holdfast._drivers.background, holdfast._platform.inotify, holdfast._platform.linux
+    import holdfast.engines.file.acquire, holdfast.engines.file.remove
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)

@@ -56,7 +56,7 @@ def test_a_contended_lock_works_in_an_isolated_subinterpreter(tmp_path: Path) ->
 
 WITHOUT = """
 import sys
-sys.modules["ctypes"] = None  # as where it cannot be loaded: ImportError
+sys.modules["ctypes"] = sys.modules["_ctypes"] = None  # as where it cannot be loaded: ImportError
 import holdfast
 lock = holdfast.Lock(sys.argv[1])
 print(lock.try_acquire(), flush=True)

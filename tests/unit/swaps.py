@@ -22,10 +22,11 @@ from holdfast._drivers.sync import drive
 from holdfast._platform import inotify, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
+from holdfast._platform.values import temporary_name
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
-from holdfast.model import Identity, marker_text, temporary_name
+from holdfast.model import Identity, marker_text
 from unit import failing
 from unit.elsewhere import NOBODY as STRANGER
 from unit.failing import instance

@@ -33,13 +33,12 @@ from holdfast._admin.clean import (
 )
 from holdfast._admin.scan import Survey
 from holdfast._drivers.sync import drive, wait_for
-from holdfast._platform.values import Presence, Process
+from holdfast._platform.values import Presence, Process, temporary_name
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
-from holdfast.model import temporary_name
 from unit.stepping import Contend, Contender, Crash, Stepped, forged_ticket, sema_record, ticket_name
 
 Environments = Callable[..., Stepped]
@@ -382,26 +381,23 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
 def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
-    """M7, with Q2, Q3 and Q8: what is half made or described goes with its maker, another kernel's after a day."""
+    """M7, with Q2, Q3 and Q8: what nobody reads, a record without its ticket; of another kernel after a day."""
     queue = disk / ".holdfast-l.lock.queue"
     queue.mkdir()
     other = queue / f"{ticket_name(queue)}.new"
     other.touch()  # no FIFO: not ours
-    goes, stays = set[str](), {other.name}
-    for pid, suffix, age, over in (
-        (os.getpid(), "", 0, True),  # nobody reads it: its owner is gone, whatever its number is now
-        (dead_pid, ".new", 0, True),
-        (os.getpid(), ".new", 0, False),
-        (os.getpid(), ".new", 11, True),
-    ):
-        path = queue / f"{ticket_name(queue, pid)}{suffix}"
+    os.utime(other, (0, 0))
+    read, unread = (queue / f"{ticket_name(queue)}.new" for _ in range(2))
+    for path in (read, unread):
         os.mkfifo(path)
-        os.utime(path, (time.time() - age,) * 2)
-        (goes if over else stays).add(path.name)
+    maker = os.open(read, os.O_RDWR | os.O_NONBLOCK)
+    ticket = forged_ticket(queue)  # its owner is gone, whatever its number is now
+    goes, stays = {ticket.name, unread.name}, {other.name, read.name}
     for age in (3600, 2 * 86400):
         path = forged_ticket(queue, dead_pid, where="f" * 16)
         os.utime(path, (time.time() - age,) * 2)
         (goes if age > 86400 else stays).add(path.name)
+    foreign = path
     tag = queue / f"{ticket_name(queue)}.tag"
     tag.touch()
     goes.add(tag.name)
@@ -410,9 +406,13 @@ def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
     entry.queue_up()
     stays |= {entry.name, f"{entry.name}.tag"}
     env = environments()
-    assert {os.path.basename(name) for name in names(env, disk)} == goes
+    assert {os.path.basename(one.path) for one in found(env, disk)} == goes
+    whys = {one.path: one.why for one in found(env, disk) if isinstance(one, Leftover)}
+    assert "another machine" in whys.pop(str(foreign))
+    assert set(whys.values()) == {"the process that waited has ended"}
     assert {one.result for one in clean(env, disk)} == {REMOVED}
     assert set(os.listdir(queue)) == stays
+    os.close(maker)
     entry.leave()
     shutil.rmtree(queue)
 

@@ -1,10 +1,11 @@
-"""Help is as wide as the terminal (options.py)."""
+"""Help is as wide as the terminal (parser.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.options import BEADS, SUMMARIES, folded, overview_of, parser_of
+from holdfast.cli.options import BEADS, SUMMARIES
+from holdfast.cli.parser import folded, overview_of, parser_of
 
 PARSERS = {
     "holdfast": overview_of,

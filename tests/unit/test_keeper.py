@@ -118,6 +118,17 @@ def test_the_thread_finds_a_hold_that_nobody_has_given_it(
     assert beaten.wait(SOON)
 
 
+def test_a_hold_that_ends_while_it_is_found_is_not_kept(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
+    """K2: a release that had begun before the thread looked."""
+    held = hold()
+    held.released = True
+    keeper._find()
+    assert held not in keeper._kept
+    assert held.keeper is None
+    held.released = False
+    held.release()
+
+
 def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
     """K2: those that are nearly due come with the one that is due; the others do not."""
     due, nearly, later = hold("due"), hold("nearly"), hold("later")

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
-from holdfast.engines.file.inspect import with_hint
+from holdfast.engines.file.steps import with_hint
 from holdfast.errors import InvalidPath
 from unit.stepping import Contend, sema_record
 

@@ -14,8 +14,8 @@ from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abil
 from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.values import temporary_name
 from holdfast.engines.file.paths import queue_of
-from holdfast.model import temporary_name
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contend, Stepped
 from unit.test_waiters import queued

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast._platform.values import temporary_name
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.liveness import Liveness
-from holdfast.model import Identity, temporary_name
+from holdfast.model import Identity
 from unit.stepping import Contend, Contender, Crash, Stepped
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.

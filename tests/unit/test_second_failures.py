@@ -26,6 +26,7 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
+from holdfast._platform.values import temporary_name
 from holdfast.engines.file import flock, takeover
 from holdfast.engines.file.flock import WatchedFlock
 from holdfast.engines.file.hold import FileHold
@@ -39,7 +40,7 @@ from holdfast.engines.file.watched import WatchedFile
 from holdfast.events import Event
 from holdfast.liveness import Liveness
 from holdfast.lock import leave_to
-from holdfast.model import Evidence, Identity, Status, marker_text, temporary_name
+from holdfast.model import Evidence, Identity, Status, marker_text
 from holdfast.protocols import get
 from unit.stepping import Contend, Stepped, device_in, forged_ticket, sema_record
 

@@ -275,9 +275,7 @@ def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: C
     assert wait.deadline <= 1000.0 + RECHECK
 
 
-def test_a_crash_at_any_step_loses_no_slot(
-    arrive: Contend, clocked: Callable[..., Stepped], clock: Clock, base: str, dead_pid: int
-) -> None:
+def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: str) -> None:
     """Killed at any step of its wait, its acquisition or its release, a contender costs nobody a slot."""
     number = 0
     while True:
@@ -285,7 +283,7 @@ def test_a_crash_at_any_step_loses_no_slot(
         holders = [arrive(), arrive()]
         for holder in holders:
             holder.get()
-        victim, done = arrive(clocked(pid=dead_pid)), False
+        victim, done = arrive(), False
 
         def at_step(count: int, _name: str, env: Stepped = victim.env, last: int = number) -> None:
             if count >= last:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
+from .._platform.values import temporary_name
 from ..engines.file import queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
 from ..engines.file.interop import announce_removal, end_removal, why_left
@@ -43,7 +44,7 @@ from ..engines.file.request import FileRequest
 from ..engines.file.takeover import complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
 from ..liveness import Liveness
-from ..model import Record, Status, Value, temporary_name
+from ..model import Record, Status, Value
 from ..protocols import Protocol, get
 from . import detect
 from .scan import Found, Survey, Unreadable, joined, subdirectories
@@ -58,8 +59,10 @@ if TYPE_CHECKING:
 
 LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
 RECLAIM = ".reclaim"
+_HAS_ENDED = "the process that waited has ended"
+_IS_OLD = "it was made on another machine, or through another mount, more than a day ago"
 _YOUNG = 1.0
-"""Seconds for which a temporary file of semats, or a ticket without content, is let be (interop.py, Y2)."""
+"""Seconds for which a temporary file of semats is let be (interop.py, Y2)."""
 
 
 class Leftover(Value):
@@ -191,7 +194,8 @@ def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
             yield Leftover(QUEUE, directory, "", "nobody waits: it is empty")
         for name in names:
             if opened.is_abandoned(name):
-                yield Leftover(TICKET, f"{directory}/{name}", "", "the process that waited has ended")
+                why = _HAS_ENDED if opened.counts(name.removesuffix(queue.NEW).removesuffix(queue.RECORD)) else _IS_OLD
+                yield Leftover(TICKET, f"{directory}/{name}", "", why)
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:

@@ -118,7 +118,7 @@ def _guard(can: Abilities) -> Finding:
     return Finding(
         "guard", WEAKER, text,
         "a dead holder is known by its process alone: another process under its number counts as the holder until the "
-        "protocol's age, there is no queue, and -p flock cannot be used",
+        "protocol's age, and -p flock cannot be used",
     )  # fmt: skip
 
 

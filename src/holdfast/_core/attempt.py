@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 
 
 _numbers = itertools.count(1)
+way_to_break: Callable[[Status], str] | None = None
+"""How messages of this process say that a lock is broken: a command; None: the method (messages.py)."""
+
+
+def say_how_to_break(way: Callable[[Status], str] | None) -> None:
+    global way_to_break
+    way_to_break = way
 
 
 class AttemptEvents:

@@ -10,10 +10,11 @@ import time
 from ..errors import AcquireTimeout, LockStale, WouldDeadlock
 from ..liveness import Liveness
 from ..protocols import is_persistent
+from . import attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..model import Holder, Status
     from .attempt import Refusal
@@ -45,17 +46,8 @@ _SHOWN_RACE = 4500
 """Room for two paths of the greatest length."""
 
 
-def _in_the_library(_status: Status) -> str:
-    return "Lock.break_lock()"
-
-
-_way_to_break: Callable[[Status], str] = _in_the_library
-
-
-def say_how_to_break(way: Callable[[Status], str] | None) -> None:
-    """Set how messages of this process say that a lock is broken: a command; None: the method."""
-    global _way_to_break
-    _way_to_break = _in_the_library if way is None else way
+def _way_to_break(status: Status) -> str:
+    return "Lock.break_lock()" if attempt.way_to_break is None else attempt.way_to_break(status)
 
 
 def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> AcquireTimeout:
@@ -76,7 +68,7 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
 def stale(refusal: Refusal) -> LockStale:
     """The error for a stale lock whose removal its protocol leaves to the caller."""
     status = refusal.statuses[0]
-    how = "pass a callable as stale=, which says so, or " if _way_to_break is _in_the_library else ""
+    how = "pass a callable as stale=, which says so, or " if attempt.way_to_break is None else ""
     return LockStale(
         f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol removes no such lock by itself. "
         f"Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",

@@ -57,6 +57,7 @@ class Request:
         "fencing",
         "given",
         "kept_for",
+        "kept_later",
         "notice",
         "on_behalf_of",
         "on_event",
@@ -106,6 +107,8 @@ class Request:
         self.on_behalf_of: int | None = None
         # The same, but a keeper process has the guard, and with it the proof of life.
         self.kept_for: int | None = None
+        # Whether heartbeats and watching for a loss wait until the holder asks for them (lock.keep_from_now).
+        self.kept_later = False
         # Whether a callback is to hear of a loss at once.
         self.watched = self.on_lost is not None or self.on_event is not None
         self.shared = bool(options.get("shared", False))

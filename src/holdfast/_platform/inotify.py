@@ -37,16 +37,17 @@ removed.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import threading
 
+from .libc import LIBC, get_errno
 from .values import CHANGED, CLOSED, waiting_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
+    from typing import Any
 
     from .descriptors import Descriptors
     from .operations import Operation
@@ -87,7 +88,7 @@ _MOST_NAMES = 1000
 _THREADS = 0
 """The crew of those that wait in a thread. The others are an event loop each (N6)."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc: Any = LIBC
 
 
 class _Waiter:
@@ -378,7 +379,7 @@ def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _error(what: str) -> OSError:
-    number = ctypes.get_errno()
+    number = get_errno()
     return OSError(number, os.strerror(number), what)
 
 

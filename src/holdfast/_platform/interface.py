@@ -228,8 +228,8 @@ class Environment(Protocol):
         """The processes, this one too, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock` does.
 
         `masks` are the event masks of watches that count; None stands for those of holdfast. Costs and limits are those
-        of `lock_owners`. Waits that poll, or that are of another user's or another container's, do not show; nor does
-        who queues behind another: it watches that one's ticket.
+        of `lock_owners`. Waits that poll, or that are of another user's or another container's, do not show; nor do
+        waiters that queue behind another: they poll its ticket.
         """
 
     # events

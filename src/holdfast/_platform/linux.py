@@ -1,6 +1,6 @@
 """Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
 
-ctypes is loaded by the few calls that need it: it is not to be had everywhere, and takes milliseconds.
+The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from _operator import call
 
 from . import procfs
+from .fork import to_load
 from .portable import GenericEnvironment, presence_by_signal, unwrapped
 from .values import Presence, Process
 
@@ -52,6 +53,7 @@ class LinuxEnvironment(GenericEnvironment):
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
+        to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
         self._mounts: dict[int, tuple[str, float]] = {}
@@ -174,6 +176,9 @@ class LinuxEnvironment(GenericEnvironment):
 
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
 
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
@@ -362,15 +367,21 @@ class LinuxEnvironment(GenericEnvironment):
         return not procfs.is_served(self.filesystem(path))
 
 
+def _load_events() -> None:
+    try:
+        from . import inotify  # noqa: F401
+    except ImportError:
+        pass  # waits poll
+
+
 def link_empty_path(fd: int, path: str) -> None:
     try:
-        import ctypes
-
         libc = _libc()
+        from .libc import get_errno
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
     if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
-        number = ctypes.get_errno()
+        number = get_errno()
         raise OSError(number, os.strerror(number), path)
 
 
@@ -396,17 +407,11 @@ def setproctitle(name: str, about: str) -> None:
         pass  # it goes by its old name
 
 
-_loaded: Any = None
-
-
 def _libc() -> Any:
-    """The C library. ImportError where ctypes cannot be loaded: in a subinterpreter before Python 3.13, for one."""
-    global _loaded
-    if _loaded is None:
-        import ctypes
+    """The C library. ImportError where it cannot be called."""
+    from .libc import LIBC
 
-        _loaded = ctypes.CDLL(None, use_errno=True)
-    return _loaded
+    return LIBC
 
 
 def btime(path: str) -> str | None:

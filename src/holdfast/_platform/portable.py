@@ -130,11 +130,6 @@ _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
 """For link(2), which follows no link on Linux, but may elsewhere."""
 
 
-def _pwrite(fd: int, data: bytes, offset: int) -> int:
-    os.lseek(fd, offset, os.SEEK_SET)
-    return os.write(fd, data)
-
-
 class GenericEnvironment:
     """The portable environment, and the base of the others."""
 
@@ -147,8 +142,6 @@ class GenericEnvironment:
     fstat = staticmethod(os.fstat)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
-    exists: Callable[[str], bool] = staticmethod(partial(os.access, mode=os.F_OK))
-    write: Callable[[int, bytes, int], int] = staticmethod(getattr(os, "pwrite", _pwrite))
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
@@ -220,12 +213,11 @@ class GenericEnvironment:
         # machines and containers on several hosts have the same number.
         with self._forking:
             import uuid
+            import zlib
 
         node = uuid.getnode()
         if node >> 40 & 1:
             return "-"  # that bit says: made up, and another one next time
-        import zlib
-
         return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
 
     def _pid_namespace(self) -> str:
@@ -352,6 +344,12 @@ class GenericEnvironment:
         os.lseek(fd, 0, os.SEEK_SET)
         return os.read(fd, size)
 
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        if hasattr(os, "pwrite"):
+            return os.pwrite(fd, data, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
     def chmod(self, fd: int, mode: int) -> None:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, mode)
@@ -383,6 +381,9 @@ class GenericEnvironment:
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
         return None  # nothing portable leads there
+
+    def exists(self, path: str) -> bool:
+        return os.access(path, os.F_OK)
 
     def make_directory(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import stat
 
-from ..model import temporary_name
 from . import procfs
 from .interface import Abilities, Limits
 from .portable import CLOEXEC, NOFOLLOW, NONBLOCK, GenericEnvironment
-from .values import CHANGED, CLOSED
+from .values import CHANGED, CLOSED, temporary_name
 
 _MOST_MOUNTS = 8
 

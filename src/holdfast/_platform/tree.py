@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 
 from ..model import Value
 from . import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator
-
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -27,9 +28,9 @@ class Member(Value):
 def adopt_orphans() -> bool:
     """Become the parent of whichever descendant loses its own, so that all of them stay descendants."""
     try:
-        import ctypes
+        from .libc import LIBC
 
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        return bool(LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from _contextvars import ContextVar
 
 from ..model import Value
+from .fork import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar
+
+    from ..model import Identity
 
 
 class Presence(str):
@@ -65,3 +68,16 @@ DYING = 0.0127
 
 waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
 """What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
+
+
+def temporary_name(identity: Identity, token: str) -> str:
+    """A hidden name that identifies its process, short enough beside any lock name."""
+    return f"{temporary_prefix(identity)}{identity.pid}-{token}.tmp"
+
+
+def temporary_prefix(identity: Identity) -> str:
+    with forking:
+        import zlib
+
+    place = zlib.crc32(f"{identity.boot} {identity.pid_namespace}".encode())
+    return f".holdfast-{place:08x}-"

@@ -6,8 +6,6 @@ of the lock path; 4 the lock was lost. `run` otherwise ends as its command ends.
 
 from __future__ import annotations
 
-import functools
-import signal
 import sys
 
 from .outcome import FAILED, die_of, end_quickly, failed, hide, say
@@ -15,10 +13,12 @@ from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import signal
     from typing import NoReturn
 
     from ..model import Status
-
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _MODULES = {
     "ls": "ls",
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except _Ended as ended:
         die_of(ended.number)
     finally:
-        from .._core.messages import say_how_to_break
+        from .._core.attempt import say_how_to_break
 
         say_how_to_break(None)  # what has called this may go on, and use the library
 
@@ -82,13 +82,11 @@ def _occupy_standard_descriptors() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from .._core.messages import say_how_to_break
+    from .._core.attempt import say_how_to_break
 
     if arguments[:1] in (["sema"], ["semats"]):
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
-    from .options import parse
-
     options = parse(arguments)
     say_how_to_break(lambda status: _command_to_break(options, status))
     lacking = _lacking(options.command, getattr(options, "step", ""))
@@ -112,17 +110,33 @@ def _dispatch(arguments: list[str]) -> int:
 
 def perform(options: argparse.Namespace) -> int:
     """What the command does to its target: a function of the command's name, or a method of the target's."""
-    from importlib import import_module
-
-    from .target import target_of
+    from .locks import is_lock_file
 
     name = f"{options.command}_"
-    command = getattr(target_of(options), name, None)
+    command = None
+    if not is_lock_file(options):
+        from .target import target_of
+
+        command = getattr(target_of(options), name, None)
     if command is None:
-        module = import_module(f".{_MODULES.get(options.command, 'shell')}", __package__)
-        command = functools.partial(getattr(module, name), options)
+        # Not `importlib`, which is to be loaded first.
+        module = __import__(f"{__package__}.{_MODULES.get(options.command, 'shell')}", fromlist=[name])
+        found: int = getattr(module, name)(options)
+        return found
     status: int = command()
     return status
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of one command; exits with status 2 and a usage line for anything else."""
+    from .options import read
+
+    options = read(arguments)
+    if options is None:
+        from .parser import parse as parse_anything
+
+        options = parse_anything(arguments)
+    return options
 
 
 def _lacking(command: str, step: str) -> str:
@@ -161,7 +175,7 @@ def _command_to_break(options: argparse.Namespace | None, status: Status) -> str
     """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
     import shlex
 
-    from .target import is_url
+    from .locks import is_url
 
     given: str = getattr(options, "lock", None) or ""
     protocol = getattr(options, "protocol", None)

@@ -21,7 +21,7 @@ from .._core.messages import moment, printable
 from ..beads import SyncGate
 from .console import dumped
 from .outcome import DONE, HELD, die_of, show
-from .run import SENT_BY_KERNEL, name_of, without_core_dump
+from .run import SENT_BY_KERNEL, name_of, next_signal, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _LONGEST_WAIT = 3600.0
@@ -124,7 +124,7 @@ class _Daemon:
 
     def _heed(self, seconds: float) -> None:
         """Receive one signal, if one comes in time."""
-        info = signal.sigtimedwait(self._signals, seconds)
+        info = next_signal(self._signals, seconds)
         if info is None or info.si_signo == signal.SIGCHLD:
             return
         self._ended_by = info.si_signo

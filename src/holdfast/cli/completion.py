@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from .. import protocols
 from ..model import Value
-from .options import BEADS, SUMMARIES, Parser, parser_of
+from .options import BEADS, SUMMARIES
 from .outcome import DONE, show
+from .parser import Parser, parser_of
 
 _OWN_WORDS = ("sema", "semats")
 """Commands that take the arguments of another tool, and say what they are in a text of their own."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
+import sys
 
 from .._drivers.sync import caller
 from .._platform import environment
+from .._platform.fork import to_load
 from ..engines.file.hold import FileHold
 from ..lock import Hold, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Collection, Iterable
 
     from ..errors import LockLost
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 
 def detach(kept: Collection[int]) -> None:
@@ -30,6 +34,9 @@ def detach(kept: Collection[int]) -> None:
 
 def fork() -> int:
     """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
+    to_load.clear()  # our children wait for no lock
+    if "threading" not in sys.modules:
+        return os.fork()  # there are none
     import warnings
 
     with warnings.catch_warnings():
@@ -76,10 +83,10 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
-    """The hold of the process that has forked this one, with its guard: with heartbeats, and news of its loss."""
+    """The hold of the process that has forked this one, with its guard. Nobody keeps it yet (`keep_from_now`)."""
     env = environment()
     fd = env.adopt(fd)
-    held.request.on_lost, held.request.watched = on_lost, True
+    held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, True
     ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
     ref = ours.ref(caller())
     keep(env, ref)

@@ -37,26 +37,27 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 
 from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import file_hold, guarded_hold, state_of
+from ..lock import file_hold, guarded_hold, keep_from_now, state_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
     from .._core.hold import HoldState
     from ..engines.file.hold import FileHold
     from ..lock import Hold
-
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PAUSES = (0.02, 0.2)
 """Seconds between looks: the first, and the longest."""
@@ -199,6 +200,10 @@ class Guardian:
             raise OSError(value, os.strerror(value))
         os.set_blocking(self._news, False)
         return value
+
+    def await_news(self, seconds: float) -> None:
+        """Return when there is a message, or it has ended; after so many seconds in any case."""
+        readable([self._news], seconds)
 
     def news(self) -> tuple[bytes, int]:
         """The next message; nothing if there is none."""
@@ -388,6 +393,7 @@ class _Life:
             self._lost = True
             return None
         hold = take(held, self._fd, self._on_lost)
+        keep_from_now(hold)
         self._lost = self._lost or hold.lost
         return hold
 

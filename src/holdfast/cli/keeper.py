@@ -33,18 +33,10 @@ S8  An interruption reaches the command. It tells the keeper that acquires, and 
 from __future__ import annotations
 
 import os
-import re
-import signal
-import threading
 
 from .._platform import environment
-from ..engines.file.inspect import Assessment, glance
-from ..engines.file.remove import why_not_of
 from ..errors import AcquireTimeout, LockLost
-from ..liveness import Liveness
-from ..lock import file_hold, file_request, requests_of
-from ..model import Evidence
-from .console import as_json
+from ..lock import file_hold, keep_from_now, requests_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import Owner, tell_bound
@@ -52,25 +44,22 @@ from .owner import Owner, tell_bound
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import signal
     from collections.abc import Iterable
     from typing import NoReturn
 
     from ..engines.file.hold import FileHold
-    from ..engines.file.inspect import Observation
     from ..lock import Hold, Lock
-    from ..model import Identity, Status
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 NAME = "holdfast-keeper"
 """What a keeper is called in lists of processes."""
-_TITLE = rf"{NAME}\s+for process ([0-9]+)\b"
 _READY, _GO = b"r", b"g"
 _POLL = 0.1
 """Between looks at the owner, where there are no pidfds."""
-_PATIENCE = 5.0
-"""Seconds to wait for a keeper that was told to end."""
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT")
 _IGNORED = ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2")
-_UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
 
 
 def is_possible() -> bool:
@@ -81,6 +70,8 @@ def is_possible() -> bool:
 def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
     """The owner's own news."""
     if options.json:
+        from .console import as_json
+
         show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
@@ -90,6 +81,8 @@ def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: i
 def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) -> int:
     """That it could not be had in time; the exit status."""
     if options.json:
+        from .console import as_json
+
         show(as_json("held", lock.status()))
     elif not options.quiet:
         say(str(error))
@@ -206,6 +199,7 @@ class _FileLife(_Life):
             except BrokenPipeError:
                 pass  # the command was killed: its other pipe says so, too
             os.close(tell)
+            keep_from_now(hold)  # the command need not wait for what this loads
             self._wait(heard)
             status = _released(hold)
         finally:
@@ -219,7 +213,7 @@ class _FileLife(_Life):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _take(self) -> Hold:
-        """The same hold, in this process: with heartbeats, and news of its loss."""
+        """The same hold, in this process."""
         self._held.request.beat_every = self._pace
         hold = take(self._held, self._fd, self._ring)
         self._show_title(hold.path)
@@ -308,6 +302,9 @@ class _ServerLife(_Life):
 
     def live(self) -> NoReturn:
         """All of it, to the end of the process."""
+
+        import threading
+
         from .._drivers.agent import settle
 
         status = FAILED
@@ -366,80 +363,3 @@ class _ServerLife(_Life):
             except BrokenPipeError:
                 pass  # the command was killed: its other pipe says so, too
             os.close(tell)
-
-
-# -- ending a keeper from outside --------------------------------------------------------------------------------------
-
-
-def keeper_of(identity: tuple[int, int]) -> int | None:
-    """The keeper that has the guard of this file; None where there is none, or it cannot be seen from here."""
-    env = environment()
-    for one in env.lock_owners(identity):
-        has_it = one.exclusive and not one.waiting
-        if one.pid is not None and has_it and (env.command(one.pid) or "").split()[:1] == [NAME]:
-            return one.pid
-    return None
-
-
-def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """As `why_not_of`; what a keeper has is its owner's."""
-    kept = assessed.evidence.source == "guard" and not assessed.is_dead and keeper_of(seen.identity) is not None
-    return why_not_of(seen, _UNPROVEN if kept else assessed, owner)
-
-
-def end_keeper(lock: Lock, owner: Identity | None) -> bool:
-    """End the keeper of the lock, if it keeps it for this `owner` (None: for anybody), and wait until it has released.
-
-    False where there is no such keeper, or the lock is still its.
-    """
-    env = environment()
-    seen = glance(env, file_request(lock))
-    if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
-        return False
-    keeper = keeper_of(seen.identity)
-    watched = None if keeper is None else env.watch_process(keeper)
-    if watched is None:
-        return False
-    try:
-        if keeper_of(seen.identity) != keeper or not _end_process(watched):  # S6
-            return False
-    except OSError:
-        return False  # it is another user's
-    finally:
-        env.close(watched)
-    left = glance(env, file_request(lock))
-    return left is None or not _is_same(left, seen)
-
-
-def end_keeper_on_server(status: Status, owner: int) -> str:
-    """End the keeper that holds this lock for `owner`, and wait until it has; else why that was not done."""
-    env, holder = environment(), status.holder
-    if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
-        return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
-    watched = env.watch_process(holder.pid)
-    if watched is None:
-        return f"it is held by process {holder.pid}, which cannot be seen from here"
-    try:
-        named = re.match(_TITLE, env.command(holder.pid) or "")  # S6
-        if named is None or int(named[1]) != owner:
-            kept = f", which keeps it for process {named[1]}" if named else ""
-            return f"it is held by process {holder.pid}{kept}, not for process {owner}"
-        return "" if _end_process(watched) else f"its keeper, process {holder.pid}, does not end"
-    except OSError as error:
-        return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"
-    finally:
-        env.close(watched)
-
-
-def _end_process(watched: int) -> bool:
-    """Whether the process of that pidfd ends in time when it is told to."""
-    for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
-        signal.pidfd_send_signal(watched, number)
-    return bool(readable([watched], _PATIENCE))
-
-
-def _is_same(one: Observation, other: Observation) -> bool:
-    """Whether it is still the same acquisition, in spite of heartbeats."""
-    if one.identity != other.identity or one.record is None or other.record is None:
-        return False
-    return (one.record.pid, one.record.marker) == (other.record.pid, other.record.marker)

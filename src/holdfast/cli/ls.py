@@ -12,8 +12,9 @@ from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFOR
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
+from .locks import is_url
 from .outcome import DONE, FAILED, masked, say, screen, show
-from .target import found_at, is_url, of_survey
+from .target import found_at, of_survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

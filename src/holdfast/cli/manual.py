@@ -11,7 +11,7 @@ import sys
 
 from .. import __version__
 from .completion import TOP, Command, commands
-from .options import overview_of
+from .parser import overview_of
 
 _EXIT = "exit status: "
 _MAIN = ("run", "try", "release", "status", "ls")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import sys
 
-from .._core.messages import printable
 from .._platform import environment
 from ..errors import HoldfastError, LockLost
 from ..model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn, TextIO
+    import signal
+    from typing import Any, NoReturn, TextIO
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75
@@ -32,6 +32,8 @@ def say(text: str) -> None:
     cannot be written is no reason to fail."""
     if "://" in text:
         text = masked(text)
+    from .._core.messages import printable
+
     text = f"holdfast: {printable(text, 4000)}"
     width = screen(sys.stderr).width
     if width is not None and len(text) > width:
@@ -73,9 +75,10 @@ def failed(error: Exception) -> int:
 def end_quickly(status: int) -> NoReturn:
     """As `sys.exit`, but memory is not taken apart: after a fork that would touch, and so copy, each page of it."""
     import atexit
-    import threading
 
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -101,6 +104,8 @@ def die_of(number: int) -> NoReturn:
 
 def masked(url: str) -> str:
     """The URL without what is secret, also of one that no engine understands."""
+    import re
+
     return re.sub(_EMPTY, "", re.sub(_SECRETS, "", re.sub(_PASSWORD, r"\1@", url)))
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import sys
 
-from .._core.messages import brief_command, printable
 from .._platform import environment
 from .._platform.values import Presence
 from .detached import readable
@@ -73,6 +72,8 @@ def _shown(pid: int) -> str:
     name, words = program
     if len(words) > 1 and _is_shell(_base(words[0])) and not words[1].startswith("-"):
         words = [_base(words[1]), *words[2:]]  # people know it by its script
+    from .._core.messages import brief_command, printable
+
     command = brief_command(" ".join(words)) or name
     if "://" in command:
         command = masked(command)  # before it is cut: half of a URL is not known for one

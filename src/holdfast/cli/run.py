@@ -18,28 +18,29 @@ C5  Waiting for the command and signalling it exclude each other: a signal never
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
+from _thread import allocate_lock
 
 from .._platform import environment
 from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import release_all, state_of
-from .console import recorded
+from ..lock import keep_from_now, keep_later, release_all, state_of
 from .guardian import ENDED, Guardian, Tree, named
+from .locks import lock_of, semaphore_of
 from .outcome import FAILED, LOST, die_of, say
-from .target import lock_of, semaphore_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import signal
     from types import FrameType
     from typing import Any
 
     from .._platform.tree import Member
     from ..lock import Hold
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _ENDING = tuple(
     getattr(signal, name)
@@ -49,6 +50,9 @@ _ENDING = tuple(
 SENT_BY_KERNEL = 0x80
 """The `si_code` of a signal that a terminal sent (C3)."""
 _LOOK_EVERY = 0.2
+_KEPT_AFTER = 0.02
+"""Seconds for which the lock is neither watched nor refreshed: what that needs takes longer to load than most of `run`.
+A loss that has come by then is seen then, or by the release."""
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
@@ -65,8 +69,11 @@ def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
     if options.record is not None:
+        from .console import recorded
+
         recorded(options.record, options.cmd, environment().identity().host)
     lock = (lock_of if options.slots is None else semaphore_of)(options, on_lost=child.stop_for_loss)
+    keep_later(lock)
     # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
@@ -135,7 +142,7 @@ class _Child:
         """The command, should it not become our child when its guardian is killed (CT1)."""
         self._status: int | None = None
         self._has_left = self._is_lost_sight_of = False
-        self._reaping = threading.Lock()
+        self._reaping = allocate_lock()
         self.told = False
 
     def run(self, hold: Hold, mask: set[Any], heeded: list[int]) -> int:
@@ -159,10 +166,15 @@ class _Child:
             self._is_lost_sight_of = not self._pid and not tree.adopts
         elif not tree.adopts:
             self._known = look_at(self._pid)
-        return self._wait({*heeded, signal.SIGCHLD}, tree)
+        return self._wait(hold, {*heeded, signal.SIGCHLD}, tree)
 
-    def _wait(self, signals: set[int], tree: Tree) -> int:
+    def _wait(self, hold: Hold, signals: set[int], tree: Tree) -> int:
         leads = os.getsid(0) == os.getpid()
+        assert self._guardian is not None
+        self._guardian.await_news(_KEPT_AFTER)
+        self._reap(tree)
+        if self._status is None:
+            keep_from_now(hold)
         while True:
             self._reap(tree)
             pause = tree.stop(self._pid) if self.told else None
@@ -170,7 +182,7 @@ class _Child:
                 return self._status
             if pause is None and not tree.root and not tree.adopts:
                 pause = _LOOK_EVERY  # its end is no event for us
-            info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)
+            info = next_signal(signals, pause)
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
             if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
@@ -237,9 +249,7 @@ class _Child:
                     else:
                         os.kill(self._pid, number)
                 except PermissionError:
-                    say(
-                        f"{signal.Signals(number).name} was not passed on: process {self._pid} is another user's by now"
-                    )
+                    say(f"{name_of(number)} was not passed on: process {self._pid} is another user's by now")
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
@@ -297,6 +307,15 @@ def _recovered(hold: Hold) -> int | None:
     return hold.recovered_from.pid if hold.recovered_from else None
 
 
+def next_signal(signals: set[int], pause: float | None) -> signal.struct_siginfo | None:
+    """The first of these that comes; None after so many seconds, or earlier."""
+    if pause is None:
+        return signal.sigwaitinfo(signals)
+    info = signal.sigtimedwait(signals, pause)
+    # If we were stopped and have gone on when the time was up, Python returns what is not set.
+    return info if info is not None and info.si_signo in signals else None
+
+
 def _spoken(status: int) -> str:
     if status >= 0:
         return f"status {status}"
@@ -305,7 +324,9 @@ def _spoken(status: int) -> str:
 
 def name_of(number: int) -> str:
     """`SIGTERM`; the number itself for most real-time signals, which have no name."""
-    return signal.Signals(number).name if number in {*signal.Signals} else str(number)
+    from signal import Signals
+
+    return Signals(number).name if number in {*Signals} else str(number)
 
 
 def without_core_dump() -> None:

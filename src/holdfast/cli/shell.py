@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 
-from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
-from ..engines.file.remove import remove_if, why_not_of
 from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
-from .console import as_json, tell_refused, tell_released
-from .keeper import Keeper, end_keeper, is_possible, tell_acquired, tell_held, why_not_for
+from .keeper import Keeper, is_possible, tell_acquired, tell_held
+from .locks import lock_of
 from .outcome import DONE, USAGE, say, show
 from .owner import Owner, owner_of
-from .target import lock_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +71,8 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Own
     try:
         tell_acquired(lock, options, owner.pid, None, hold.token)
     except OSError:
+        from ..engines.file.remove import remove_if, why_not_of
+
         env, whose = environment(), environment().identity(owner.pid)
         drive(remove_if(env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, whose)))
         raise
@@ -82,6 +81,10 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Own
 
 def release_(options: argparse.Namespace) -> int:
     """Remove the lock file if the owner holds it; its keeper ends."""
+    from ..engines.file.remove import remove_if
+    from .console import tell_refused, tell_released
+    from .keepers import end_keeper, why_not_for
+
     owner = owner_of(options, binds=False)
     if owner is None:
         return USAGE
@@ -115,6 +118,8 @@ def release_(options: argparse.Namespace) -> int:
 
 def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
     """A shell can hold none, so there is none to release; --force or not, the file stays."""
+    from .console import tell_refused, tell_released
+
     try:
         lock.break_lock()
     except HoldfastError as error:
@@ -128,6 +133,8 @@ def wait_(options: argparse.Namespace) -> int:
     free = lock.wait(options.timeout)
     status = lock.status() if options.json or not free else None
     if status is not None and options.json:
+        from .console import as_json
+
         show(as_json("free" if free else "held", status))
     elif status is not None and not options.quiet:
         say(_why_waited(lock, status))
@@ -138,6 +145,8 @@ def wait_(options: argparse.Namespace) -> int:
 
 def _why_waited(lock: Lock, status: Status) -> str:
     """Why the wait was in vain, by a look after it."""
+    from .._core.messages import advice, sentence
+
     if not status.locked:
         return f"{lock.path} was held all the time; it has become free since"
     why = sentence(status)

@@ -25,9 +25,10 @@ from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
 from ..protocols import is_persistent
 from .console import as_json, rows_of, rows_of_content, text_of
+from .locks import lock_options
 from .outcome import DONE, FAILED, say, show
 from .outcome import HELD as HELD_CODE
-from .target import Slots, lock_options, of_survey, recognised
+from .target import Slots, of_survey, recognised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

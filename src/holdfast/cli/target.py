@@ -1,4 +1,4 @@
-"""What LOCK means: a lock file, a semaphore, or a lock on a server. The question is asked once, here.
+"""What commands do with a LOCK that is a semaphore or a lock on a server. Which of them it is, is asked in locks.py.
 
 The commands' modules are about lock files. What a command does otherwise for a semaphore or for a lock on a server is a
 method of `Slots` or `Server` that has the command's name; `target_of` finds out whether there is one.
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import os
 
-from .._core.messages import advice, sentence, waiting
+from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
-from ..engines.registry import scheme_of
 from ..errors import EngineUnavailable, HoldfastError
-from ..lock import Lock, Semaphore, announce
+from ..lock import Lock, Semaphore
 from ..protocols import is_persistent
 from .console import (
     as_json,
@@ -35,6 +34,7 @@ from .console import (
     url_id_of,
     user_name,
 )
+from .locks import is_url, lock_of, lock_options, semaphore_of
 from .outcome import DONE, HELD, USAGE, masked, say, show
 
 TYPE_CHECKING = False
@@ -49,47 +49,12 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound=Resource)
 
-_OF_LOCK = (
-    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
-    *("payload", "holder", "version"),
-)
 _ALONE = "watch one URL at a time, and nothing beside it: start another watch for the others"
 
 
-def is_url(text: str | None) -> bool:
-    """Whether a word means a lock on a server. A file of such a name is `./NAME`."""
-    return text is not None and bool(scheme_of(text))
-
-
-def target_of(options: argparse.Namespace) -> Slots | Server | None:
-    """What the command is about; None for lock files and directories."""
-    if getattr(options, "slots", None) is not None:
-        return Slots(options)
-    words = [getattr(options, name, None) for name in ("lock", "place", "directory")]
-    return Server(options) if any(map(is_url, [*words, *getattr(options, "places", ())])) else None
-
-
-def lock_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `Lock` among those of a command."""
-    found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
-    if is_url(options.lock):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
-        return {name: value for name, value in found.items() if value is not False}
-    return found
-
-
-def lock_of(options: argparse.Namespace, **more: Any) -> Lock:
-    """The lock that the options describe; its wait is announced after a second."""
-    return _announced(Lock(options.lock, **lock_options(options), **more), options)
-
-
-def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:
-    """The same with `--slots`."""
-    return _announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
-
-
-def _announced(lock: R, options: argparse.Namespace) -> R:
-    announce(lock, None if options.quiet else lambda refusal: say(waiting(refusal)))
-    return lock
+def target_of(options: argparse.Namespace) -> Slots | Server:
+    """What a command is about that is not about a lock file or a directory (locks.is_lock_file)."""
+    return Server(options) if getattr(options, "slots", None) is None else Slots(options)
 
 
 def of_survey(one: Found) -> dict[str, Any]:
@@ -140,7 +105,7 @@ class Server:
 
     def release_(self) -> int:
         """With --force, any hold; else what a keeper holds for this owner."""
-        from .keeper import end_keeper_on_server
+        from .keepers import end_keeper_on_server
         from .owner import owner_of
 
         options = self._options

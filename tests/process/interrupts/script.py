@@ -244,7 +244,17 @@ class Trials:
 
     def warm_up(self) -> None:
         """What is imported, and made once for a process, is not to be a part of each trial."""
-        for name in ("ctypes", "hashlib", "logging", "select", "uuid", "zlib", "holdfast._platform.inotify"):
+        late = (
+            "ctypes",
+            "hashlib",
+            "logging",
+            "select",
+            "uuid",
+            "zlib",
+            "holdfast._platform.inotify",
+            "holdfast.engines.file.remove",
+        )
+        for name in late:
             importlib.import_module(name)
         linux._WORTH_A_LOG = 0.0  # a log of the directory is made now, and stays
         for _ in range(2):

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once (A4)."""
+_MOST_IDLE = 10
+"""First waiters, one after the other, at each of which a look found the lock free (queue.py, Q6)."""
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 _SLOW_MISS = 0.05
@@ -105,6 +107,8 @@ class AcquireAttempt:
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
+        self._idle_firsts = 0
+        """How many first waiters have left it alone in a row: whoever forges tickets can make new ones all the time."""
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
@@ -224,8 +228,9 @@ class AcquireAttempt:
             return True
         ahead = self._entry.first_ahead if free and any(file.lies_free() for file in self.files) else None
         if ahead is None or ahead != self._idle:
+            self._idle_firsts = 0 if ahead is None else self._idle_firsts + 1
             self._idle, self._idle_until = ahead, self._env.monotonic() + PATIENCE
-        elif self._env.monotonic() >= self._idle_until:
+        if ahead is not None and (self._env.monotonic() >= self._idle_until or self._idle_firsts > _MOST_IDLE):
             self._entry.overtake()
             return True
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.

@@ -37,9 +37,10 @@ from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
+from ..._platform.values import temporary_name
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...liveness import Liveness
-from ...model import Evidence, Holder, Status, temporary_name
+from ...model import Evidence, Holder, Status
 from .hold import FileHold
 from .publish import NOT_HERE
 from .request import FileRequest

@@ -46,11 +46,11 @@ from ...liveness import Liveness
 from ...model import Evidence, Holder, Record, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
-from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular, with_hint
+from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular
 from .policy import Verdict
 from .publish import make_parents
 from .request import FileRequest
-from .steps import UNWRITABLE, is_there, write_all
+from .steps import UNWRITABLE, is_there, with_hint, write_all
 from .watched import WatchedFile
 
 _TRIES = 20

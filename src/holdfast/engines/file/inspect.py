@@ -31,7 +31,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import UNFINISHED
+from .steps import UNFINISHED, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,14 +47,6 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
-}
-_NEEDS = {
-    errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
-    "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
-    errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
-    "release some, or raise it",
-    errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
-    errno.EDQUOT: "no lock file may be added to {directory}; make room there",
 }
 """What is missing, by the error that says so."""
 _USUAL_RECORD = 4096
@@ -201,30 +193,6 @@ def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
         path=request.path,
         protocol=request.protocol.name,
     )
-
-
-def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
-    """The same failure in words that say what to do, where those of the operating system mislead.
-
-    Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is.
-    """
-    path, directory = request.path, request.directory
-    message = {
-        errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
-        "(parents=True, --parents)",
-        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
-        errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",
-        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
-        "path",
-    }.get(error.errno or 0)
-    if message:
-        return InvalidPath(message, path=path, protocol=request.protocol.name)
-    need = _NEEDS.get(error.errno or 0)
-    if need is None or env is None:
-        return error
-    limit = env.open_limit()
-    need = need.format(directory=directory, holds=len(env.holds), limit="" if limit is None else f" of {limit}")
-    return OSError(error.errno, f"{error.strerror}; {need}", path)
 
 
 def require_regular(found: Stat, request: FileRequest) -> None:

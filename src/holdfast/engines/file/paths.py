@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 
+from ..._platform.fork import forking
 from ...errors import InvalidPath
 
 TYPE_CHECKING = False
@@ -133,7 +134,7 @@ def queue_of(directory: str, name: str) -> str:
     """The hidden directory of a lock's waiters, named after it as far as a file name's length allows."""
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
-        import zlib
-
+        with forking:
+            import zlib
         short = short[: _LONGEST_NAME - 9] + b"~%08x" % zlib.crc32(short)
     return f"{directory}/.holdfast-{os.fsdecode(short)}.queue"

@@ -30,12 +30,13 @@ import errno
 import stat
 
 from ..._core.wait import Wait
+from ..._platform.fork import forking
 from ..._platform.operations import unlink_quietly
+from ..._platform.values import temporary_name, temporary_prefix
 from ...errors import UnsupportedFilesystem
-from ...model import temporary_name, temporary_prefix
 from .hold import FileHold
 from .interop import among, quieten
-from .steps import UNFINISHED, is_there, kinds_of_marker, withdraw, write_all
+from .steps import UNFINISHED, is_there, kinds_of_marker, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
     if now >= env.swept.get(request.directory, now):  # not each time: the directory may hold thousands of locks
         env.swept[request.directory] = now + _SWEPT_LASTS
         sweep(env, request.directory)
+    with forking:
+        import zlib  # noqa: F401 - for the name
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     data, named = b"", True
     env.operations.about_to_make(temporary)
@@ -260,8 +263,6 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
         ) from error
     if error.filename is None:
         error.filename = request.path
-    from .inspect import with_hint
-
     raise with_hint(error, request, env) from error
 
 
@@ -269,8 +270,6 @@ def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool
     """Whether a missing directory was the reason and has been made; InvalidPath if that was not requested."""
     if error.errno != errno.ENOENT or _has_directory(env, request):
         return False
-    from .inspect import with_hint
-
     if not request.parents:
         raise with_hint(error, request) from error
     try:
@@ -287,8 +286,6 @@ def _has_directory(env: Environment, request: FileRequest) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        from .inspect import with_hint
-
         raise with_hint(error, request) from error
     return True
 

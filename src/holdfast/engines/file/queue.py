@@ -478,7 +478,7 @@ def wake(env: Environment, path: str, holder: int) -> None:
                 continue
             try:
                 if is_holding(env.fstat(fd)):
-                    if pid_of(name) == holder:
+                    if pid_of(name) == holder and queue.shares_pids_with(name):
                         queue.remove(name)
                     continue
                 env.nudge(fd)
@@ -729,14 +729,15 @@ class QueueEntry:
 
     def _issue(self) -> None:
         """A ticket, if it is to be had (Q1). Neighbours that spoil every try leave it to the next wait (Q2)."""
-        env = self.env
+        self._issuing = _key(self._arrival)  # from here on, an interruption may leave the directory, too
         try:
             for _ in range(_TRIES):
-                queue = _made_queue(env, self._request)
+                queue = _made_queue(self.env, self._request)
                 if queue is not None and self._issue_in(queue):
-                    return
+                    break
         except OSError:
             self._cannot_queue = True
+        self._issuing = ""
 
     def _issue_in(self, queue: Queue) -> bool:
         env = self.env
@@ -744,12 +745,10 @@ class QueueEntry:
         self._issuing = name = name_of(self._arrival, who.pid, queue.where, env.token(), shared=self.shared)
         try:
             self._ticket = queue.make(name)
-            self._issuing = ""
             self._describe(self._ticket)
         except BaseException as error:
             if self._ticket is None:
                 queue.withdraw(name)
-                self._issuing = ""
                 queue.close()
                 remove_queue(env, queue.path)
             if isinstance(error, (FileNotFoundError, FileExistsError)):

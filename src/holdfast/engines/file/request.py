@@ -6,6 +6,7 @@ import math
 import os
 
 from ..._core.options import Request, check_seconds
+from ..._platform.fork import forking
 from ...model import marker_text
 from ...protocols import get
 from .paths import check_path, locate, queue_of
@@ -51,7 +52,8 @@ class FileRequest(Request):
     )
 
     def __init__(self, path: str | os.PathLike[str], options: Options, *, lock_file: str | None = None) -> None:
-        self.protocol: Protocol = get(options.get("protocol", "sema"))
+        with forking:  # it may have to be loaded
+            self.protocol: Protocol = get(options.get("protocol", "sema"))
         self.more = _options_of(self.protocol, options)
         if path == lock_file:  # a file that was found: its path is not a link
             given = located = check_path(path, self.protocol.name)

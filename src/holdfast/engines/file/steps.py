@@ -8,6 +8,7 @@ import stat
 
 from ..._core.wait import Wait
 from ..._platform.operations import let_go
+from ...errors import InvalidPath
 from ...model import MARKER_VERSION
 
 TYPE_CHECKING = False
@@ -23,6 +24,14 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of a user who may not write there."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
+_NEEDS = {
+    errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
+    "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
+    errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
+    "release some, or raise it",
+    errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
+    errno.EDQUOT: "no lock file may be added to {directory}; make room there",
+}
 
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
@@ -92,3 +101,27 @@ def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
     generation = env.generation
     while not known.is_set and generation == env.generation:
         yield Wait((), math.inf, known)
+
+
+def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
+    """The same failure in words that say what to do, where those of the operating system mislead.
+
+    Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is.
+    """
+    path, directory = request.path, request.directory
+    message = {
+        errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
+        "(parents=True, --parents)",
+        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
+        errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",
+        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
+        "path",
+    }.get(error.errno or 0)
+    if message:
+        return InvalidPath(message, path=path, protocol=request.protocol.name)
+    need = _NEEDS.get(error.errno or 0)
+    if need is None or env is None:
+        return error
+    limit = env.open_limit()
+    need = need.format(directory=directory, holds=len(env.holds), limit="" if limit is None else f" of {limit}")
+    return OSError(error.errno, f"{error.strerror}; {need}", path)

@@ -60,12 +60,12 @@ from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHold
-from .inspect import Observation, read_record, with_hint
+from .inspect import Observation, read_record
 from .interop import announce_removal, end_removal, quieten
 from .policy import Verdict
 from .publish import finish, publish
 from .request import FileRequest
-from .steps import UNWRITABLE, is_there, withdraw, write_all
+from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _UNKNOWABLE_LASTS = 60.0

@@ -10,7 +10,7 @@ import math
 from ... import events
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
-from ..._platform.fork import forking
+from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
 from .publish import publish
 from .steps import UNWRITABLE, prepare
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from ..._core.wait import Wait
     from ..._platform.interface import Environment
     from .request import FileRequest
+
+
+def _load_the_rest() -> None:
+    from . import acquire  # noqa: F401
+
+
+to_load.append(_load_the_rest)
 
 
 def acquire(

@@ -19,10 +19,11 @@ from ..._platform.values import CLOSED, DYING, RECHECK
 from ...errors import WouldDeadlock
 from ...model import Status
 from .hold import FileHold
-from .inspect import Assessment, Observation, assess, forget, observe, require_same_protocol, reread, with_hint
+from .inspect import Assessment, Observation, assess, forget, observe, require_same_protocol, reread
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
+from .steps import with_hint
 from .takeover import complete, take_over
 
 FIRST_POLL = 0.001

@@ -1,0 +1,104 @@
+"""Finding a keeper (keeper.py), and ending it from outside: for `release`."""
+
+from __future__ import annotations
+
+from .._platform import environment
+from ..engines.file.inspect import Assessment, glance
+from ..engines.file.remove import why_not_of
+from ..liveness import Liveness
+from ..lock import file_request
+from ..model import Evidence
+from .detached import readable
+from .keeper import NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+
+    from ..engines.file.inspect import Observation
+    from ..lock import Lock
+    from ..model import Identity, Status
+
+else:
+    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
+
+_TITLE = rf"{NAME}\s+for process ([0-9]+)\b"
+_PATIENCE = 5.0
+"""Seconds to wait for a keeper that was told to end."""
+_UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
+
+
+def keeper_of(identity: tuple[int, int]) -> int | None:
+    """The keeper that has the guard of this file; None where there is none, or it cannot be seen from here."""
+    env = environment()
+    for one in env.lock_owners(identity):
+        has_it = one.exclusive and not one.waiting
+        if one.pid is not None and has_it and (env.command(one.pid) or "").split()[:1] == [NAME]:
+            return one.pid
+    return None
+
+
+def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
+    """As `why_not_of`; what a keeper has is its owner's."""
+    kept = assessed.evidence.source == "guard" and not assessed.is_dead and keeper_of(seen.identity) is not None
+    return why_not_of(seen, _UNPROVEN if kept else assessed, owner)
+
+
+def end_keeper(lock: Lock, owner: Identity | None) -> bool:
+    """End the keeper of the lock, if it keeps it for this `owner` (None: for anybody), and wait until it has released.
+
+    False where there is no such keeper, or the lock is still its.
+    """
+    env = environment()
+    seen = glance(env, file_request(lock))
+    if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
+        return False
+    keeper = keeper_of(seen.identity)
+    watched = None if keeper is None else env.watch_process(keeper)
+    if watched is None:
+        return False
+    try:
+        if keeper_of(seen.identity) != keeper or not _end_process(watched):  # keeper.py, S6
+            return False
+    except OSError:
+        return False  # it is another user's
+    finally:
+        env.close(watched)
+    left = glance(env, file_request(lock))
+    return left is None or not _is_same(left, seen)
+
+
+def end_keeper_on_server(status: Status, owner: int) -> str:
+    """End the keeper that holds this lock for `owner`, and wait until it has; else why that was not done."""
+    env, holder = environment(), status.holder
+    if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
+        return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
+    watched = env.watch_process(holder.pid)
+    if watched is None:
+        return f"it is held by process {holder.pid}, which cannot be seen from here"
+    try:
+        import re
+
+        named = re.match(_TITLE, env.command(holder.pid) or "")  # keeper.py, S6
+        if named is None or int(named[1]) != owner:
+            kept = f", which keeps it for process {named[1]}" if named else ""
+            return f"it is held by process {holder.pid}{kept}, not for process {owner}"
+        return "" if _end_process(watched) else f"its keeper, process {holder.pid}, does not end"
+    except OSError as error:
+        return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"
+    finally:
+        env.close(watched)
+
+
+def _end_process(watched: int) -> bool:
+    """Whether the process of that pidfd ends in time when it is told to."""
+    for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
+        signal.pidfd_send_signal(watched, number)
+    return bool(readable([watched], _PATIENCE))
+
+
+def _is_same(one: Observation, other: Observation) -> bool:
+    """Whether it is still the same acquisition, in spite of heartbeats."""
+    if one.identity != other.identity or one.record is None or other.record is None:
+        return False
+    return (one.record.pid, one.record.marker) == (other.record.pid, other.record.marker)

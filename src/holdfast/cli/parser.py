@@ -1,0 +1,526 @@
+"""What `argparse` makes of the table of options (options.py): help, errors, and the words of any command.
+
+A parser is made for the one command that runs: making all of them took longer than acquiring a lock. Help is as wide as
+the terminal: paragraphs and lists are folded where they do not fit, and else left as written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+
+from .. import protocols
+from .options import (
+    BEADS,
+    COMMANDS,
+    EACH,
+    JSON,
+    PROTOCOLS,
+    SEMAPHORE,
+    SUMMARIES,
+    WRITTEN,
+    Wrong,
+    completed,
+    option_of,
+    options_of,
+    split,
+)
+from .outcome import masked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+# -- help as wide as the terminal ------------------------------------------------------------------------------------
+
+_ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
+"""A name, and what is said of it."""
+
+
+class _Part:
+    """A paragraph, an item of a list, or (`whole`) a line that has to stay one."""
+
+    def __init__(self, lead: str, text: str, *, whole: bool = False) -> None:
+        self.lead = lead
+        self.text = text
+        self.whole = whole
+
+    def folded(self, width: int) -> list[str]:
+        if self.whole:
+            return [self.lead + self.text]
+        room = max(10, width - len(self.lead))
+        lines = wrap(self.text, room, break_on_hyphens=False, break_long_words=False) or [""]
+        return [(self.lead if number == 0 else " " * len(self.lead)) + line for number, line in enumerate(lines)]
+
+
+def folded(text: str, width: int) -> str:
+    """Blank lines stay; so do indented lines that are no items, such as commands to be copied."""
+    blocks = []
+    for block in text.split("\n\n"):
+        lines = block.split("\n")
+        if all(len(line) <= width for line in lines):
+            blocks.append(block)
+        else:
+            blocks.append("\n".join(line for part in _parts(lines) for line in part.folded(width)))
+    return "\n\n".join(blocks)
+
+
+def _parts(lines: list[str]) -> list[_Part]:
+    parts: list[_Part] = []
+    for line in lines:
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        item = re.fullmatch(_ITEM, line)
+        last = parts[-1] if parts else None
+        if last is not None and not last.whole and indent == len(last.lead):
+            last.text += f" {text}"
+        elif item:
+            parts.append(_Part(item[1], item[2]))
+        else:
+            parts.append(_Part(line[:indent], text, whole=bool(indent)))
+    return parts
+
+
+# -- what the help says ------------------------------------------------------------------------------------------------
+
+_RUN_NOTE = """\
+TERM, INT, HUP, QUIT, USR1 and USR2 are passed on to CMD. CMD sees HOLDFAST_LOCK,
+the path, and HOLDFAST_RECOVERED, the pid of the dead holder that was replaced, if
+there was one. If this process is killed, the lock stays held until CMD and all that
+it has started has ended. If the lock is lost, they get TERM, what has not ended
+--kill-after seconds later gets KILL, and the exit status is 4. HOLDFAST_TOKEN is
+the fencing token, with --fencing or on a server.
+
+This process ends as soon as CMD has ended. What CMD has left in the background
+keeps the lock, unless it has made a session of its own, as daemons do: --until.
+
+With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
+are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
+HOLDFAST_SLOT its number, from 0.
+
+exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
+4 lock lost; 126, 127 CMD cannot be run"""
+_SHELL_NOTE = """\
+The lock is bound to the calling shell, or to --owner-pid: a small process, its
+keeper, guards it and keeps it fresh for as long as that process lives, and
+releases it when that process ends, however it ends. Which process that is, a line
+on stderr says (not with -q, -j or --owner-pid). A caller that is no shell (timeout,
+xargs, sudo, ssh, make, a program), or a shell that has nothing else to do, as in
+sh -c 'holdfast try LOCK', is refused with status 2, since the lock would end with
+it at once: give --owner-pid $$ to this command and to release, or use holdfast run.
+
+If the keeper alone is killed, the lock is free, although its owner lives. With
+--no-keeper, and where there are no kernel locks, only the file is left: it counts
+as free when the owner has ended, and other implementations may reclaim it, although
+the owner lives, at the age that their protocol states (sema: 3600 s).
+
+exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
+_RELEASE_NOTE = "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error"
+_WAIT_NOTE = "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error"
+_STATUS_NOTE = """\
+If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
+as the slots of a semaphore.
+
+exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error, or it is a
+lock of another protocol, which nobody can acquire by this one"""
+_LS_NOTE = """\
+A directory is looked through one level deep, or with -r to the bottom; hidden
+directories too, but no symbolic links are followed. What counts as a lock file:
+a record of one of the protocols; a record that is damaged, under a name that lock
+files have, or may not be read, or is empty; and any file that is locked by the
+kernel at this moment. Files of text or data are none, whatever they are called.
+With -r, so that a whole disk can be looked through: of files that are not locked by
+the kernel, those are passed over that are called like text, data or programs
+(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
+larger than 64 KiB or may not be written by their owner. The kernel's own
+filesystems are not entered. What takes long is shown as it is found, if it is one
+directory in the order of paths.
+
+states: held, dead (proven: the next contender takes it over at once), stale (by
+its protocol's rule), elsewhere (held, as far as can be known, on another host or
+in another container), malformed (counts as held), empty (an empty *.lock file: by
+-p flock nobody holds it, by all other protocols it counts as held), free (a flock
+file that nobody holds)
+
+exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
+read"""
+_WATCH_NOTE = """\
+A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
+slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
+(docs/timeline.md): first what is so now, marked "first_look"; then waiting, acquired,
+released, reclaimed, stale, lost, gave-up. It works for holders in any language, takes
+no lock and wakes nobody. What is acquired and released within a few milliseconds may
+be missed; the number is told at the end.
+
+exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
+_TOP_NOTE = """\
+A row is a lock that is held, stale or waited for, with its holder, since when, and
+who waits for how long. A directory is looked at one level deep; LOCK need not be
+there yet. A pattern also means the names that come later. Rows change as things
+happen; no lock is taken and nobody is woken.
+
+keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? help
+
+Without a terminal on stdout, or with --once, it prints how things are, and ends.
+
+exit status: 0 done; 2 usage; 3 something could not be watched or written"""
+_TIMELINE_NOTE = """\
+EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
+Lines that are no events are counted and named.
+
+exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
+written"""
+_DOCTOR_NOTE = """\
+Each probe uses files of its own in DIR, and leaves none.
+
+exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
+2 usage; 3 DIR cannot be used for locks"""
+_CLEAN_NOTE = """\
+Shows what is left of the dead, and why; with --yes, removes it:
+
+  locks            proven dead; or stale by their protocol's rule, with no living
+                   holder that can be seen. sidecar says of itself that its rule
+                   decides nothing: there, only what is proven dead
+  temporary files  of holdfast and semats processes that have ended
+  queues           tickets of waiters that have ended, empty directories
+  announcements    (.reclaim) of a removal whose process died
+
+Each is looked at again when it goes, and goes only if it is still what it was.
+Untouched stay: what is alive, what cannot be read, what no protocol recognises,
+and flock files, which are not the locks themselves. --approve-stale says that
+locks may go, too, which are stale by their protocol's rule, while nothing is
+known of their holders (on other hosts, for example).
+
+exit status: 0 nothing was found, or all of it is gone; 1 something would be
+removed (without --yes), or could not be; 2 usage; 3 something could not be looked
+at"""
+_BREAK_NOTE = """\
+LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol makes
+of it. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
+acquisition: if the lock has changed hands since, nothing is removed. Without --id,
+a terminal is asked.
+
+A lock whose holder lives and keeps its kernel lock is removed with --force only.
+That does not stop the holder: it goes on, and the next one gets in beside it.
+
+exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
+2 usage, or nobody could be asked; 3 system error"""
+_REAP_NOTE = """\
+Removes the lock of a holdfast process the moment that process dies, for others who
+would wait for their timeout. What is not proven dead is left alone. Each removal is
+a line on stderr. Runs until it gets a signal; several may run at once. Under
+systemd: Type=notify (examples/holdfast-reap.service).
+
+exit status: 2 usage; 3 DIR cannot be looked at. TERM and INT end it as they end
+any process"""
+_POSTGRESQL_NOTE = """\
+init makes, in the database of URL, the schema and the table that locks need there,
+if they are not there yet; it changes nothing else, and may be run again. Roles that
+use locks need rights there, which --grant gives them, also where all is there. --print
+is for a migration, or for an administrator who runs it: psql takes it. URL is that
+of any lock there, or without a lock's name: postgresql://user@host/database. The
+schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
+need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
+lists of processes show what is typed.
+
+exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+_COMPLETION_NOTE = """\
+For one session:
+  bash: eval "$(holdfast completion bash)"
+  zsh:  eval "$(holdfast completion zsh)"          (after compinit)
+  fish: holdfast completion fish | source
+
+For good:
+  bash: holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+  zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
+  fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+
+exit status: 0 printed; 2 usage; 3 it could not be written"""
+_CHECK_NOTE = """\
+Prints what a daemon would log, if anything:
+  Skipping database (locked by HOLDER)
+  Removed stale lock (HOLDER), proceeding with sync
+  Skipping database (lock check failed: REASON)
+
+exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
+_DAEMON_NOTE = """\
+The lock is looked at once for each cycle, at its start; a cycle that has begun is
+finished. A cycle begins when the one before has ended and DURATION since its
+beginning is over. A CMD that fails is logged with its status.
+
+TERM, INT, HUP and QUIT end the daemon: at once, or after CMD, to which they are
+passed on, has ended.
+
+exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
+signal that ended it"""
+
+
+class _Help:
+    """Of one command: its usage; the notes; options that have another help here than in the table."""
+
+    def __init__(self, usage: str, note: str, what: str = "", **helps: str) -> None:
+        self.usage = usage
+        self.note = note
+        self.what = what
+        """The first line of the help, where that is not the summary."""
+        self.helps = helps
+
+
+_LISTED = "[options] [DIR|GLOB|LOCK ...]"
+_HELP = {
+    "run": _Help(
+        "[options] LOCK -- CMD [ARG ...]",
+        _RUN_NOTE,
+        slots="let up to N run at once; LOCK is the base of their lock files",
+    ),
+    "try": _Help("[options] LOCK", _SHELL_NOTE),
+    "acquire": _Help("[options] LOCK", _SHELL_NOTE),
+    "release": _Help("[options] LOCK", _RELEASE_NOTE),
+    "wait": _Help(
+        "[options] LOCK",
+        _WAIT_NOTE,
+        slots=f"one of {SEMAPHORE}",
+    ),
+    "status": _Help(
+        "[options] LOCK",
+        _STATUS_NOTE,
+        protocol=WRITTEN.format("what the lock file says, else sema"),
+        verbose="show what the lock file contains, too",
+    ),
+    "ls": _Help(
+        _LISTED,
+        _LS_NOTE,
+        "List lock files: who holds them, for how long, and who waits.",
+        places="directory, pattern, lock file or URL (default: this directory)",
+        json=EACH,
+    ),
+    "watch": _Help(
+        _LISTED,
+        _WATCH_NOTE,
+        places="directory, pattern, lock file or one URL (default: this directory)",
+        record="append the events to FILE, too",
+    ),
+    "top": _Help(
+        _LISTED,
+        _TOP_NOTE,
+        "Show who holds which lock, and who waits, as it changes.",
+        places="directory, pattern or lock file (default: this directory)",
+        json="the same as JSON, as ls --json: one object on a line for each",
+        record="append what happens to FILE, as watch --record",
+    ),
+    "timeline": _Help(
+        "[options] EVENTS",
+        _TIMELINE_NOTE,
+        "Draw recorded events: who held which lock, and who waited, when.",
+    ),
+    "doctor": _Help(
+        "[options] [DIR]",
+        _DOCTOR_NOTE,
+        "Say what the filesystem of DIR can do for locks, what that means, and what is amiss.",
+        json=JSON,
+    ),
+    "clean": _Help(
+        "[options] [DIR ...]",
+        _CLEAN_NOTE,
+        "Remove what the dead have left: locks, temporary files, tickets. Without --yes, only show it.",
+        places="a directory, or a lock file (default: this directory)",
+        json=EACH,
+    ),
+    "break": _Help(
+        "[options] LOCK",
+        _BREAK_NOTE,
+        "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
+        lock="the lock file, or a URL",
+        force="even if its holder lives; that one is not stopped",
+        protocol="how the lock file is written (default: by what is in it)",
+        json=JSON,
+    ),
+    "reap": _Help(
+        "[options] DIR",
+        _REAP_NOTE,
+        "Stay, and remove the lock of each holder in DIR that dies, the moment it dies.",
+    ),
+    "postgresql": _Help(
+        "[options] ACTION URL",
+        _POSTGRESQL_NOTE,
+        "Prepare a PostgreSQL database for locks.",
+    ),
+    "completion": _Help(
+        "[-h] SHELL",
+        _COMPLETION_NOTE,
+        "Print what makes SHELL complete commands, options, protocols and lock files.",
+    ),
+    "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing; the exit status says it"),
+    "beads daemon": _Help(
+        "[options] DIR -- CMD [ARG ...]",
+        _DAEMON_NOTE,
+        verbose="log the start and the end of cycles, too",
+    ),
+}
+
+
+# -- parsing -----------------------------------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of one command; exits with status 2 and a usage line for anything else."""
+    name, *words = arguments or [""]
+    if name == "beads":
+        return _parse_beads(words)
+    if name not in SUMMARIES or name not in _HELP:
+        overview = overview_of()
+        overview.parse_args([*arguments])  # exits: help, version, or an error
+        overview.error(f"the command comes first, not {name!r}")
+    parser = parser_of(name)
+    if name in COMMANDS:
+        words, command = split(words) if name == "run" else (words, [])
+        options, rest = parser.parse_known_args(words)
+        wrong = completed(name, options, rest, command)
+        if wrong:
+            parser.error(wrong)
+    else:
+        options = parser.parse_args(words)
+        if name == "top" and options.record is not None and (options.once or options.json):
+            parser.error("--record belongs to the live view; holdfast watch --record needs no terminal")
+    options.command = name
+    return options
+
+
+def _parse_beads(words: list[str]) -> argparse.Namespace:
+    step, *words = words or [""]
+    if step not in BEADS:
+        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", BEADS)
+        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
+        overview.error(f"the command comes first, not {step!r}")
+    made = parser_of(f"beads {step}")
+    words, command = split(words) if step == "daemon" else (words, [])
+    options = made.parse_args(words)
+    if step == "daemon" and (not command or not command[0]):
+        made.error("no command; write: holdfast beads daemon [options] DIR -- CMD [ARG ...]")
+    options.command, options.step, options.cmd = "beads", step, command
+    return options
+
+
+def parser_of(name: str) -> Parser:
+    """The parser of any command that has one: `beads check` is one, while the drop-ins have their own ways."""
+    one = _HELP[name]
+    summary = SUMMARIES.get(name) or BEADS[name.removeprefix("beads ")]
+    what = one.what or f"{summary[0].upper()}{summary[1:]}."
+    note = f"PROTOCOLS\n\n{one.note}" if name in COMMANDS else one.note
+    parser = Parser(f"holdfast {name}", one.usage, what, note)
+    for option in options_of(name):
+        flags, more = option_of(option)
+        more = {**more, "help": one.helps.get(option, more["help"])}
+        if "type" in more:
+            more["type"] = _telling(more["type"])
+        parser.add_argument(*flags, **more)
+    return parser
+
+
+def _telling(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same for argparse, which shows the text of its own kind of error only."""
+
+    @functools.wraps(convert)
+    def converted(text: str) -> Any:
+        try:
+            return convert(text)
+        except Wrong as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return converted
+
+
+def overview_of(
+    prog: str = "holdfast",
+    description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
+    commands: Mapping[str, str] = SUMMARIES,
+) -> argparse.ArgumentParser:
+    whole = commands is SUMMARIES
+    listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
+    parser = Parser(
+        prog,
+        "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
+        description,
+        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
+    )
+    if whole:
+        parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
+
+    def __init__(self, prog: str, usage: str, description: str, notes: str) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            epilog=notes,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        if "://" in message:
+            message = masked(message)
+        super().error(message)
+
+    def format_help(self) -> str:
+        formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
+        return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
+
+    def actions(self) -> list[argparse.Action]:
+        """What may be typed, in the order of the help."""
+        return self._actions
+
+    def notes(self) -> str:
+        """What stands below the options, as it is written."""
+        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
+
+
+def _listed() -> str:
+    lines = [f"  {name:<9}  {PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
+    return "\n".join(["protocols (-p):", *lines])
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Notes are as they are written, where they fit into the terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+    def folded(self, text: str) -> str:
+        return folded(text, self._width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
+        return folded(text, width)
+
+
+def _columns() -> int:
+    """As `shutil.get_terminal_size`: argparse asks for each option, and that module takes milliseconds to load."""
+    try:
+        given = int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        given = 0
+    if given > 0:
+        return given
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        from .. import __version__
+
+        print(f"holdfast {__version__}")
+        raise SystemExit(0)

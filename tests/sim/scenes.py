@@ -180,11 +180,17 @@ def tasks(count: int, others: int, **options: Any) -> Callable[[World], None]:
 
 
 def lines(world: World) -> None:
-    """Tasks of two processes, and one alone, come again and again."""
-    for name, pid in (("S", 150), ("T", 151)):
+    """Tasks of two processes, and one alone, come again and again; those of one process give up soon."""
+    for name, pid, timeout in (("S", 150, None), ("T", 151, 0.003)):
         process = world.process(name, pid)
         for number in range(2):
-            wanted = holder(requests(10 + pid, LOCK), inside_for=0.0005 * number, rounds=2)
+            wanted = holder(
+                requests(10 + pid, LOCK),
+                timeout=timeout,
+                may_be_refused=timeout is not None,
+                inside_for=0.001 * number,
+                rounds=2,
+            )
             world.actor(process, wanted, crashable=number == 0)
     ours(world, 1, lambda who: holder(requests(who, LOCK), rounds=2))
     world.checkers = usual(newcomer())

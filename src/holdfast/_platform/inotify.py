@@ -43,6 +43,7 @@ import threading
 
 from .libc import LIBC, get_errno
 from .masks import (
+    IN_ATTRIB,
     IN_CLOSE_NOWRITE,
     IN_CLOSE_WRITE,
     IN_CREATE,

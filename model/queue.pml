@@ -1,8 +1,8 @@
 /* The queue of FIFOs (src/holdfast/engines/file/queue.py), with the lock files that it leads to.
  *
  * Each guarded command below is one system call of one contender, or a few that nothing can tell apart; anything may
- * happen between two of them. What a contender would do by a timer alone (the re-check, polling) is left out, but for the
- * patience with idle tickets (Q6): a waiter that only a re-check would save is found asleep at the end. Taking over and
+ * happen between two of them. What a contender would do by a timer alone (the re-check, polling) is left out, but where a
+ * ticket ahead is idle (Q6) or its owner stopped between its removal and the end of its FIFO: a waiter that only a re-check would save is found asleep at the end. Taking over and
  * publishing are one step here; lock.pml has their parts.
  *
  * -D N=…        contenders, 1 to N, which begin in this order

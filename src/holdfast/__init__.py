@@ -1,6 +1,5 @@
 """Lock files that every language agrees on: held by the kernel, waited for without polling."""
 
-from .acquire_all import acquire_all
 from .errors import (
     AcquireTimeout,
     EngineUnavailable,
@@ -50,12 +49,15 @@ TYPE_CHECKING: bool = False  # not a plain False, behind which jedi would look a
 if TYPE_CHECKING:
     from .aio import AsyncHold, AsyncLock, AsyncSemaphore
     from .liveness import Liveness
+    from .several import acquire_all
 else:  # a type checker that saw it would believe any name
 
     def __getattr__(name: str) -> object:
-        """What needs asyncio or `enum` is imported when it is asked for."""
+        """What needs asyncio or `enum`, or what few use, is imported when it is asked for."""
         if name == "Liveness":
             from .liveness import Liveness as found
+        elif name == "acquire_all":
+            from .several import acquire_all as found
         elif name.startswith("Async") and name in __all__:
             from . import aio
 

@@ -14,10 +14,10 @@ from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._platform.fork import forking
-from .acquire_all import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 from .errors import LockLost, NotHeld, WouldDeadlock
 from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, keep, leave_to_others
 from .model import Record, SemaphoreStatus, Status
+from .several import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

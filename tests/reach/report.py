@@ -23,9 +23,7 @@ WANTED = 97.0
 """Percent of the branches of the engine on files."""
 ENGINE = "the engine on files"
 PARTS = {
-    ENGINE: (
-        *("_core/", "_drivers/", "_platform/", "protocols/", "engines/file/", "lock.py", "aio.py", "acquire_all.py"),
-    ),
+    ENGINE: (*("_core/", "_drivers/", "_platform/", "protocols/", "engines/file/", "lock.py", "aio.py", "several.py"),),
     "what engines share": (
         "engines/__init__.py",
         "engines/base.py",

@@ -1,4 +1,4 @@
-"""Several locks at once (acquire_all.py): one order for all, all or none."""
+"""Several locks at once (several.py): one order for all, all or none."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from holdfast import (
     WouldDeadlock,
     acquire_all,
 )
-from holdfast.acquire_all import in_order
+from holdfast.several import in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
-module = importlib.import_module("holdfast.acquire_all")  # the package has the function of that name
+module = importlib.import_module("holdfast.several")  # the package has the function of that name
 PATIENCE = 10.0
 MS_BIND = 4096
 

@@ -22,9 +22,9 @@ from holdfast._drivers.agent import Agent
 from holdfast._drivers.agent import agent as agent_of
 from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
-from holdfast.acquire_all import in_order
 from holdfast.engines import registry
 from holdfast.lock import bind, leave_to
+from holdfast.several import in_order
 from process.support import eventually
 
 URL = "toy://host/db#one"

@@ -33,7 +33,7 @@ LAYERS = (
     "",
     "face",  # sema, semats, sidecar, beads
     "aio",
-    "acquire_all",
+    "several",
     "lock",
     "_admin",
     "engines",

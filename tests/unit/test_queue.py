@@ -1329,7 +1329,7 @@ def test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once(
     assert not woken(first)
     remover = clocked()
     assert drive(break_lock(remover, first.request)) is not None  # type: ignore[arg-type]
-    assert [woken(first), woken(second)] == [True, False]
+    assert [woken(first), woken(second)] == [True, True], "any of them may follow the holder's ticket"
     settle(first, second)
     assert (first.inside, second.inside) == (True, False)
     with pytest.raises(LockLost):

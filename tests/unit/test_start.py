@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 
 IMPORT = """
-holdfast holdfast.acquire_all holdfast.errors holdfast.events holdfast.lock holdfast.model
+holdfast holdfast.errors holdfast.events holdfast.lock holdfast.model
 holdfast._core holdfast._core.attempt holdfast._core.hold holdfast._core.options holdfast._core.wait
 holdfast._drivers holdfast._drivers.background holdfast._drivers.sync
 holdfast._platform holdfast._platform.fork holdfast._platform.operations holdfast._platform.values

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import abilities
-from holdfast._platform import inotify, proc_locks, procfs
+from holdfast._platform import inotify, masks, proc_locks, procfs
 from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
@@ -407,11 +407,11 @@ def test_only_a_watch_for_the_same_thing_counts(place: Path, monkeypatch: pytest
     readable = os.open(path, os.O_RDONLY)  # on btrfs, only one that is open can be found
     try:
         for mask, counts in {
-            inotify._MASK: True,
-            inotify._MASK & ~dont_follow: True,
-            inotify._MASK | inotify.IN_CLOSE_NOWRITE: True,
-            inotify._MASK | 0x2: False,
-            inotify._MASK & ~inotify.IN_MOVE_SELF: False,
+            masks.MASKS[0]: True,
+            masks.MASKS[0] & ~dont_follow: True,
+            masks.MASKS[0] | masks.IN_CLOSE_NOWRITE: True,
+            masks.MASKS[0] | 0x2: False,
+            masks.MASKS[0] & ~masks.IN_MOVE_SELF: False,
             0xFFF: False,
         }.items():
             libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(mask))

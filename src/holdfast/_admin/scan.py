@@ -36,27 +36,32 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, moment, printable
-from .._platform.interface import Entry, Environment, ProcLocks, Registry, Stat, Surroundings
-from .._platform.values import LockOwner, Process
+from .._platform.values import LockOwner
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Assessment, Observation, assess, read_record
+from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record
 from ..engines.file.paths import queue_of
-from ..engines.file.policy import Verdict, describe, judge
+from ..engines.file.policy import describe, judge
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
 from ..liveness import Liveness
-from ..model import Evidence, Holder, Record, Status, Value, Waiter
+from ..model import Evidence, Holder, Status, Value, Waiter
 from ..protocols import get, is_persistent
 from . import detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
+
+    from .._platform.interface import Entry, Environment, ProcLocks, Registry, Stat, Surroundings
+    from .._platform.values import Process
+    from ..engines.file.inspect import Assessment
+    from ..engines.file.policy import Verdict
+    from ..model import Record
 
     T = TypeVar("T")
 

@@ -255,7 +255,7 @@ class LinuxEnvironment(GenericEnvironment):
         if not self.proc_is_ours():
             return []
         with self._forking:
-            from .inotify import MASKS
+            from .masks import MASKS
             from .proc_locks import watchers
         return watchers(identity, MASKS if masks is None else masks)
 

@@ -29,12 +29,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
 
 from ..model import Value
 from . import procfs
-from .inotify import IN_CLOSE_NOWRITE, MASKS
-from .values import LockOwner, Presence, Process
+from .masks import IN_CLOSE_NOWRITE, MASKS
+from .values import LockOwner, Presence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from .values import Process
+
 
 _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
 """Where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""

@@ -90,7 +90,8 @@ class Sema(Protocol):
             raise ValueError(f"a sema record cannot carry timestamp {timestamp!r}")
         if tag is not None and (not isinstance(tag, str) or tag != tag.strip() or "\n" in tag):
             raise ValueError("a sema tag is one line without blanks at its ends")
-        return _text(pid, timestamp, tag, record.marker.encode() if record.marker else None)
+        who = Identity(pid, "-", "-", "-", "-")
+        return Sema.compose(self, who, timestamp, tag, record.marker.encode() if record.marker else None)
 
     def compose(
         self,
@@ -100,7 +101,11 @@ class Sema(Protocol):
         marker: str | None,
         more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
     ) -> bytes:
-        return _text(who.pid, int(now) if now > 0 else 0, tag, marker)
+        # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
+        # killed between two pages of its one write leaves a record that still names its process.
+        marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
+        tagged = "" if tag is None else f"tag={tag}\n"
+        return f"pid={who.pid}\ntimestamp={int(now) if now > 0 else 0}\n{marked}{tagged}".encode()
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.
@@ -114,14 +119,6 @@ class Sema(Protocol):
         end = data.find(b"\n", start)
         digits = b"%d" % int(now)
         return (start, digits) if end - start == len(digits) else None
-
-
-def _text(pid: int, timestamp: int, tag: str | None, marker: str | None) -> bytes:
-    # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
-    # killed between two pages of its one write leaves a record that still names its process.
-    tagged = "" if tag is None else f"tag={tag}\n"
-    marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
-    return f"pid={pid}\ntimestamp={timestamp}\n{marked}{tagged}".encode()
 
 
 def _decoded(data: bytes) -> str:

@@ -31,21 +31,26 @@ import errno
 import math
 import stat
 import zlib
-from collections.abc import Generator
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from ..._platform.values import temporary_name
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status
-from .hold import FileHold
 from .publish import NOT_HERE
-from .request import FileRequest
 from .steps import UNWRITABLE, is_there
 from .takeover import NO_LOCKS, make_claim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..._platform.interface import Environment
+    from .hold import FileHold
+    from .request import FileRequest
+
 
 SUFFIX = ".token"
 _WIDTH = 20

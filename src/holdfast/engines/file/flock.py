@@ -35,12 +35,9 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Generator
 
-from ..._core.wait import Wait
-from ..._platform.interface import Environment, Watch
 from ..._platform.operations import let_go, unlink_quietly
-from ..._platform.values import LockOwner, Presence
+from ..._platform.values import Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Record, Status, Waiter
@@ -49,9 +46,18 @@ from .hold import FileHold
 from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular
 from .policy import Verdict
 from .publish import make_parents
-from .request import FileRequest
 from .steps import UNWRITABLE, is_there, with_hint, write_all
 from .watched import WatchedFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment, Watch
+    from ..._platform.values import LockOwner
+    from .request import FileRequest
+
 
 _TRIES = 20
 _HEAD = 4096

@@ -18,11 +18,16 @@ from __future__ import annotations
 import math
 
 from ..._core.wait import Signal
-from ..._platform.interface import Environment
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
-from .inspect import UNFINISHED_SOURCE, Assessment, Observation
-from .request import FileRequest
+from .inspect import UNFINISHED_SOURCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..._platform.interface import Environment
+    from .inspect import Assessment, Observation
+    from .request import FileRequest
+
 
 ASK_AGAIN = 1.0
 """Seconds after which a callable is asked again, as nothing announces a change of its answer."""

@@ -464,29 +464,27 @@ def remove_queue(env: Environment, path: str) -> None:
 
 
 def wake(env: Environment, path: str, holder: int) -> None:
-    """Have the first waiters look at the lock, after it was taken from a holder that has a ticket (Q11)."""
+    """Have the waiters look again, after the lock was taken from a holder that has a ticket, which goes first (Q11).
+
+    All of them: some follow that ticket, and others are ahead of it.
+    """
     queue = opened(env, path)
     if queue is None:
         return
     with queue:
-        nudged = False
-        for name in queue.tickets():
-            if nudged and not is_shared(name):
-                return
+        names = queue.tickets()
+        for name in names:
+            if pid_of(name) == holder and queue.shares_pids_with(name):
+                found = queue.living(name)
+                if found is not None and is_holding(found):
+                    queue.remove(name)
+        for name in names:
             fd = queue.follow(name)
-            if fd is None or fd < 0:
-                continue
-            try:
-                if is_holding(env.fstat(fd)):
-                    if pid_of(name) == holder and queue.shares_pids_with(name):
-                        queue.remove(name)
-                    continue
-                env.nudge(fd)
-                if not is_shared(name):
-                    return
-                nudged = True
-            finally:
-                env.close(fd)
+            if fd is not None and fd >= 0:
+                try:
+                    env.nudge(fd)
+                finally:
+                    env.close(fd)
 
 
 def is_contended(env: Environment, request: FileRequest) -> bool:

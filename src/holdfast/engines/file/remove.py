@@ -16,21 +16,27 @@ R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waite
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Generator
 
 from ..._core.messages import advice, sentence
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ...errors import HoldfastError, set_error_path
 from ...liveness import Liveness
-from ...model import Identity, Record
 from . import queue
 from .acquire import look
-from .inspect import Assessment, Observation, assess, forget, observe, reread
+from .inspect import assess, forget, observe, reread
 from .interop import announce_removal, end_removal
-from .request import FileRequest
 from .steps import is_there
 from .takeover import NO_LOCKS, make_claim, take_guard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ..._platform.interface import Environment
+    from ...model import Identity, Record
+    from .inspect import Assessment, Observation
+    from .request import FileRequest
+
 
 PATIENCE = 2.0
 """Seconds after which we give up on a lock that has changed hands at every try (R3)."""

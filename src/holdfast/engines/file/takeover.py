@@ -53,19 +53,25 @@ from __future__ import annotations
 
 import stat
 import zlib
-from collections.abc import Generator
 from functools import partial
 
 from ..._core.wait import Wait
-from ..._platform.interface import Environment
 from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHold
-from .inspect import Observation, read_record
+from .inspect import read_record
 from .interop import announce_removal, end_removal, quieten
-from .policy import Verdict
 from .publish import finish, publish
-from .request import FileRequest
 from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ..._platform.interface import Environment
+    from .inspect import Observation
+    from .policy import Verdict
+    from .request import FileRequest
+
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _UNKNOWABLE_LASTS = 60.0

@@ -113,7 +113,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
 
     They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
     processes that name the same locks in different orders do not wait for each other for ever. That holds among those
-    who acquire all that they need by one call of this function, on one machine (acquire_all.py has the argument).
+    who acquire all that they need by one call of this function, on one machine (several.py has the argument).
 
     `timeout` is in seconds, for all together: `None` waits for ever, `0` tries each once; left out, the shortest of the
     locks' own counts. Returns a tuple of holds, in the order of the list, which a `with` releases. For an empty list it

@@ -408,6 +408,8 @@ class Order(Checker):
             return True
         if any(_holds(world, other, path) for path in world.kernel.names):
             return True  # it has a slot, and is about to enter
+        if other.timeout is not None and world.kernel.now >= other.began + other.timeout:
+            return True  # it is giving up
         return any(since <= end and (who.began <= end or world.kernel.now <= end + 1.0) for end in self.left_alone)
 
 

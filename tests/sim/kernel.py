@@ -248,6 +248,7 @@ class Kernel:
         self.deferred: list[Deferred] = []
         self._deferrals = 0
         self._marks = 0
+        self._serials = 0
         self._inodes = 0
         self._name_marks: dict[str, Mark] = {}
         self.critical = self.new_mark()
@@ -265,6 +266,11 @@ class Kernel:
     def new_mark(self) -> Mark:
         self._marks += 1
         return mark(self._marks - 1)
+
+    def new_serial(self) -> int:
+        """A number for a process, which no other one gets: not that of the process table, which is given out again."""
+        self._serials += 1
+        return self._serials
 
     def name_mark(self, path: str) -> Mark:
         """The path name as an object, which is there whether or not it leads anywhere."""
@@ -563,6 +569,7 @@ class Process:
         self._next_fd = 3
         self._next_event_fd = FIRST_EVENT_FD
         self._tokens = 0
+        self._serial = kernel.new_serial()
         self.started = f"t{name}"
         self._identity = Identity(pid, kernel.boot, namespace, self.started, "host")
         self.born = kernel.time()
@@ -644,7 +651,7 @@ class Process:
 
     def token(self) -> str:
         self._tokens += 1
-        return f"{self.pid:08x}{self._tokens:08x}"
+        return f"{self._serial:08x}{self._tokens:08x}"
 
     # -- files: opening ------------------------------------------------------------------------------------------------
 

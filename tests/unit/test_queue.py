@@ -837,6 +837,7 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
 ) -> None:
     """Q6: forged, in front of a lock that is free. They are not removed, as they have a reader; but not looked at for a
     second, by this process."""
+    patience = 2 * PATIENCE if mode & 0o100 else PATIENCE  # one that looks as if it had the lock is left it once more
     place.mkdir()
     tickets = [forged_ticket(place, arrival=1 + number) for number in range(number)]
     readers = [os.open(ticket, os.O_RDWR | os.O_NONBLOCK) for ticket in tickets]
@@ -848,10 +849,10 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
         waiter = arrive(env)
         took = persist(waiter, clock)
         assert waiter.inside
-        assert (PATIENCE <= took <= PATIENCE + 0.005) if costs else took < PATIENCE / 10
+        assert (patience <= took <= patience + 0.005) if costs else took < PATIENCE / 10
         release(waiter)
     other = arrive()
-    assert PATIENCE <= persist(other, clock) <= PATIENCE + 0.005, "another process remembers nothing"
+    assert patience <= persist(other, clock) <= patience + 0.005, "another process remembers nothing"
     release(other)
     assert len(names(place)) == number
     for reader in readers:

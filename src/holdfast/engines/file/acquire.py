@@ -107,6 +107,8 @@ class AcquireAttempt:
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
+        self._spared = False
+        """Whether a first waiter was left the lock for longer, as it has had it meanwhile."""
         self._idle_firsts = 0
         """How many first waiters have left it alone in a row: whoever forges tickets can make new ones all the time."""
         self._inside = False
@@ -214,7 +216,7 @@ class AcquireAttempt:
         process holds something, which may be this lock."""
         assert self._entry is not None
         now = self._env.monotonic()
-        if self._entry.was_nudged():
+        if self._entry.has_reason_to_look():
             return True
         if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
             self._recheck_at = self._entry.first_look(now)
@@ -230,7 +232,10 @@ class AcquireAttempt:
         if ahead is None or ahead != self._idle:
             self._idle_firsts = 0 if ahead is None else self._idle_firsts + 1
             self._idle, self._idle_until = ahead, self._env.monotonic() + PATIENCE
-        if ahead is not None and (self._env.monotonic() >= self._idle_until or self._idle_firsts > _MOST_IDLE):
+        now = self._env.monotonic()
+        if ahead is not None and now >= self._idle_until and not self._spared and not self._entry.is_idle(ahead):
+            self._spared, self._idle_until = True, now + PATIENCE
+        if ahead is not None and (now >= self._idle_until or self._idle_firsts > _MOST_IDLE):
             self._entry.overtake()
             return True
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.

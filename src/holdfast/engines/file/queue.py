@@ -582,6 +582,8 @@ class QueueEntry:
         self._nudges = 0
         self._listened = False
         """Whether the last wait was for our own ticket, too."""
+        self._moved_up = False
+        """Whether the waiter ahead has changed since it was asked: the one that left may have passed an idle one."""
         self._local = LocalQueue()
         """The line that we are in, once we have asked whose turn it is."""
 
@@ -625,15 +627,23 @@ class QueueEntry:
             self._unfollow()
             return False
         try:
-            ticket = self._ticket
-            ahead = names[: bisect_left(names, _key(self._arrival) if ticket is None else ticket.name)]
+            ticket, before, tries = self._ticket, self._before, _TRIES
+            own = _key(self._arrival) if ticket is None else ticket.name
+            ahead = names[: bisect_left(names, own)]
             sweeps = ticket is None or bool(ahead)
             while ahead:
                 name = ahead.pop()
-                if self._waits_for(queue, name) and self._follow(queue, name):
+                if not self._waits_for(queue, name):
+                    continue
+                if self._follow(queue, name):
                     self._ahead = len(ahead) + 1
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
+                    self._moved_up = self._moved_up or (before not in ("", name))
                     return True
+                if tries:  # its owner may have handed it on since the list was read (Q10)
+                    tries -= 1
+                    names = queue.names()
+                    ahead = names[: bisect_left(names, own)]
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
                 queue.sweep()
@@ -691,6 +701,13 @@ class QueueEntry:
         if self._follows >= 0:
             fd, self._follows = self._follows, -1
             close_quietly(self.env, fd)
+
+    def is_idle(self, ahead: object) -> bool:
+        """Whether the first waiter has not had the lock meanwhile, and still waits."""
+        if not isinstance(ahead, str) or self._ticket is None:
+            return True
+        found = self._ticket.queue.living(ahead)
+        return found is not None and not is_holding(found)
 
     def overtake(self) -> None:
         """Q6."""
@@ -786,8 +803,12 @@ class QueueEntry:
         self._listened = True
         return (self._follows, self._ticket.fd), math.inf, None
 
-    def was_nudged(self) -> bool:
-        """Whether the wait before was ended by another process, to make us look (Q11)."""
+    def has_reason_to_look(self) -> bool:
+        """Whether the wait before was ended by what makes a look worth while: a byte of another process (Q11), or the
+        end of a waiter that may have passed those ahead (Q6)."""
+        if self._moved_up:
+            self._moved_up = False
+            return True
         listened, self._listened = self._listened, False
         if not listened or self._ticket is None or not self.env.drain(self._ticket.fd):
             return False

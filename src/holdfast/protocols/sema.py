@@ -17,7 +17,7 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 from __future__ import annotations
 
 from ..errors import MalformedRecord
-from ..model import Marker, Record
+from ..model import Identity, Marker, Record
 from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..liveness import Liveness
-    from ..model import Identity
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1

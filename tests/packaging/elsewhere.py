@@ -87,8 +87,10 @@ def become(system: str) -> None:
     for line in NAMES[system].strip().splitlines():
         module, _, names = line.strip().partition(": ")
         for name in names.split():
-            with contextlib.suppress(AttributeError):
-                delattr(sys.modules[module], name)
+            for holder in (module, f"_{module}"):  # the part in C of `signal` has the same names
+                if holder in sys.modules:
+                    with contextlib.suppress(AttributeError):
+                        delattr(sys.modules[holder], name)
     sys.platform = system
 
 

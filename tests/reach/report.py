@@ -34,7 +34,7 @@ PARTS = {
     ),
     "the engines on servers": ("engines/connections.py", "engines/postgresql/", "engines/etcd/"),
     "the four systems in their own words": ("sema", "sidecar", "beads.py"),
-    "what all tell": ("__init__.py", "model.py", "errors.py", "events.py", "metrics.py", "tracing.py"),
+    "what all tell": ("__init__.py", "model.py", "liveness.py", "errors.py", "events.py", "metrics.py", "tracing.py"),
     "the operator's view": ("_admin/",),
     "the command line": ("cli/", "__main__.py"),
     "for authors of other implementations": ("testing/",),

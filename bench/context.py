@@ -29,6 +29,12 @@ class Context:
         """The candidates that this run measures."""
         return [one for one in candidates if not (self.peers_only and one.package == Holdfast.package)]
 
+    def lock_path(self, name: str) -> Path:
+        """A path on tmpfs in a directory of its own: files that one subject leaves would be listed by the next one."""
+        directory = self.tmpfs / name
+        directory.mkdir()
+        return directory / "it.lock"
+
     def pick(self, quick: float, full: float) -> float:
         """`quick` in a --quick run, else `full`."""
         return quick if self.quick else full

@@ -37,7 +37,9 @@ def run(context: Context) -> Outcome:
         for one in context.random.sample(subjects, len(subjects)):
             if series[one.label].error is None:
                 try:
-                    series[one.label].add(number, _batch(context, one, context.tmpfs / f"crash-{number}.{one.label}"))
+                    series[one.label].add(
+                        number, _batch(context, one, context.lock_path(f"crash-{number}.{one.label}"))
+                    )
                 except Failed as error:
                     series[one.label].fail(error)
     ours = series.get(Holdfast.label, Series())

@@ -205,7 +205,7 @@ def _faster(which: str, context: Context, results: dict[str, Contention]) -> Goa
 
 
 def _batch(context: Context, result: Contention, number: int, subject: type[Subject]) -> None:
-    path = str(context.tmpfs / f"fairness-{number}{'-work' * result.work}.{subject.label}")
+    path = str(context.lock_path(f"fairness-{number}{'-work' * result.work}.{subject.label}"))
     if issubclass(subject, Limit):
         spans = (round(result.seconds * 1e9), _WARM_UP_NS)
         found = subject.measured(context.disk, path, "fairness", PROCESSES, *spans)

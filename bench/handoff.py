@@ -71,7 +71,7 @@ def _measure(
     for number in range(int(context.pick(2, 5))):
         for one in context.random.sample(subjects, len(subjects)):
             if series[one.label].error is None:
-                path = context.tmpfs / f"handoff-{tag}-{number}.{one.label}"
+                path = context.lock_path(f"handoff-{tag}-{number}.{one.label}")
                 try:
                     series[one.label].add(number, _batch(context, one, path, processors))
                 except Failed as error:

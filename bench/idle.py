@@ -84,7 +84,7 @@ def _measure(context: Context, seconds: float, windows: int) -> tuple[dict[str, 
     failed: dict[str, Failed] = {}
     try:
         for one in context.subjects(waiting(BlockingFlock)):
-            groups[one.label] = spawn(_group, one, str(context.tmpfs / f"idle.{one.label}"))
+            groups[one.label] = spawn(_group, one, str(context.lock_path(f"idle.{one.label}")))
         for name, group in groups.items():
             try:
                 waiters[name] = group.answer(60)

@@ -65,7 +65,7 @@ class Crowds:
         crowd, window = (kind, many, one.label), _LARGE_WINDOW_S if many >= _LARGE else _WINDOW_S
         if crowd in self.errors:
             return
-        path = str(context.tmpfs / f"{kind}-{many}-{number}.{one.label}")
+        path = str(context.lock_path(f"{kind}-{many}-{number}.{one.label}"))
         if issubclass(one, Limit):
             try:
                 self.found.setdefault(crowd, {})[number] = _in_c(context, one, path, many, window)

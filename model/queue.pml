@@ -2,8 +2,8 @@
  *
  * Each guarded command below is one system call of one contender, or a few that nothing can tell apart; anything may
  * happen between two of them. What a contender would do by a timer alone (the re-check, polling) is left out, but where a
- * ticket ahead is idle (Q6) or its owner stopped between its removal and the end of its FIFO: a waiter that only a re-check would save is found asleep at the end. Taking over and
- * publishing are one step here; lock.pml has their parts.
+ * ticket ahead is idle (Q6), or has been removed by somebody else: a waiter that only a re-check would save is found
+ * asleep at the end. Taking over and publishing are one step here; lock.pml has their parts.
  *
  * -D N=…        contenders, 1 to N, which begin in this order
  * -D ROUNDS=…   acquisitions of each
@@ -91,7 +91,7 @@
 mtype = {
     Idle, Fast, Publish0, Open, Make, Fifo, OpenFifo, Rename, List, OpenAhead, Sweep, Behind, Pass,
     Join, LocalBehind, Leave, NextFifo, NextRename, HandOver, NextClose, GivenUp,
-    Arm, LookFirst, PublishFirst, TakeOver, First, Holding, Unlink, CloseFifo, RemoveDirectory, Dead
+    Arm, LookFirst, PublishFirst, TakeOver, First, Holding, CloseFifo, Withdraw, RemoveDirectory, Dead
 };
 
 mtype st[LAST + 1];      /* where each contender is */
@@ -197,10 +197,10 @@ inline close_ahead(p) { ahead[p] = NOBODY; DEL(hung, p) }
 
 #if LOCALS
 #define IN_QUEUE(p) (IN(LOCALS, p) -> Join : Open)
-#define LEAVES(p) (IN(LOCALS, p) -> Leave : Unlink)
+#define LEAVES(p) (IN(LOCALS, p) -> Leave : CloseFifo)
 #else
 #define IN_QUEUE(p) Open
-#define LEAVES(p) Unlink
+#define LEAVES(p) CloseFifo
 #endif
 
 inline first_but(p) { y = 1; do :: y <= N && !IS_FIRST_OF(line & ~BIT(p), y) -> y++ :: else -> break od }
@@ -333,7 +333,7 @@ proctype contender(byte p) {
         DEL(line, p); no_longer_waits(p);
         if
         :: IN(making, p) -> st[p] = GivenUp   /* its maker will find that nobody wants the ticket */
-        :: else -> st[p] = Unlink
+        :: else -> st[p] = CloseFifo
         fi
       }
     :: d_step { RUNS(p) && st[p] == GivenUp && !IN(making | placed | fresh | reader, p) -> end_round(p) }
@@ -344,7 +344,7 @@ proctype contender(byte p) {
         first_but(p);
         if
         :: y <= N && st[y] == LocalBehind && !IN(placed | making, y) && !NO_NEXT -> next[p] = y; ADD(making, y); st[p] = NextFifo
-        :: else -> st[p] = Unlink
+        :: else -> st[p] = CloseFifo
         fi
       }
     :: d_step { RUNS(p) && st[p] == NextFifo -> ADD(fresh, next[p]); ADD(reader, next[p]); st[p] = NextRename }
@@ -357,9 +357,9 @@ proctype contender(byte p) {
     :: d_step { RUNS(p) && st[p] == HandOver ->
         y = next[p]; DEL(making, y);
         if
-        :: IN(line, y) -> ADD(waits, y); ADD(opened, y); next[p] = 0; st[p] = Unlink
+        :: IN(line, y) -> ADD(waits, y); ADD(opened, y); next[p] = 0; st[p] = CloseFifo
         :: !IN(line, y) && !NO_HANDSHAKE -> forget_name(y); st[p] = NextClose   /* it has given up meanwhile */
-        :: !IN(line, y) && NO_HANDSHAKE -> next[p] = 0; st[p] = Unlink
+        :: !IN(line, y) && NO_HANDSHAKE -> next[p] = 0; st[p] = CloseFifo
         fi
       }
     :: d_step { RUNS(p) && st[p] == NextClose -> y = next[p]; next[p] = 0; close_fifo(y); st[p] = Leave }
@@ -433,8 +433,8 @@ proctype contender(byte p) {
 #ifndef NO_PATIENCE
     :: d_step { RUNS(p) && st[p] == Behind && IS_FREE && FIRST_IS_IDLE(p) -> st[p] = Pass }
 #endif
-    /* The re-check: the owner of the ticket ahead stopped between its removal and its end. */
-    :: d_step { RUNS(p) && st[p] == Behind && IS_FREE && IN(stopped | BIT(0), ahead[p]) && !IN(placed, ahead[p]) -> st[p] = List }
+    /* The re-check: the forged ticket is gone by name, and still open. */
+    :: d_step { RUNS(p) && st[p] == Behind && IS_FREE && ahead[p] == 0 && !IN(placed, 0) -> st[p] = List }
     :: d_step { RUNS(p) && st[p] == Pass ->
         y = AHEAD(p);
         before[p] = before[p] & ~y;   /* the exception that Q6 states */
@@ -525,15 +525,15 @@ proctype contender(byte p) {
     :: d_step { RUNS(p) && st[p] == Holding && IN(placed, p) -> forget_name(p) }
     :: d_step { RUNS(p) && st[p] == Holding && !IN(placed, p) && IN(reader, p) -> close_fifo(p) }
 #endif
-    :: d_step { RUNS(p) && st[p] == Unlink ->
-        no_longer_waits(p); close_ahead(p);
-        if :: IN(placed, p) -> forget_name(p) :: else fi;
-        st[p] = CloseFifo
-      }
     :: d_step { RUNS(p) && st[p] == CloseFifo ->
+        no_longer_waits(p); close_ahead(p);
 #ifndef NO_CLOSE
         close_fifo(p);
 #endif
+        st[p] = Withdraw
+      }
+    :: d_step { RUNS(p) && st[p] == Withdraw ->
+        if :: IN(placed, p) -> forget_name(p) :: else fi;
 #if LOCALS
         if
         :: IN(LOCALS, p) && !NO_SIGNAL ->

@@ -62,7 +62,10 @@ class Protocol(ABC):
     """Whether others replace the lock file by renaming a temporary file to it; `rival` recognises such files."""
 
     def rival(self, name: str, lock_name: str) -> int | None:  # noqa: ARG002
-        """The pid whose attempt on the lock file `lock_name` the file `name` beside it announces, or None."""
+        """The pid whose attempt on the lock file `lock_name` the file `name` beside it announces, or None.
+
+        Only asked of names that begin with that of the lock file.
+        """
         return None
 
     def check_options(self, more: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -76,7 +76,7 @@ def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Ge
             return None
         yield Wait((), env.monotonic() + pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
-    if held.verify():
+    if is_there(env, held.path, held.identity):
         return held
     held.abandon()
     return None
@@ -95,8 +95,8 @@ def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
 
 def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
     """The rivals' temporary files for this lock file among these names, by path and pid."""
-    found = []
-    for name in names:
+    found, begin = [], request.name
+    for name in [name for name in names if name.startswith(begin)]:  # of thousands, perhaps
         pid = request.protocol.rival(name, request.name)
         if pid is not None:
             found.append((f"{request.directory}/{name}", pid))

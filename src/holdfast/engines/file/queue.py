@@ -9,13 +9,14 @@ file. Threads and tasks of a process stand in a `LocalQueue`, and the first of t
 
 Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
     and a process that does not know of the queue harms only the order.
-Q2  A ticket is made under another name, opened, and renamed, so it never exists without its reader. A name is used only
-    once. So a ticket without a reader (ENXIO) has lost its owner for ever, and may be removed. So may one that is being
-    made, and has no reader yet: its maker starts over.
+Q2  A ticket is made under another name, opened, and renamed, so it has its reader until that gives it up or dies. A
+    name is used only once. So a ticket without a reader (ENXIO) has lost its owner for ever, and may be removed. So may
+    one that is being made, and has no reader yet: its maker starts over.
 Q3  A FIFO is a pipe of one kernel and one mount. A ticket's name says which, and one of another kernel or mount is not
     waited for: ENXIO says nothing about it. It is removed once it is a day old.
-Q4  A ticket is kept until the release, and closed after the lock file is gone. So a release wakes only the next waiter,
-    however many wait, and that one finds the lock free.
+Q4  A ticket is kept until the release, and closed after the lock file is gone, before its own name is: so no step comes
+    between at which a process that stops would leave the next waiter asleep. So a release wakes only that one, however
+    many wait, and it finds the lock free.
 Q5  A contender that finds a queue joins it. So a waiter whose ticket was in place before another contender began goes
     before it: nobody passes, no process takes the lock twice in a row while others wait, and a wait is as long as what
     is ahead. Those who do not wait (`timeout=0`) take a free lock all the same, except readers: together they could
@@ -336,13 +337,13 @@ class Ticket:
         self.queue.keep()
 
     def give_up(self) -> None:
-        """Remove it, and wake the waiter behind; the directory goes too, if it was the last. Never raises."""
+        """Wake the waiter behind, and remove it; the directory goes too, if it was the last. Never raises."""
+        close_quietly(self._env, self.fd)  # first: the waiter behind takes longer to wake up than we need for the rest
         # The token in the name makes it ours.
         if self._is_described:
             self.queue.remove(self.name)
         else:
             self.queue.unlink(self.name)
-        close_quietly(self._env, self.fd)
         self.queue.close()
         remove_queue(self._env, self.queue.path)
 

@@ -17,10 +17,10 @@ M10  A lock may go if it is proven dead; or if its protocol's rule calls it stal
 M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
      number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
      be until no living one of another container could still need them, as they need a millisecond (interop.py, Y2).
-M12  A claim whose claimant is proven gone counts for nobody (takeover.py, T12), and may go at any time.
+M12  A claim whose claimant is proven gone no longer counts (takeover.py, T12), and may go at any time.
 M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
      opened when it is entered, never through a link, and all that is done in it goes by that descriptor.
-M14  What may be somebody's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
+M14  What may be a user's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
      one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
      `createdAt`.
 """

@@ -135,7 +135,7 @@ def _visibility(can: Abilities) -> Finding:
             "holdfast keeps to the lock path; do not link lock files",
         )  # fmt: skip
     seen = "" if can.guard_by_names is None else ", and through another name of it"
-    return Finding("visibility", GOOD, f"a guard is seen by whoever opens the file{seen}")
+    return Finding("visibility", GOOD, f"every process that opens the file sees its guard{seen}")
 
 
 def _events(can: Abilities) -> Finding:

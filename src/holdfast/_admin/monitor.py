@@ -1,16 +1,16 @@
 """Following what happens to lock files, from outside: events of directories become events of locks.
 
-Z11  Nobody is disturbed. Descriptors are read-only, so closing them wakes nobody; a file that is known as a lock of the
-    kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed, shared, where
-    there is content: a lock or ticket that is just being made has none yet, and its maker would have to try again. The
-    kernel's table is read seldom: while it is read, nobody on this machine can lock anything.
+Z11  No process is disturbed. Descriptors are read-only, so closing them wakes no waiter; a file that is known as a lock
+    of the kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed,
+    shared, where there is content: a lock or ticket that is just being made has none yet, and its maker would have to
+    try again. The kernel's table is read seldom: while it is read, no process on this machine can lock anything.
 Z12  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
     written is looked at. Of several that come at once, only the last state is seen: what was acquired and released in
     between is counted in `missed`, not told.
 Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
     everything where events do not arrive, or were lost.
-Z14  A lock file that vanishes under a guard that is still held was removed by somebody else: `lost`, not `released`. A
-    release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
+Z14  A lock file that vanishes under a guard that is still held was removed by another process: `lost`, not `released`.
+    A release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
     and so is the ticket of a waiter.
 Z16  The mode of a ticket says whether its owner waits or has got in (queue.py); it changes once. A ticket may be gone
@@ -150,7 +150,7 @@ def is_stale(found: Found) -> bool:
 
 
 def is_free(found: Found | None) -> bool:
-    """Whether nobody holds it, as far as can be told. An empty file says nothing; `flock(1)` leaves such ones."""
+    """Whether it is free, as far as can be told. An empty file says nothing; `flock(1)` leaves such ones."""
     if found is None or found.condition in (FREE, EMPTY):
         return True
     return found.condition == MALFORMED and not found.status.data and not found.status.protocol
@@ -215,7 +215,7 @@ class PassiveEnvironment:
 class _KernelLocksOnly(NoProcLocks):
     """Asks the tables only about what may be a lock of the kernel alone.
 
-    While the table of locks is read, nobody on this machine can take one; a walk through all processes takes long.
+    While the table of locks is read, no process on this machine can take one; a walk through all processes takes long.
     """
 
     def __init__(
@@ -517,7 +517,7 @@ class WaiterTracker:
         return self._gave_up(wait)
 
     def admitted(self, path: str, pid: int | None, now: float) -> float | None:
-        """Somebody has got the lock: for how long it had waited, where that was seen."""
+        """The lock has been acquired: after how long a wait, where that was seen."""
         directory, _, name = path.rpartition("/")
         slot = detect.slot_of(name)
         queues = {queue_of(directory, name), *([queue_of(directory, f"{slot[0]}.#.lock")] if slot else [])}

@@ -1,8 +1,8 @@
 """Finding lock files without being told of them, and describing many at the price of one.
 
-E1  Nothing is changed and nobody is woken. What is no regular file is not opened, nor what is too large, or empty (but
-    E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no event,
-    but for the waiters of a kernel lock (flock.py, F8): a file that somebody watches so is described without it.
+E1  Nothing is changed and no waiter is woken. What is no regular file is not opened, nor what is too large, or empty
+    (but E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no
+    event, but for the waiters of a kernel lock (flock.py, F8): a file that is only watched is described without it.
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
     protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
     damaged, or may not be read. A file of text or data is none, whatever it is called.
@@ -345,7 +345,7 @@ class Survey:
             seen = Seen(opened, fd)
             seen.data = read_record(env, fd)
             if is_counter(seen.data):
-                return None  # of fencing tokens; it is locked while somebody counts
+                return None  # of fencing tokens; it is locked while a process counts
             if not locked and not detect.may_begin(name, seen.data) and not seen.unfinished:
                 return None
             record = detect.recognise(name, opened.st_mode, seen.data)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import itertools
+from abc import abstractmethod
 
 from ..events import Event, deliver, is_heard, name_of
 
@@ -90,7 +91,7 @@ class AttemptEvents:
 
     @classmethod
     def of(cls, held: Told) -> AttemptEvents:
-        """The rest of the story of a hold that was acquired while there was no listener."""
+        """The events to come of a hold that was acquired while there was no listener."""
         refs = held.refs.copy()
         attempt_events = cls(held.env, held.request, refs[0].context if refs else ())
         attempt_events._acquired, attempt_events._since, attempt_events._waited = True, held.acquired, None
@@ -109,7 +110,7 @@ class AttemptEvents:
         self._deliver()
 
     def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
-        """The caller gets no hold; does nothing if the story has ended."""
+        """The caller gets no hold; does nothing after the last event."""
         if self._ended or self._is_inherited():
             return
         if who is not None:
@@ -117,7 +118,7 @@ class AttemptEvents:
         self._end_without("gave-up")
 
     def joined(self) -> None:
-        """The caller shares a hold that has a story of its own; reported only if it has waited."""
+        """The caller shares a hold that has events of its own; reported only if it has waited."""
         if self._waiting:
             self._end_without("joined")
         self._ended = True
@@ -216,7 +217,7 @@ class AttemptEvents:
             self._enqueue("lost", held)
 
     def _end_without(self, kind: Kind) -> None:
-        """The end of a story without a hold."""
+        """The last event of an attempt that got no hold."""
         with self._mutex:
             if not self._acquired and not self._ended:
                 self._ended = True
@@ -257,9 +258,9 @@ class AttemptEvents:
 class Refused(Exception):
     """An acquisition ends here, without the lock."""
 
+    @abstractmethod
     def refusal(self) -> Refusal:
         """Why there is no hold; who is in the way is looked up on demand."""
-        raise NotImplementedError
 
 
 class Refusal:

@@ -7,7 +7,7 @@ EG2  The thread starts with the first job and ends when there has been none for 
 EG3  A job that raises is reported, and ends; the others go on.
 EG4  In a forked child there is no thread, and the jobs are its parent's: they are neither resumed nor closed there, and
      stay referenced, because collecting a generator closes it.
-EG5  What is started as `last` has a moment at the end of the process: a release or a revocation that nobody waits for.
+EG5  What is started as `last` has a moment at the end of the process: a release or a revocation that is not waited for.
 EG6  A job that begins with a wait costs its caller no wake-up of the thread: the caller puts it among those that wait,
      where the kernel watches its descriptors for the sleeper, and rings only if the thread would sleep past its
      deadline. Ended before its first step, it is taken out by the caller again, and nothing of it has ever run. All

@@ -181,7 +181,7 @@ class _Subscription:
     def __call__(self) -> None:
         woken = self._woken()
         if woken is None:
-            raise RuntimeError("nobody waits here any more")
+            raise RuntimeError("the waiter is gone")
         woken.get_loop().call_soon_threadsafe(_wake, woken)
 
 
@@ -190,7 +190,7 @@ async def in_thread(call: Callable[[], T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call()  # closed after its loop was: nobody is kept waiting
+        return call()  # closed after its loop was: no task is kept waiting
     return await _end_of(_start(call))
 
 

@@ -73,7 +73,7 @@ class Descriptors:
                 pass
 
     def disown(self, fd: int) -> None:
-        """Forget it: somebody else has closed it."""
+        """Forget it: it was closed elsewhere."""
         if isinstance(fd, Descriptor):
             self._made.pop(fd.key, None)
 

@@ -175,7 +175,7 @@ class Environment(Protocol):
         """What undoes what is about to be done by this descriptor; it closes it, too (operations.py, J1)."""
 
     def disown(self, fd: int) -> None:
-        """Forget a descriptor that somebody else has closed: the number may be another file's."""
+        """Forget a descriptor that was closed elsewhere: the number may be another file's."""
 
     def open_limit(self) -> int | None:
         """How many descriptors this process may have; None where that cannot be known."""
@@ -210,7 +210,7 @@ class Environment(Protocol):
         """
 
     def guarded(self, fd: int) -> bool | None:
-        """Whether somebody else has the guard, by a shared probe that leaves nothing behind; None: cannot be known."""
+        """Whether another process has the guard, by a shared probe that leaves nothing; None: cannot be known."""
 
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
@@ -251,7 +251,7 @@ class Environment(Protocol):
 
     def watch_process(self, pid: int) -> int | None: ...
     def may_block(self, path: str) -> bool:
-        """Whether a step on a file here may take long: on a network or FUSE filesystem, which somebody else serves."""
+        """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow."""
 
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""

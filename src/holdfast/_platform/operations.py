@@ -175,7 +175,7 @@ class Operations:
             with self._exclusive:
                 if self.running.get(number) is not left or self._is_alive(left):
                     continue
-                left.frame = sys._getframe()  # nobody else begins with it while we run
+                left.frame = sys._getframe()  # no other thread begins with it while we run
             current = self.current()
             if isinstance(left, Operation):
                 self._here.current = left
@@ -218,7 +218,7 @@ class Operations:
 
 
 def is_running(frame: FrameType) -> bool:
-    """Whether the function has not ended yet. Of one that has, the variables go: nobody uses them any more."""
+    """Whether the function has not ended yet. Of one that has, the variables go: they are no longer used."""
     try:
         frame.clear()
     except RuntimeError:

@@ -473,7 +473,7 @@ def presence_by_signal(pid: int) -> Presence:
     except ProcessLookupError:
         return Presence.GONE
     except (OSError, OverflowError):
-        pass  # somebody else's
+        pass  # another process's
     return Presence.RUNNING
 
 

@@ -2,7 +2,7 @@
 
 PB1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
     kill leaves is removed by the next process that publishes through names there.
-PB2  Nobody's lock is touched: every probe is of a file that this made.
+PB2  No lock is touched: every probe is of a file that this made.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Probe:
             os.unlink(self.path)
             return bool(closed & CLOSED and watch.take() & CHANGED) and self._env.events_reach(self.path)
         except OSError:
-            return False  # somebody has put something else there
+            return False  # another file has been put there
         finally:
             watch.close()
 

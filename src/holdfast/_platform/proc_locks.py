@@ -369,7 +369,7 @@ class LinuxProcLocks:
         return True if watches is None else any(watches.values())
 
     def _watches_of(self, identity: tuple[int, int]) -> dict[int, bool] | None:
-        """None: somebody watches a file of that number, and it cannot be known whether it is this one."""
+        """None: a process watches a file of that number, which may or may not be this one."""
         watches = self._read_watches()
         if identity in watches or not self._is_doubtful(identity, self._watched_inodes):
             return watches.get(identity, {})

@@ -92,7 +92,7 @@ class Tree:
     def stop(self, command: int) -> float | None:
         """The next step of ending it; the seconds until the one after that, or None when none of it is left.
 
-        `command`: its pid, which is not given to anybody else until we have waited for it; 0: we have.
+        `command`: its pid, which no other process gets until we have waited for it; 0: we have.
         """
         now = time.monotonic()
         if self._begun is None:

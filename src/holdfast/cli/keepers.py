@@ -45,7 +45,7 @@ def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str
 
 
 def end_keeper(lock: Lock, owner: Identity | None) -> bool:
-    """End the keeper of the lock, if it keeps it for this `owner` (None: for anybody), and wait until it has released.
+    """End the keeper of the lock, if it keeps it for this `owner` (None: any), and wait until it has released.
 
     False where there is no such keeper, or the lock is still its.
     """

@@ -141,7 +141,7 @@ Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]
 Commands:
   try       acquire the lock if it is free
   acquire   acquire the lock, waiting for it
-  release   remove the lock, whoever acquired it
+  release   remove the lock, no matter who acquired it
   status    show whether the lock is held, and by whom
   wait      wait until the lock is released, without acquiring it
 

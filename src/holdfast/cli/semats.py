@@ -34,7 +34,7 @@ Usage: semats <command> <path> [options]
 Commands:
   acquire      acquire the lock, waiting for it
   try-acquire  acquire the lock if it is free
-  release      release the lock; with --force, whoever acquired it
+  release      release the lock; with --force, no matter who acquired it
   status       show whether the lock is held, and by whom
   clean        remove the lock if it is stale, and what crashed attempts on it left
 

@@ -28,7 +28,7 @@ Options of every acquisition (docs/sidecar.md has the differences from fs-safe, 
   the event loop, or from a thread, or by `release` and `verify_still_held` if these find it first.
 - `compromise_check_interval`: seconds between looks for that where no events tell, 1 if left out. 0: `on_compromised`
   is never called.
-- `retain_on_exit`: leave the lock file when the process ends while it holds, for whoever comes to judge by `payload`.
+- `retain_on_exit`: leave the lock file when the process ends while it holds, for others to judge by `payload`.
 - `metadata`: a mapping for `held_entries`.
 
 `payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be

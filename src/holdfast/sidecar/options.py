@@ -471,7 +471,7 @@ class Wanted:
         if owner is not None and not isinstance(owner, str):
             raise TypeError(f"reentrant_owner is a str, not {owner!r}")
         if owner is not None and anyone:
-            raise ValueError("allow_reentrant lets in whoever has the key, reentrant_owner one owner: give one of them")
+            raise ValueError("allow_reentrant lets in all with the key, reentrant_owner one owner: give one of them")
         self.owner = _Owner(self.key, owner)
         if owner is not None or anyone:
             request.owner = _Owner(self.key, owner, anyone=anyone)

@@ -397,14 +397,14 @@ def test_a_long_waiter_is_not_forgotten_by_its_own_question(
 ) -> None:
     """It asks while it waits, and keeps its place."""
     asked: list[int] = []
-    real = postgresql_lock.Contest._require_known
+    real = postgresql_lock.AcquireAttempt._require_known
 
-    def counted(contest: Any, connection: Any) -> Any:
+    def counted(attempt: Any, connection: Any) -> Any:
         asked.append(connection.backend)
-        return real(contest, connection)
+        return real(attempt, connection)
 
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
-    monkeypatch.setattr(postgresql_lock.Contest, "_require_known", counted)
+    monkeypatch.setattr(postgresql_lock.AcquireAttempt, "_require_known", counted)
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=20))
     eventually(lambda: len(asked) >= 3)

@@ -6,7 +6,7 @@ EC2  The caller says until when; no server gets more of that time than `_EACH`, 
      are others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
      `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
-EC4  A server is known by what it answers now. Connections that nobody uses are closed after `_IDLE`.
+EC4  A server is known by what it answers now. Idle connections are closed after `_IDLE`.
 EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
 """
 
@@ -93,7 +93,7 @@ class Cluster:
         """The answer to a request (EC1).
 
         `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
-        then in any case. Raises Refused, or EngineUnavailable if nobody answered.
+        then in any case. Raises Refused, or EngineUnavailable if no server answered.
         """
         data = json.dumps(body).encode()
         answer: Json = yield from self._round_robin(until, rounds, path, data)
@@ -190,7 +190,7 @@ class Cluster:
                     connection.close()
                 if error.fresh or self.env.monotonic() >= until:
                     raise
-                # The server has closed a connection that nobody used: EC4, EC1.
+                # The server has closed an idle connection: EC4, EC1.
             except BaseException:
                 if connection is not None:
                     connection.close()
@@ -217,7 +217,7 @@ class Cluster:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def close_idle(self) -> None:
-        """Close what nobody uses now."""
+        """Close what is not in use."""
         self._pool.close_all(self.env)
 
     def _context(self) -> ssl.SSLContext | None:

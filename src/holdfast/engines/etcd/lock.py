@@ -5,7 +5,7 @@ ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
 ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). `timeout=0` puts no key where
-     it sees that somebody holds the lock.
+     it sees that the lock is held.
 ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
      lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
@@ -68,7 +68,7 @@ class _Watched:
         self.room = room
 
 
-class Contest(Contender):
+class AcquireAttempt(Contender):
     """One caller's attempt, from its first question to its hold."""
 
     def __init__(
@@ -335,18 +335,18 @@ class Contest(Contender):
 def acquire(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, HoldRef | Refusal]:
-    contest = Contest(env, requests, timeout, context)
+    contender = AcquireAttempt(env, requests, timeout, context)
     try:
-        return (yield from contend_as_owner(contest))
+        return (yield from contend_as_owner(contender))
     except BaseException:
-        contest.attempt.attempt_events.gave_up()
+        contender.attempt.attempt_events.gave_up()
         raise
 
 
 def wait_until_free(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
-    return (yield from Contest(env, requests, timeout, context).wait_until_free())
+    return (yield from AcquireAttempt(env, requests, timeout, context).wait_until_free())
 
 
 def _gone(watch: Watch) -> tuple[set[str], bool]:
@@ -454,7 +454,7 @@ class EtcdHold(RemoteHold):
         while True:
             for result in watch.take():
                 if any(decoded(event["kv"]["key"]) == self.entrant.key for event in result.get("events", ())):
-                    self._over("its key on etcd was deleted: somebody broke the lock, or its lease was revoked")
+                    self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
                     return True
                 if result.get("canceled") or number(result.get("compact_revision")):
                     return (yield from self._is_gone())
@@ -467,7 +467,7 @@ class EtcdHold(RemoteHold):
     def _is_gone(self) -> Generator[Wait, None, bool]:
         """Ask, where no event can tell (a compaction); from its revision on the next watch begins."""
         if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
-            self._over("its key on etcd was deleted: somebody broke the lock, or its lease was revoked")
+            self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
             return True
         return False
 

@@ -97,7 +97,7 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
     atmost = f"; if its holder has died, for {ttl} s at the most" if isinstance(ttl, int) else ""
     liveness, says, frees = Liveness.ALIVE, f"etcd keeps its lease{atmost}", "etcd frees it when its lease ends"
     if not holder.lease:  # another program's: holdfast puts no such key
-        says = f"the key {holder.key!r} has no lease: it stays until somebody deletes it, etcdctl del {holder.key!r}"
+        says = f"the key {holder.key!r} has no lease: it stays until it is deleted, etcdctl del {holder.key!r}"
         liveness, frees = Liveness.UNKNOWN, "etcd frees it when its key is deleted"
     return Status(
         path=path,

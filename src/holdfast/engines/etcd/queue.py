@@ -63,7 +63,7 @@ class Lease:
         self.on_kept: Callable[[float], object] | None = None
         """Called with `lapses` whenever that is later than it was."""
         self.on_over: Callable[[str], object] | None = None
-        """Called once, in the agent's thread, when it is over and nobody has ended it."""
+        """Called once, in the agent's thread, when it is over and was not ended."""
         self._cluster = cluster
         self._generation = env.generation
         self._job: Job | None = None

@@ -32,7 +32,7 @@ from ...model import Evidence, Status
 from .fencing import fenced
 from .flock import WatchedFlock
 from .interop import about_to_rename
-from .queue import PATIENCE, QueueEntry, waiters
+from .queue import FIRST_LOOK, PATIENCE, QueueEntry, waiters
 from .steps import answered, prepare
 from .watched import FIRST_POLL, WatchedFile
 
@@ -110,7 +110,7 @@ class AcquireAttempt:
         self._spared = False
         """Whether a first waiter was left the lock for longer, as it has had it meanwhile."""
         self._idle_firsts = 0
-        """How many first waiters have left it alone in a row: whoever forges tickets can make new ones all the time."""
+        """How many first waiters have left it alone in a row: a forger of tickets could go on making new ones."""
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
@@ -219,7 +219,7 @@ class AcquireAttempt:
         if self._entry.has_reason_to_look():
             return True
         if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
-            self._recheck_at = self._entry.first_look(now)
+            self._recheck_at = now + FIRST_LOOK
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
     def _may_pass(self, *, free: bool) -> bool:

@@ -70,7 +70,7 @@ PATIENCE = 0.020
 """Seconds for which a free lock is left to the first waiters (Q6)."""
 _REMEMBERED = 1.0
 """Seconds for which later waits of this process ignore a ticket that was passed (Q6)."""
-_FIRST_LOOK = 0.010
+FIRST_LOOK = 0.010
 """Seconds that a waiter behind others lets pass before its first look at a lock that was there when it came."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock, for each waiter ahead."""
@@ -116,12 +116,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Never raises: an error from closing a directory that was only read does not matter."""
-        try:
-            if self._fd >= 0:
-                self._env.close(self._fd)
-        except OSError:
-            pass
+        close_quietly(self._env, self._fd)
         self._fd = -1
 
     def names(self) -> list[str]:
@@ -629,8 +624,7 @@ class QueueEntry:
             return False
         try:
             ticket, before, tries = self._ticket, self._before, _TRIES
-            own = _key(self._arrival) if ticket is None else ticket.name
-            ahead = names[: bisect_left(names, own)]
+            ahead = self._ahead_of_ours(names)
             sweeps = ticket is None or bool(ahead)
             while ahead:
                 name = ahead.pop()
@@ -643,8 +637,7 @@ class QueueEntry:
                     return True
                 if tries:  # its owner may have handed it on since the list was read (Q10)
                     tries -= 1
-                    names = queue.names()
-                    ahead = names[: bisect_left(names, own)]
+                    ahead = self._ahead_of_ours(queue.names())
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
                 queue.sweep()
@@ -653,6 +646,10 @@ class QueueEntry:
         finally:
             self._close_queue(queue)
         return False
+
+    def _ahead_of_ours(self, names: list[str]) -> list[str]:
+        """Those ahead of our ticket, or of where it would be."""
+        return names[: bisect_left(names, self.name or _key(self._arrival))]
 
     def _waits_for(self, queue: Queue, name: str) -> bool:
         """Whether this is a ticket to wait for: readers do not wait for readers."""
@@ -723,8 +720,7 @@ class QueueEntry:
             env.passed.pop(name, None)
         queue, names = self._open_queue()
         if queue is not None:
-            own = self._ticket.name if self._ticket is not None else _key(self._arrival)
-            passed = [name for name in names[: bisect_left(names, own)] if self._waits_for(queue, name)]
+            passed = [name for name in self._ahead_of_ours(names) if self._waits_for(queue, name)]
             self._close_queue(queue)
             self._ignored.update(passed)
             env.passed.update(dict.fromkeys(passed, now + _REMEMBERED))
@@ -783,10 +779,6 @@ class QueueEntry:
         self._issuing = ""
 
     # -- waiting -------------------------------------------------------------------------------------------------------
-
-    def first_look(self, now: float) -> float:
-        """When to look for the first time at a lock that is held, although a waiter is ahead."""
-        return now + _FIRST_LOOK
 
     def recheck(self, now: float) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a

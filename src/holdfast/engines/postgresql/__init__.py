@@ -93,7 +93,7 @@ class Postgresql(Engine):
 
 
 def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ...]]:
-    """All locks at `url` that somebody holds or waits for, and whose names begin with what stands after # (none: all).
+    """All locks at `url` that are held or waited for, and whose names begin with what stands after # (none: all).
 
     Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
     """

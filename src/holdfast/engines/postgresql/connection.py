@@ -8,7 +8,7 @@ PS2  Whatever ends a statement but its answer ends the connection: only then is 
 PS3  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
      the mutex that keeps forks away, as libpq opens and closes them.
 PS4  Nothing blocks: host names are looked up in threads (connect.py), and libpq is given addresses.
-PS5  What a session is asked often is prepared in it. One that has forgotten that was reset by somebody, and with it
+PS5  What a session is asked often is prepared in it. One that has forgotten that was reset from outside, and with it
       the settings of PC5 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
       of its text, so in no session can it mean anything else.
 """
@@ -81,7 +81,7 @@ class Connection:
         """The hold for which the agent's thread uses it (PS1)."""
         self.kind: tuple[object, ...] = ()
         self.used = False
-        """Whether somebody had it before (connect.py, PC6)."""
+        """Whether it has been used before (connect.py, PC6)."""
         self.spotless = True
         """Whether the session provably has no lock, and waits for none."""
         self.busy = False
@@ -147,7 +147,7 @@ class Connection:
                 conn.finish()
 
     def abandon(self) -> None:
-        """The same, in the midst of a statement that nobody waits for any more (PS2)."""
+        """The same, in the midst of a statement whose result is no longer wanted (PS2)."""
         conn = self._conn
         if conn is None or self.generation != self.env.generation or not self.busy:
             self.close()

@@ -95,7 +95,7 @@ select got.it, raised.* from got left join raised on true"""
 _WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and not granted"
 
 
-class Contest(Contender):
+class AcquireAttempt(Contender):
     """One caller, from its first step until it has the lock or has given up."""
 
     def __init__(
@@ -184,7 +184,7 @@ class Contest(Contender):
             self._failures = 0
             status = yield from self._look(connection)
             if not status.locked and not self._spin():
-                continue  # released between the two, or somebody looked whether it was free
+                continue  # released between the two, or another client was testing whether it was free
             if self.attempt.is_over():
                 return None
             if (yield from self._queue(connection, shared=shared)):
@@ -320,24 +320,24 @@ class Contest(Contender):
 def acquire(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, HoldRef | Refusal]:
-    contest = Contest(env, request, timeout, context)
+    contender = AcquireAttempt(env, request, timeout, context)
     try:
-        return (yield from contend_as_owner(contest))
+        return (yield from contend_as_owner(contender))
     except BaseException:
-        contest.attempt.attempt_events.gave_up()
+        contender.attempt.attempt_events.gave_up()
         raise
     finally:
-        contest.close()
+        contender.close()
 
 
 def wait_until_free(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
-    contest = Contest(env, request, timeout, context)
+    contender = AcquireAttempt(env, request, timeout, context)
     try:
-        return (yield from contest.wait_until_free())
+        return (yield from contender.wait_until_free())
     finally:
-        contest.close()
+        contender.close()
 
 
 _RELEASE_WITHIN = 5.0

@@ -52,7 +52,7 @@ def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generato
 
 
 def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
-    """One look at all locks whose names begin so, and that somebody holds or waits for; sorted by path."""
+    """One look at all locks whose names begin so and that are held or waited for; sorted by path."""
     keys = _MANY.format(table=lock_url.table)
     rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.name,), until)
     by_name: dict[str, list[Row]] = {}

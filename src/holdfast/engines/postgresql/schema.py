@@ -14,7 +14,7 @@ from .connection import Broken, Refused
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"
-"""Somebody else has made it at the same moment."""
+"""Another client has made it at the same moment."""
 
 
 def statements(schema: str) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def init(url: str, schema: str | None = None, grant: Sequence[str] = ()) -> str:
     """Make what locks need in the database at `url`, if it is not there yet; the name of the schema.
 
     `url` is that of any lock there, or without the name after #. `schema` overrides the URL's `schema=` (holdfast).
-    The roles in `grant` may use locks there afterwards, whoever made the schema. Idempotent, and changes nothing else
+    The roles in `grant` may use locks there afterwards, even in an older schema. Idempotent, and changes nothing else
     that is there. Blocks until the server has answered. Raises InvalidPath for a bad URL, EngineUnavailable where the
     server cannot be reached, HoldfastError where it refuses, with what to grant.
     """

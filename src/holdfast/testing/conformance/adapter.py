@@ -386,7 +386,7 @@ class Adapter:
             self.end(server)
 
     def stop(self) -> None:
-        """No run is begun any more, and those that go on are killed: whoever waits for one goes on at once.
+        """No run is begun any more, and those that go on are killed: a caller that waits for one goes on at once.
 
         A signal handler may call it, so it takes no lock and waits for nothing.
         """

@@ -116,7 +116,7 @@ def _record_scenario(vector: dict[str, Any]) -> Scenario:
             raise Failed(_short(want["record"]), happened, data[:_SHOWN])
 
     name, protocol = name_of(vector), vector["protocol"]
-    why = "Whoever reads a record otherwise than the others waits for nobody, or steals from somebody."
+    why = "An implementation that reads a record differently waits for a lock that is free, or steals one that is held."
     return Scenario(name, why, frozenset({protocol}), frozenset({"decode"}), "letter", run)
 
 
@@ -262,7 +262,7 @@ class Bench:
         return Claim(os.getpid() if pid is None else pid, time.time() - age, host)
 
     def put(self, data: bytes, *, mode: int | None = None, age: float = 0.0, at: str | None = None) -> int:
-        """A whole lock file of somebody else, replacing what is there; `age` is its mtime's. Its inode."""
+        """A complete lock file of another process, replacing what is there; `age` is its mtime's. Its inode."""
         at = at or self.lock
         aside = self.prepare(data, self.dialect.mode if mode is None else mode)
         if age:
@@ -323,7 +323,7 @@ class Bench:
     def expect_refused(
         self, expected: str, operation: str = "try", word: str = REFUSED, prefix: Sequence[str] = ()
     ) -> None:
-        """The lock at the path is somebody's: it is not acquired, and its file stays as it is."""
+        """The lock at the path is another process's: it is not acquired, and its file stays as it is."""
         before = self.found(), self.identity()
         answer = self.start(operation, prefix=prefix).answer(self.adapter.limit)
         if answer.line != word or answer.status != 1:

@@ -1,4 +1,4 @@
-"""Scenarios with several who want one lock: never two inside, and nobody is forgotten."""
+"""Scenarios with several contenders: never two inside, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_waiter_gets_in_after_a_release(bench: Bench) -> None:
 
 @scenario(*ALL, needs="hold")
 def a_waiter_gets_in_when_somebody_else_removes_the_lock(bench: Bench) -> None:
-    """Others release by removing the file, and tell nobody."""
+    """Others release by removing the file, and send no wake-up."""
     bench.put(bench.record())
     waiter = bench.start("hold")
     bench.expect_silent(waiter, "it to wait while somebody else holds")
@@ -93,7 +93,7 @@ def two_who_remove_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
 
 @scenario(*ALL, needs="hold", basis="care")
 def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
-    """The kit takes the lock and gives it back in quick succession; whoever does not create exclusively replaces it."""
+    """The kit takes the lock and gives it back in quick succession; what is not created exclusively replaces it."""
     enough = time.monotonic() + bench.adapter.limit / 2
     for _ in range(2 * ROUNDS):
         if time.monotonic() >= enough:
@@ -120,7 +120,7 @@ def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
 
 
 def _stay(bench: Bench, running: Running, inode: int) -> None:
-    """Hold for a moment, and see that nobody else does."""
+    """Hold for a moment, and see that no other process does."""
     time.sleep(_TAKEN)  # asleep, so that the system does not take the processor away while the lock is free
     line = running.line(0)
     _require_same(bench, bench.lock, inode)

@@ -1,4 +1,4 @@
-"""Scenarios with a lock file of somebody else that counts as held, whatever it looks like."""
+"""Scenarios with another process's lock file that counts as held, whatever it looks like."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def a_lock_from_the_future_is_respected(bench: Bench) -> None:
 
 @scenario(*ALL)
 def a_malformed_lock_is_respected(bench: Bench) -> None:
-    """Somebody holds it, in a way that is not understood; or it is half written."""
+    """It is held in a way that is not understood, or half written."""
     bench.put(b"pid=123\n{\x00\xff")
     bench.expect_refused("a lock file that is no record to count as held")
 
 
 @scenario(*ALL)
 def an_empty_lock_is_respected(bench: Bench) -> None:
-    """Whoever creates the file and then writes it is seen in between."""
+    """A holder that creates the file and then writes it is seen in between."""
     bench.put(b"")
     bench.expect_refused("an empty lock file to count as held")
 
@@ -107,7 +107,7 @@ def a_lock_of_a_living_process_is_respected_however_old(bench: Bench) -> None:
 
 @scenario("sema", "semats")
 def other_line_separators_are_data(bench: Bench) -> None:
-    """Whoever splits lines at VT, FF, NEL or U+2028 lets the text of a tag say when the lock was acquired."""
+    """One that splits lines at VT, FF, NEL or U+2028 lets the text of a tag say when the lock was acquired."""
     for separator in ("\v", "\f", "\x1c", "\x85", "\u2028", "\r"):
         tag = f"tag=x{separator}timestamp=1{separator}pid=1\n"
         bench.put(bench.record().replace(b"tag=npm build\n", tag.encode()))

@@ -11,7 +11,7 @@ from .holding import ALL
 
 @scenario(*ALL, basis="care")
 def a_fifo_is_refused(bench: Bench) -> None:
-    """Whoever opens it to read a record hangs until somebody writes."""
+    """A process that opens it to read a record hangs until another one writes."""
     os.mkfifo(bench.lock)
     bench.expect_error("a FIFO at the path of the lock file to be refused")
     if not stat.S_ISFIFO(os.lstat(bench.lock).st_mode):
